@@ -1,0 +1,42 @@
+"""Where things are on Earth, and how far apart in milliseconds when nobody has measured it."""
+
+from __future__ import annotations
+
+from math import asin, cos, radians, sin, sqrt
+
+import msgspec
+
+EARTH_RADIUS_KM = 6371.0088
+"""Mean radius, IUGG 1980."""
+
+FIBRE_KM_PER_MS = 204.0
+"""Light in glass: c / 1.468, the group index of G.652 fibre at 1550 nm."""
+
+PATH_STRETCH = 1.6
+"""Cable paths are longer than great circles; 1.5-2 is usual for inter-continental routes (Bozkurt et al., PAM 2017)."""
+
+
+class Location(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a client is, as far as anyone can tell; a field that is not known is None, never a guess."""
+
+    country: str | None = None
+    """ISO 3166-1 alpha-2, upper case."""
+    subdivision: str | None = None
+    """ISO 3166-2 without the country part, such as "CA" for California."""
+    latitude_deg: float | None = None
+    longitude_deg: float | None = None
+
+
+NOWHERE = Location()
+
+
+def great_circle_km(a_lat_deg: float, a_lon_deg: float, b_lat_deg: float, b_lon_deg: float) -> float:
+    """Distance over the surface by the haversine formula (Sinnott 1984), accurate to about 0.5 %."""
+    a_lat, a_lon, b_lat, b_lon = map(radians, (a_lat_deg, a_lon_deg, b_lat_deg, b_lon_deg))
+    half_chord_sq = sin((b_lat - a_lat) / 2) ** 2 + cos(a_lat) * cos(b_lat) * sin((b_lon - a_lon) / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * asin(min(1.0, sqrt(half_chord_sq)))
+
+
+def estimated_rtt_ms(distance_km: float) -> float:
+    """The round trip to expect over `distance_km` of geography: stretched fibre, there and back, plus 1 ms of gear."""
+    return 1.0 + 2 * distance_km * PATH_STRETCH / FIBRE_KM_PER_MS

@@ -1,0 +1,65 @@
+"""What the control plane decided: for each origin and traffic class, which regions serve it and in what shares."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ArcReason(StrEnum):
+    """Why an arc exists."""
+
+    HOME = "home"
+    """The nearest permitted region that has the model: where this demand belongs."""
+    SPILLOVER = "spillover"
+    """Home is fuller than its target while healthy."""
+    FAILOVER = "failover"
+    """Home is failed or draining."""
+    FAILBACK = "failback"
+    """Home is back but still on its ramp."""
+
+
+class Arc(msgspec.Struct, frozen=True):
+    """A share of one origin's demand for one traffic class that one region serves."""
+
+    server: str
+    share: float
+    """0-1; the shares of a class sum to 1."""
+    why: ArcReason
+
+
+class ClassPlan(msgspec.Struct, frozen=True):
+    """What an origin does with one traffic class (model, residency class)."""
+
+    model: str
+    residency: str
+    """Name of the residency class."""
+    arcs: tuple[Arc, ...]
+    fallbacks: tuple[str, ...]
+    """Every other permitted region that serves the model, best first: the table for when arcs are dead."""
+
+
+class RegionPlan(msgspec.Struct, frozen=True):
+    """One origin's slice of a plan: what is published at that region's key, and what its agents obey."""
+
+    region: str
+    generation: int
+    """Grows by one with every published plan."""
+    epoch: int
+    """The leader's fencing epoch; agents refuse a plan from an epoch below the newest they saw."""
+    policy_digest: str
+    made_at: float
+    """Unix time (s) by the leader's clock; for people, not for ordering."""
+    classes: tuple[ClassPlan, ...]
+
+    def lookup(self, model: str, residency: str) -> ClassPlan | None:
+        """The plan of a traffic class, or None where the planner had not seen it yet."""
+        for entry in self.classes:
+            if entry.model == model and entry.residency == residency:
+                return entry
+        return None
+
+    def supersedes(self, other: RegionPlan | None) -> bool:
+        """Whether this plan may replace `other`: a newer epoch always, else a newer generation of the same."""
+        return other is None or (self.epoch, self.generation) > (other.epoch, other.generation)

@@ -1,0 +1,125 @@
+"""What people want, compiled: the nouns of policy as every agent holds them, and the digest that names a version."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from penstock.geography import estimated_rtt_ms, great_circle_km
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One site that serves."""
+
+    name: str
+    country: str
+    """ISO 3166-1 alpha-2 of where the hardware stands."""
+    latitude_deg: float
+    longitude_deg: float
+    jurisdictions: frozenset[str] = frozenset()
+    """Every legal space the site lies in: its country and the blocs it belongs to, such as {"DE", "EU", "EEA"}."""
+    cost_per_gpu_hour: float = 1.0
+    """Relative price of a GPU hour here, in the currency of the bundle."""
+    city: str = ""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that clients may ask for by name."""
+
+    name: str
+    expected_service_s: float = 5.0
+    """How long one request holds its slot, until completions have been seen; a prior, in seconds."""
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """Who a request belongs to."""
+
+    name: str
+    data_class: str
+    """Names the kind of data in its requests; residency rules match on it."""
+    key_digests: tuple[str, ...] = ()
+    """SHA-256 of each API key, lower-case hex; the keys themselves are nowhere."""
+    priority: int = 0
+    """Higher goes first where something must wait."""
+
+
+class ResidencyRule(msgspec.Struct, frozen=True):
+    """Narrows where matching requests may ever be. An empty matcher matches all; deny wins over allow."""
+
+    name: str
+    tenants: frozenset[str] = frozenset()
+    data_classes: frozenset[str] = frozenset()
+    client_countries: frozenset[str] = frozenset()
+    """ISO 3166-1 alpha-2. A rule with countries *governs*: an unknown location is refused, not guessed."""
+    allow: frozenset[str] | None = None
+    """Names of the regions that may touch the request; None leaves the set as other rules have it."""
+    deny: frozenset[str] = frozenset()
+    """Names of the regions that may not, whatever any rule allows."""
+    source: str = ""
+    """The file and line it was written at."""
+
+
+class Spillover(msgspec.Struct, frozen=True):
+    """When a healthy region's overflow may leave it."""
+
+    target_utilisation: float = 0.8
+    """Share of a pool's slots (0-1] that the plan fills before it sends more demand elsewhere."""
+    margin_s: float = 0.25
+    """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
+    credit_ttl_s: float = 0.75
+    """How long (s) a granted spill credit may be spent."""
+    step_per_s: float = 0.25
+    """How much (0-1] of an origin's demand the plan may move per second, failures excepted."""
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """When a region counts as lost, and how it comes back."""
+
+    probe_interval_s: float = 0.25
+    """Time (s) between two probes of a peer region."""
+    probe_timeout_s: float = 0.5
+    """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
+    misses_to_fail: int = 2
+    """Consecutive misses that turn suspect into failed."""
+    hits_to_rise: int = 3
+    """Consecutive good probes that a failed region needs."""
+    hold_down_s: float = 1.0
+    """Least time (s) a failed region stays failed, so that a flapping one does not drag traffic about."""
+    failback_ramp_s: float = 30.0
+    """Time (s) over which a recovered region's share grows from nothing to whole."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
+
+    regions: dict[str, Region]
+    models: dict[str, Model]
+    tenants: dict[str, Tenant]
+    residency: tuple[ResidencyRule, ...]
+    rtt_ms: dict[str, dict[str, float]] = {}
+    """Measured round trips (ms), origin to server; pairs that are missing are estimated from geography."""
+    spillover: Spillover = Spillover()
+    failover: Failover = Failover()
+    anonymous_tenant: str | None = None
+    """The tenant of requests that carry no key; None refuses them."""
+
+    def digest(self) -> str:
+        """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""
+        return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+    def round_trip_ms(self, origin: str, server: str) -> float:
+        """The round trip (ms) between two regions: measured where known, else estimated from where they are."""
+        measured = self.rtt_ms.get(origin, {}).get(server)
+        if measured is not None:
+            return measured
+        if origin == server:
+            return 0.0
+        a, b = self.regions[origin], self.regions[server]
+        return estimated_rtt_ms(
+            great_circle_km(a.latitude_deg, a.longitude_deg, b.latitude_deg, b.longitude_deg)
+        )
+
+    def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
+        """`regions` by round trip from `origin`, names breaking ties, so every process orders them alike."""
+        return tuple(sorted(regions, key=lambda name: (self.round_trip_ms(origin, name), name)))

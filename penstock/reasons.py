@@ -1,0 +1,63 @@
+"""Why something was rejected: the stable, machine-readable vocabulary that every decision answers in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Reason(StrEnum):
+    """A stable code; clients, metrics and audits rely on these words, so they are never renamed."""
+
+    # the request itself
+    UNKNOWN_KEY = "unknown_key"
+    UNKNOWN_MODEL = "unknown_model"
+    # mask
+    RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
+    RESIDENCY_DENIED = "residency_denied"
+    LOCATION_UNKNOWN = "location_unknown"
+    NO_PERMITTED_REGION = "no_permitted_region"
+    MISDIRECTED = "misdirected"
+    # where
+    REGION_UNKNOWN = "region_unknown"
+    REGION_SUSPECT = "region_suspect"
+    REGION_FAILED = "region_failed"
+    REGION_DRAINING = "region_draining"
+    MODEL_NOT_READY = "model_not_ready"
+    NO_CREDIT = "no_credit"
+    NOT_WORTH_THE_TRIP = "not_worth_the_trip"
+    ALREADY_TRIED = "already_tried"
+    NONE_READY = "none_ready"
+    # who
+    ENDPOINT_NOT_READY = "endpoint_not_ready"
+    ENDPOINT_DRAINING = "endpoint_draining"
+    ENDPOINT_FULL = "endpoint_full"
+    SATURATED = "saturated"
+    # a forwarded request, at the server
+    BAD_ROUTE_CONTEXT = "bad_route_context"
+    ROUTE_CONTEXT_EXPIRED = "route_context_expired"
+    TOO_MANY_HOPS = "too_many_hops"
+    DEADLINE_PASSED = "deadline_passed"
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """One region or endpoint that was considered and not taken, and why."""
+
+    what: str
+    """Name of the region or endpoint."""
+    reason: Reason
+    detail: str = ""
+    """What a person needs besides: the rule's name and source, the number that was over a limit."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A whole request that cannot go on, with everything that was considered on the way."""
+
+    reason: Reason
+    detail: str
+    rejected: tuple[Rejection, ...] = ()
+    retry_after_s: float | None = None
+    """When trying again makes sense; None where it never will."""
+    try_regions: tuple[str, ...] = ()
+    """Entry regions that may take this request instead, best first."""

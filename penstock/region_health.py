@@ -1,0 +1,131 @@
+"""Is a region there? A state machine as a table, fed by probes or reports; what the table lacks is an error.
+
+The same machine serves an agent watching its peers and the control plane watching its regions. Detection wants to be
+fast and return slow: failure needs `misses_to_fail` misses, recovery needs hits, a hold-down, and a ramp.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from penstock.policy import Failover
+
+
+class RegionState(StrEnum):
+    """What an observer believes of a region."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAILED = "failed"
+    RECOVERING = "recovering"
+    DRAINING = "draining"
+
+
+class RegionEvent(StrEnum):
+    """What can happen to that belief."""
+
+    HEARD = "heard"
+    """A good probe or report."""
+    MISSED = "missed"
+    """One that did not come, or said not ready; not yet enough of them to give up."""
+    LOST = "lost"
+    """The miss that made it enough."""
+    RISEN = "risen"
+    """Enough good ones in a row after a failure, and the hold-down is over."""
+    RAMPED = "ramped"
+    """The failback ramp has reached its end."""
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+
+
+_S, _E = RegionState, RegionEvent
+
+TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
+    (_S.UNKNOWN, _E.HEARD): _S.HEALTHY,
+    (_S.UNKNOWN, _E.MISSED): _S.UNKNOWN,
+    (_S.UNKNOWN, _E.LOST): _S.FAILED,
+    (_S.UNKNOWN, _E.DRAIN): _S.DRAINING,
+    (_S.HEALTHY, _E.HEARD): _S.HEALTHY,
+    (_S.HEALTHY, _E.MISSED): _S.SUSPECT,
+    (_S.HEALTHY, _E.LOST): _S.FAILED,
+    (_S.HEALTHY, _E.DRAIN): _S.DRAINING,
+    (_S.SUSPECT, _E.HEARD): _S.HEALTHY,
+    (_S.SUSPECT, _E.MISSED): _S.SUSPECT,
+    (_S.SUSPECT, _E.LOST): _S.FAILED,
+    (_S.SUSPECT, _E.DRAIN): _S.DRAINING,
+    (_S.FAILED, _E.HEARD): _S.FAILED,
+    (_S.FAILED, _E.MISSED): _S.FAILED,
+    (_S.FAILED, _E.LOST): _S.FAILED,
+    (_S.FAILED, _E.RISEN): _S.RECOVERING,
+    (_S.FAILED, _E.DRAIN): _S.DRAINING,
+    (_S.RECOVERING, _E.HEARD): _S.RECOVERING,
+    (_S.RECOVERING, _E.MISSED): _S.RECOVERING,
+    (_S.RECOVERING, _E.LOST): _S.FAILED,
+    (_S.RECOVERING, _E.RAMPED): _S.HEALTHY,
+    (_S.RECOVERING, _E.DRAIN): _S.DRAINING,
+    (_S.DRAINING, _E.HEARD): _S.DRAINING,
+    (_S.DRAINING, _E.MISSED): _S.DRAINING,
+    (_S.DRAINING, _E.LOST): _S.FAILED,
+    (_S.DRAINING, _E.DRAIN): _S.DRAINING,
+    (_S.DRAINING, _E.UNDRAIN): _S.RECOVERING,
+}
+
+
+class RegionHealth(msgspec.Struct, frozen=True):
+    """One observer's belief about one region; `observe` and `command` return the next one."""
+
+    state: RegionState = RegionState.UNKNOWN
+    since: float = 0.0
+    """When the state was entered, in the observer's clock (s)."""
+    misses: int = 0
+    """Consecutive misses."""
+    hits: int = 0
+    """Consecutive good ones."""
+
+    def weight(self, now: float, failover: Failover) -> float:
+        """How much of its share the region may have: 1 when healthy, rising over the ramp, 0 otherwise."""
+        if self.state in (RegionState.HEALTHY, RegionState.SUSPECT):
+            return 1.0
+        if self.state is not RegionState.RECOVERING:
+            return 0.0
+        if failover.failback_ramp_s <= 0:
+            return 1.0
+        return max(0.0, min(1.0, (now - self.since) / failover.failback_ramp_s))
+
+
+def observe(health: RegionHealth, good: bool, now: float, failover: Failover) -> RegionHealth:
+    """Take in one probe or report: `good` means alive and ready to serve.
+
+    Raises:
+        KeyError: the table has no such transition, which is a defect in this module.
+    """
+    misses = 0 if good else health.misses + 1
+    hits = health.hits + 1 if good else 0
+    return _enter(health, _event(health, good, misses, hits, now, failover), now, misses, hits)
+
+
+def command(health: RegionHealth, event: RegionEvent, now: float) -> RegionHealth:
+    """Take in an operator's word (drain, undrain); one that the state cannot follow raises KeyError."""
+    return _enter(health, event, now, health.misses, health.hits)
+
+
+def _event(
+    health: RegionHealth, good: bool, misses: int, hits: int, now: float, failover: Failover
+) -> RegionEvent:
+    if not good:
+        return RegionEvent.LOST if misses >= failover.misses_to_fail else RegionEvent.MISSED
+    if health.state is RegionState.FAILED:
+        rested = now - health.since >= failover.hold_down_s
+        return RegionEvent.RISEN if rested and hits >= failover.hits_to_rise else RegionEvent.HEARD
+    if health.state is RegionState.RECOVERING and health.weight(now, failover) >= 1.0:
+        return RegionEvent.RAMPED
+    return RegionEvent.HEARD
+
+
+def _enter(health: RegionHealth, event: RegionEvent, now: float, misses: int, hits: int) -> RegionHealth:
+    state = TRANSITIONS[health.state, event]
+    since = health.since if state is health.state else now
+    return RegionHealth(state, since, misses, hits)

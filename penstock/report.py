@@ -1,0 +1,64 @@
+"""What an agent tells the control plane about once a second; every number is of this moment at the sender."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.region_health import RegionState
+
+
+class PoolReport(msgspec.Struct, frozen=True):
+    """The endpoints of one region that serve one model, as this agent sees them."""
+
+    model: str
+    endpoints: int
+    ready: int
+    """How many of them may take a new request."""
+    slots: int
+    """Requests that the ready ones can run at once."""
+    in_flight: int
+    """Requests running or queued on them now, all agents of the region counted."""
+    service_s: float
+    """Mean time (s) a request holds its slot, lately."""
+
+
+class DemandReport(msgspec.Struct, frozen=True):
+    """What clients asked this agent for: offered, before any routing, so that spillover does not hide demand."""
+
+    model: str
+    residency: str
+    """Name of the residency class."""
+    regions: tuple[str, ...]
+    """Its members, so that the planner knows a class it never saw."""
+    requests_per_s: float
+
+
+class PeerReport(msgspec.Struct, frozen=True):
+    """This agent's belief about another region: independent evidence for the control plane."""
+
+    region: str
+    state: RegionState
+    rtt_ms: float
+
+
+class AgentReport(msgspec.Struct, frozen=True):
+    """One agent's whole word."""
+
+    region: str
+    agent: str
+    """Unique name of the agent process's seat; the same after a restart."""
+    epoch: int
+    """Grows with every start of the agent, so that a dead one's late report is harmless."""
+    seq: int
+    """Grows with every report of one epoch."""
+    sent_at: float
+    """Unix time (s) by the agent's clock."""
+    pools: tuple[PoolReport, ...] = ()
+    demand: tuple[DemandReport, ...] = ()
+    peers: tuple[PeerReport, ...] = ()
+    policy_digest: str = ""
+    """The policy in force at the agent; empty before the first."""
+    plan_epoch: int = 0
+    plan_generation: int = 0
+    refused_plan: str = ""
+    """Why the newest published plan or policy was not taken; empty when it was."""

@@ -1,0 +1,92 @@
+"""The mask: which regions a request may ever touch. Structure, not preference; the first step of every decision."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from penstock.geography import NOWHERE, Location
+from penstock.policy import Policy, ResidencyRule
+from penstock.reasons import Reason, Refusal, Rejection
+
+LONGEST_SPELLED_NAME = 64
+"""Class names longer than this many characters are shortened to a digest."""
+
+
+class ResidencyClass(msgspec.Struct, frozen=True):
+    """A named set of regions that a request may ever touch; equal sets are one class, in every process."""
+
+    name: str
+    regions: frozenset[str]
+
+
+def residency_class(regions: frozenset[str]) -> ResidencyClass:
+    """The class of a set. Its name follows from its members alone, so agents and planner agree without talking."""
+    spelled = "+".join(sorted(regions))
+    if len(spelled) > LONGEST_SPELLED_NAME:
+        spelled = "set-" + sha256(spelled.encode()).hexdigest()[:16]
+    return ResidencyClass(spelled, regions)
+
+
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What the mask needs to know of a request, and nothing that a client could make up."""
+
+    tenant: str
+    data_class: str
+    location: Location = NOWHERE
+
+
+class Mask(msgspec.Struct, frozen=True):
+    """The permitted regions, and for each forbidden one the rule that forbids it."""
+
+    permitted: ResidencyClass
+    rejected: tuple[Rejection, ...] = ()
+
+
+def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+    """Intersect what matching rules allow, then take away what they deny.
+
+    A rule that names client countries and would match but for an unknown location refuses the request: governed
+    traffic fails closed.
+    """
+    permitted = frozenset(policy.regions)
+    denied: frozenset[str] = frozenset()
+    rejected: list[Rejection] = []
+    for rule in policy.residency:
+        if not _names_sender(rule, facts):
+            continue
+        if rule.client_countries:
+            if facts.location.country is None:
+                return Refusal(
+                    Reason.LOCATION_UNKNOWN,
+                    f"residency rule {rule.name!r} depends on the client's country, which is not known",
+                )
+            if facts.location.country not in rule.client_countries:
+                continue
+        if rule.allow is not None:
+            rejected += [
+                Rejection(region, Reason.RESIDENCY_NOT_ALLOWED, _cite(rule))
+                for region in sorted(permitted - rule.allow)
+            ]
+            permitted &= rule.allow
+        denied |= rule.deny
+        rejected += [
+            Rejection(region, Reason.RESIDENCY_DENIED, _cite(rule)) for region in sorted(permitted & rule.deny)
+        ]
+    permitted -= denied
+    if not permitted:
+        return Refusal(
+            Reason.NO_PERMITTED_REGION, "residency rules leave no region for this request", tuple(rejected)
+        )
+    return Mask(residency_class(permitted), tuple(rejected))
+
+
+def _names_sender(rule: ResidencyRule, facts: RequestFacts) -> bool:
+    return (not rule.tenants or facts.tenant in rule.tenants) and (
+        not rule.data_classes or facts.data_class in rule.data_classes
+    )
+
+
+def _cite(rule: ResidencyRule) -> str:
+    return f"{rule.name} ({rule.source})" if rule.source else rule.name
