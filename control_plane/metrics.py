@@ -1,0 +1,200 @@
+"""What a control plane tells Prometheus: every metric it exports, its labels, and how it is set.
+
+The fleet (regions, pools, demand, arcs) is shown by the leader alone: stepping down clears it, so that a sum over
+all control planes counts nothing twice and a former leader's view does not linger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from penstock.plan import RegionPlan
+from penstock.region_health import RegionState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What `render` returns: the Prometheus text format."""
+
+OTHER = "other"
+"""The label of a region that policy does not declare, so that a false report cannot make series."""
+
+PLAN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+"""A plan is due every 1-2 s: what lies past the middle is a warning, past the end a failure."""
+
+
+class PublishOutcome(StrEnum):
+    """How an attempt to publish a plan ended."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    """The plan says what the published one says; nothing was written."""
+    FENCED = "fenced"
+    """Another leader has taken over: nothing was written, and this one steps down."""
+    CONFLICT = "conflict"
+    """A key was not as this leader left it; it is read again."""
+    STORE_UNAVAILABLE = "store_unavailable"
+
+
+class ReportOutcome(StrEnum):
+    """What became of a report that an agent sent."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"
+    """From an earlier epoch, or not newer than one already taken."""
+    BAD_SIGNATURE = "bad_signature"
+    MALFORMED = "malformed"
+    UNKNOWN_REGION = "unknown_region"
+    NOT_LEADER = "not_leader"
+
+
+class RegionGauges(msgspec.Struct, frozen=True):
+    """One region as the leader sees it."""
+
+    state: RegionState
+    report_age_s: float
+    """Age (s) of the newest report of any of its agents; inf before the first."""
+
+
+class PoolGauges(msgspec.Struct, frozen=True):
+    """The endpoints of one region for one model as the leader sees them."""
+
+    slots: int
+    in_flight: int
+
+
+class ControlPlaneMetrics:
+    """One control plane's metrics on a registry of their own, so that several fit in one process.
+
+    Not thread-safe: set and render from the event loop, or a scrape may see a view half replaced.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._leader = self._gauge("leader", "1 while this control plane holds leadership, else 0.")
+        self._fencing_epoch = self._gauge(
+            "fencing_epoch", "Fencing epoch this control plane leads with; 0 while it does not lead."
+        )
+        self._plan_generation = self._gauge(
+            "plan_generation", "Generation of the newest plan this leader published; 0 before the first."
+        )
+        self._plan_seconds = Histogram(
+            "penstock_plan_seconds",
+            "Seconds from a snapshot to a finished plan, before publishing.",
+            buckets=PLAN_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._publish = self._counter(
+            "publish", "Attempts to publish a plan, by how they ended.", ("outcome",)
+        )
+        self._reports = self._counter(
+            "reports", "Reports that agents sent, by region and what became of them.", ("region", "outcome")
+        )
+        self._report_age = self._gauge(
+            "report_age_seconds",
+            "Seconds since the newest report of any agent of the region; +Inf before the first.",
+            ("region",),
+        )
+        self._region_state = self._gauge(
+            "region_state",
+            "1 on the state the leader holds a region to be in, 0 on the others.",
+            ("region", "state"),
+        )
+        self._region_slots = self._gauge(
+            "region_slots", "Requests that the region's ready endpoints can run at once.", ("region", "model")
+        )
+        self._region_in_flight = self._gauge(
+            "region_in_flight", "Requests running or queued on the region's endpoints.", ("region", "model")
+        )
+        self._demand = self._gauge(
+            "demand_requests_per_second",
+            "Requests per second that clients offered at an origin region, before any routing.",
+            ("origin", "model"),
+        )
+        self._arc_share = self._gauge(
+            "arc_share",
+            "Share (0-1) of an origin's demand for a model and residency class that the plan gives to a server.",
+            ("origin", "server", "model", "residency"),
+        )
+        self._policy_info = self._gauge("policy_info", "1 on the digest of the policy in force.", ("digest",))
+        for outcome in PublishOutcome:
+            self._publish.labels(outcome.value)
+
+    def set_leadership(self, fencing_epoch: int | None) -> None:
+        """Show that this one leads with `fencing_epoch`; None: it does not, and its fleet is cleared."""
+        self._leader.set(fencing_epoch is not None)
+        self._fencing_epoch.set(fencing_epoch or 0)
+        if fencing_epoch is None:
+            self._plan_generation.set(0)
+            for fleet in (
+                self._report_age,
+                self._region_state,
+                self._region_slots,
+                self._region_in_flight,
+                self._demand,
+                self._arc_share,
+            ):
+                fleet.clear()
+
+    def planned(self, seconds: float) -> None:
+        """Count one plan made and the time (s) it took."""
+        self._plan_seconds.observe(seconds)
+
+    def published(self, outcome: PublishOutcome) -> None:
+        """Count one attempt to publish."""
+        self._publish.labels(outcome.value).inc()
+
+    def reported(self, region: str, outcome: ReportOutcome, known_regions: Collection[str]) -> None:
+        """Count one report; a region that is not among `known_regions` is counted as `other`."""
+        self._reports.labels(region if region in known_regions else OTHER, outcome.value).inc()
+
+    def show_plan(self, plans: Sequence[RegionPlan]) -> None:
+        """Show the plan just published, one slice a region, instead of the one before."""
+        self._plan_generation.set(max((plan.generation for plan in plans), default=0))
+        self._arc_share.clear()
+        for plan in plans:
+            for entry in plan.classes:
+                for arc in entry.arcs:
+                    self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(
+                        arc.share
+                    )
+
+    def show_regions(self, regions: Mapping[str, RegionGauges]) -> None:
+        """Show every region's state and report age, and forget those that are not given."""
+        self._report_age.clear()
+        self._region_state.clear()
+        for region, view in regions.items():
+            self._report_age.labels(region).set(view.report_age_s)
+            for state in RegionState:
+                self._region_state.labels(region, state.value).set(state is view.state)
+
+    def show_pools(self, pools: Mapping[tuple[str, str], PoolGauges]) -> None:
+        """Show slots and in-flight by (region, model), and forget those that are not given."""
+        self._region_slots.clear()
+        self._region_in_flight.clear()
+        for (region, model), pool in pools.items():
+            self._region_slots.labels(region, model).set(pool.slots)
+            self._region_in_flight.labels(region, model).set(pool.in_flight)
+
+    def show_demand(self, requests_per_s: Mapping[tuple[str, str], float]) -> None:
+        """Show offered requests per second by (origin, model), and forget those that are not given."""
+        self._demand.clear()
+        for (origin, model), rate in requests_per_s.items():
+            self._demand.labels(origin, model).set(rate)
+
+    def set_policy(self, digest: str) -> None:
+        """Show which policy is in force."""
+        self._policy_info.clear()
+        self._policy_info.labels(digest).set(1)
+
+    def render(self) -> bytes:
+        """Everything in the text format of CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"penstock_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"penstock_{name}", help_text, labels, registry=self.registry)

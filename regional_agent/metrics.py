@@ -1,0 +1,315 @@
+"""What an agent tells Prometheus about itself: every metric it exports, its labels, and how it is set.
+
+Three habits keep it cheap and bounded. The request path does one dict look-up and increments children that were
+bound before. Gauges of state are set from the state itself just before a scrape, never counted up and down beside
+it, so they cannot drift. Only names that policy declares become labels; the rest is counted under `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import StrEnum
+from math import inf
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What `render` returns: the Prometheus text format."""
+
+OTHER = "other"
+"""The label of a model or region that policy does not declare, so that clients cannot make series."""
+
+NO_SERVER = "none"
+"""The `server` label of a request that was refused before any region was chosen."""
+
+REQUEST_LABELS = ("model", "server", "kind", "outcome")
+
+TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""From a cache hit next door to a queue nobody should wait in; dense where service objectives are set."""
+
+REQUEST_BUCKETS_S = (
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    7.0,
+    10.0,
+    15.0,
+    25.0,
+    40.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+"""From a refusal-sized answer to the longest generation a deadline lets through."""
+
+
+class RequestKind(StrEnum):
+    """Why a request was served where it was; the first four are `penstock.plan.ArcReason`, as its origin saw it."""
+
+    HOME = "home"
+    SPILLOVER = "spillover"
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+    FORWARDED = "forwarded"
+    """Another agent sent it here; its origin counts it too, by what it was there."""
+
+
+class RequestOutcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    """The engine answered 4xx: the request itself was at fault."""
+    ENGINE_ERROR = "engine_error"
+    """The engine answered 5xx, or died, or its answer broke off."""
+    CANCELLED = "cancelled"
+    """The client left first."""
+    REFUSED = "refused"
+    """Penstock said no, with a reason."""
+    TIMEOUT = "timeout"
+    """The deadline came first."""
+
+
+class RetryReason(StrEnum):
+    """Why a request that had not started was tried elsewhere."""
+
+    CONNECT_FAILED = "connect_failed"
+    """No connection to the endpoint or peer."""
+    CLOSED_EARLY = "closed_early"
+    """The connection ended before any answer, and the request cannot have started."""
+    ENGINE_BUSY = "engine_busy"
+    """The engine said, before starting, that it cannot take it now."""
+    PEER_REFUSED = "peer_refused"
+    """The serving region's agent answered a typed refusal."""
+
+
+_Done = tuple[Callable[[], None], Callable[[float], None], Callable[[float], None]]
+
+
+class AgentMetrics:
+    """One agent's metrics on a registry of their own, so that several agents fit in one process.
+
+    Not thread-safe: set and render from the agent's event loop.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models: frozenset[str] = frozenset()
+        self._regions: frozenset[str] = frozenset()
+        self._done: dict[tuple[str, str, str, str], _Done] = {}
+
+        self._requests = self._counter(
+            "requests",
+            "Requests that ended: by model, the region that served, why it was that one, and how it ended.",
+            REQUEST_LABELS,
+        )
+        self._refusals = self._counter("refusals", "Requests refused on purpose, by reason.", ("reason",))
+        self._retries = self._counter(
+            "retries", "Requests that had not started and were tried elsewhere, by reason.", ("reason",)
+        )
+        self._residency_refusals_at_server = self._counter(
+            "residency_refusals_at_server",
+            "Forwarded requests whose residency class forbids this region; any at all: an origin was wrong.",
+        )
+        self._in_flight = self._gauge("in_flight", "Requests this agent carries now, by model.", ("model",))
+        self._ttft = self._histogram(
+            "ttft_seconds",
+            "Seconds from a client's request to the first byte of the answer's body; measured at the origin only.",
+            TTFT_BUCKETS_S,
+        )
+        self._request_seconds = self._histogram(
+            "request_seconds",
+            "Seconds from a client's request to the end of the answer or the deadline; measured at the origin only.",
+            REQUEST_BUCKETS_S,
+        )
+        self._endpoint_in_flight = self._gauge(
+            "endpoint_in_flight",
+            "Requests on the endpoint now, all agents of the region counted where the view is shared.",
+            ("endpoint",),
+        )
+        self._endpoint_ready = self._gauge(
+            "endpoint_ready", "1 when the endpoint may take a new request, else 0.", ("endpoint",)
+        )
+        self._peer_state = self._gauge(
+            "peer_state",
+            "1 on the state this agent believes a peer region to be in, 0 on the others.",
+            ("region", "state"),
+        )
+        self._peer_rtt = self._gauge(
+            "peer_rtt_seconds",
+            "Smoothed round trip to a peer region's agent in seconds, by probes.",
+            ("region",),
+        )
+        self._plan_generation = self._gauge(
+            "plan_generation", "Generation of the plan in force; 0 before the first."
+        )
+        self._plan_epoch = self._gauge(
+            "plan_epoch", "Fencing epoch of the plan in force; 0 before the first."
+        )
+        self._config_age = self._gauge(
+            "config_age_seconds",
+            "Seconds since the store last confirmed the policy and plan in force; +Inf when it never has.",
+        )
+        self._shared_view_up = self._gauge(
+            "shared_view_up", "1 while the region's shared in-flight view (Redis) answers, else 0."
+        )
+        self._shared_view_age = self._gauge(
+            "shared_view_age_seconds",
+            "Seconds since the shared in-flight view was read; +Inf when it never was.",
+        )
+        for reason in Reason:
+            self._refusals.labels(reason.value)
+        for retry_reason in RetryReason:
+            self._retries.labels(retry_reason.value)
+        self._config_age.set(inf)
+        self._shared_view_age.set(inf)
+
+    def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
+        """Take the names of a newly accepted policy: only they become labels, and series of gone ones are dropped."""
+        self._models, self._regions = frozenset(models), frozenset(regions)
+        self._done.clear()
+        kept_models, kept_servers = self._models | {OTHER}, self._regions | {OTHER, NO_SERVER}
+        for model, server, kind, outcome in _label_values(self._requests, REQUEST_LABELS):
+            if model not in kept_models or server not in kept_servers:
+                self._requests.remove(model, server, kind, outcome)
+        for metric in (self._ttft, self._request_seconds, self._in_flight):
+            for (model,) in _label_values(metric, ("model",)):
+                if model not in kept_models:
+                    metric.remove(model)
+
+    def request_done(
+        self,
+        model: str,
+        server: str,
+        kind: str,
+        outcome: str,
+        ttft_s: float | None,
+        total_s: float,
+    ) -> None:
+        """Count one request that ended, whichever way; about 2 µs.
+
+        Args:
+            model: what was asked for; `other` is counted where policy has no such model.
+            server: name of the region that served it, or NO_SERVER.
+            kind: a RequestKind or ArcReason.
+            outcome: a RequestOutcome.
+            ttft_s: time (s) to the first byte of the body; None where none was sent.
+            total_s: time (s) to the end. Counts towards `request_seconds` only for `ok` and `timeout`: one that
+                the client left or that failed at once says nothing of how long an answer takes.
+
+        Raises:
+            ValueError: `kind` or `outcome` is no such word.
+        """
+        try:
+            count, observe_ttft, observe_total = self._done[model, server, kind, outcome]
+        except KeyError:
+            count, observe_ttft, observe_total = self._bind(model, server, kind, outcome)
+        count()
+        if ttft_s is not None:
+            observe_ttft(ttft_s)
+        observe_total(total_s)
+
+    def refused(self, reason: Reason) -> None:
+        """Count one refusal."""
+        self._refusals.labels(reason.value).inc()
+
+    def retried(self, reason: RetryReason) -> None:
+        """Count one request that had not started and goes elsewhere."""
+        self._retries.labels(reason.value).inc()
+
+    def residency_refused_at_server(self) -> None:
+        """Count a forwarded request that should never have been sent here."""
+        self._residency_refusals_at_server.inc()
+
+    def set_in_flight(self, model: str, requests: int) -> None:
+        """Show how many requests this agent carries for `model`."""
+        self._in_flight.labels(self._model_label(model)).set(requests)
+
+    def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
+        """Show one endpoint of this region's pools, by its configured name."""
+        self._endpoint_in_flight.labels(endpoint).set(in_flight)
+        self._endpoint_ready.labels(endpoint).set(ready)
+
+    def remove_endpoint(self, endpoint: str) -> None:
+        """Forget an endpoint that is configured no more."""
+        self._endpoint_in_flight.remove(endpoint)
+        self._endpoint_ready.remove(endpoint)
+
+    def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
+        """Show what this agent believes of a peer region; `rtt_s` is None before the first good probe."""
+        for each in RegionState:
+            self._peer_state.labels(region, each.value).set(each is state)
+        if rtt_s is not None:
+            self._peer_rtt.labels(region).set(rtt_s)
+
+    def remove_peer(self, region: str) -> None:
+        """Forget a region that is watched no more."""
+        for state in RegionState:
+            self._peer_state.remove(region, state.value)
+        self._peer_rtt.remove(region)
+
+    def set_config(self, plan_epoch: int, plan_generation: int, age_s: float) -> None:
+        """Show the plan in force and how long ago (s) the store last confirmed it; inf when it never has."""
+        self._plan_epoch.set(plan_epoch)
+        self._plan_generation.set(plan_generation)
+        self._config_age.set(age_s)
+
+    def set_shared_view(self, up: bool, age_s: float) -> None:
+        """Show whether the shared view answers, and how old (s) the one in use is; inf when there is none."""
+        self._shared_view_up.set(up)
+        self._shared_view_age.set(age_s)
+
+    def render(self) -> bytes:
+        """Everything in the text format of CONTENT_TYPE; set the gauges of state first."""
+        return generate_latest(self.registry)
+
+    def _bind(self, model: str, server: str, kind: str, outcome: str) -> _Done:
+        """Find the children of a combination; remember them only where policy bounds how many there can be."""
+        kind, outcome = RequestKind(kind), RequestOutcome(outcome)
+        label = self._model_label(model)
+        server_label = server if server in self._regions or server == NO_SERVER else OTHER
+        from_client = kind is not RequestKind.FORWARDED
+        measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
+        done: _Done = (
+            self._requests.labels(label, server_label, kind.value, outcome.value).inc,
+            self._ttft.labels(label).observe if from_client else _ignore,
+            self._request_seconds.labels(label).observe if measured else _ignore,
+        )
+        if label == model and server_label == server:
+            self._done[model, server, kind, outcome] = done
+        return done
+
+    def _model_label(self, model: str) -> str:
+        return model if model in self._models else OTHER
+
+    def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, buckets_s: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            f"penstock_agent_{name}", help_text, ("model",), buckets=buckets_s, registry=self.registry
+        )
+
+
+def _ignore(seconds: float) -> None:
+    """Stands where an observation would mislead."""
+
+
+def _label_values(metric: Counter | Gauge | Histogram, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """The values of `labels` over every child of the metric."""
+    return {
+        tuple(sample.labels[name] for name in labels)
+        for family in metric.collect()
+        for sample in family.samples
+    }
