@@ -116,9 +116,7 @@ class Policy(msgspec.Struct, frozen=True):
         if origin == server:
             return 0.0
         a, b = self.regions[origin], self.regions[server]
-        return estimated_rtt_ms(
-            great_circle_km(a.latitude_deg, a.longitude_deg, b.latitude_deg, b.longitude_deg)
-        )
+        return estimated_rtt_ms(great_circle_km(a.latitude_deg, a.longitude_deg, b.latitude_deg, b.longitude_deg))
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
         """`regions` by round trip from `origin`, names breaking ties, so every process orders them alike."""

@@ -112,9 +112,7 @@ def command(health: RegionHealth, event: RegionEvent, now: float) -> RegionHealt
     return _enter(health, event, now, health.misses, health.hits)
 
 
-def _event(
-    health: RegionHealth, good: bool, misses: int, hits: int, now: float, failover: Failover
-) -> RegionEvent:
+def _event(health: RegionHealth, good: bool, misses: int, hits: int, now: float, failover: Failover) -> RegionEvent:
     if not good:
         return RegionEvent.LOST if misses >= failover.misses_to_fail else RegionEvent.MISSED
     if health.state is RegionState.FAILED:

@@ -76,9 +76,7 @@ def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
         ]
     permitted -= denied
     if not permitted:
-        return Refusal(
-            Reason.NO_PERMITTED_REGION, "residency rules leave no region for this request", tuple(rejected)
-        )
+        return Refusal(Reason.NO_PERMITTED_REGION, "residency rules leave no region for this request", tuple(rejected))
     return Mask(residency_class(permitted), tuple(rejected))
 
 

@@ -1,0 +1,60 @@
+"""The whole decision for one request, mask -> where -> who, as the router, `explain` and the simulator all call it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from random import Random
+
+import msgspec
+
+from penstock.plan import RegionPlan
+from penstock.policy import Policy
+from penstock.reasons import Reason, Refusal
+from penstock.residency import Mask, RequestFacts, mask
+from penstock.where import RegionView, Where, choose_region
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Which regions may touch the request, and the one that serves it; the endpoint is chosen there."""
+
+    mask: Mask
+    where: Where
+
+
+def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
+    """May this request be handled at `origin` at all? A forbidden origin sends it to a permitted entry, unread."""
+    if model not in policy.models:
+        return Refusal(Reason.UNKNOWN_MODEL, f"no model named {model!r} is served here")
+    verdict = mask(policy, facts)
+    if isinstance(verdict, Refusal):
+        return verdict
+    if origin not in verdict.permitted.regions:
+        return Refusal(
+            Reason.MISDIRECTED,
+            f"residency forbids {origin}; use a permitted region",
+            verdict.rejected,
+            try_regions=policy.nearest_first(origin, verdict.permitted.regions),
+        )
+    return verdict
+
+
+def decide(
+    policy: Policy,
+    plan: RegionPlan | None,
+    origin: str,
+    model: str,
+    facts: RequestFacts,
+    views: Mapping[str, RegionView],
+    rng: Random,
+    *,
+    tried: Container[str] = (),
+) -> Decision | Refusal:
+    """Decide one request that landed on `origin`; called again with `tried` grown for each region that refused it."""
+    verdict = admit_at_origin(policy, origin, model, facts)
+    if isinstance(verdict, Refusal):
+        return verdict
+    class_plan = plan.lookup(model, verdict.permitted.name) if plan is not None else None
+    where = choose_region(policy, origin, verdict.permitted, class_plan, views, rng, tried=tried)
+    if isinstance(where, Refusal):
+        return where
+    return Decision(verdict, where)

@@ -1,0 +1,82 @@
+"""What a forwarded request carries from its origin to its server: signed, short-lived, good for one hop."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.geography import Location
+from penstock.policy import Policy
+from penstock.reasons import Reason, Refusal
+from penstock.residency import Mask, RequestFacts, mask
+from penstock.signing import BadSignature, FleetKey, Purpose
+
+HEADER = "x-penstock-route"
+
+MOST_HOPS = 1
+"""A server never forwards again: origin to server is the only hop there is."""
+
+CLOCK_SKEW_S = 5.0
+"""How far two agents' clocks may differ before a fresh context looks expired."""
+
+LIFETIME_S = 30.0
+"""How long after signing a context may start a request; a replay later than this is refused."""
+
+
+class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The facts of a request as its origin established them."""
+
+    request_id: str
+    origin: str
+    server: str
+    """The region it is meant for; any other refuses it."""
+    tenant: str
+    data_class: str
+    location: Location
+    model: str
+    residency: tuple[str, ...]
+    """The permitted regions by the origin's policy."""
+    policy_digest: str
+    issued_at: float
+    """Unix time (s) at the origin."""
+    deadline_at: float
+    """Unix time (s) after which nobody waits for the answer."""
+    hops: int = 1
+    traceparent: str = ""
+
+
+def seal(context: RouteContext, key: FleetKey) -> str:
+    """The value of the route header."""
+    return key.seal(Purpose.ROUTE, msgspec.json.encode(context))
+
+
+_decoder = msgspec.json.Decoder(RouteContext)
+
+
+def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
+    """Check a forwarded request for itself at region `here`: who signed it, for whom, when, and may it be here.
+
+    The mask is computed again under this agent's own policy; both it and the origin's must permit `here`, so that a
+    server with a newer policy is not talked out of it.
+    """
+    try:
+        context = _decoder.decode(key.open(Purpose.ROUTE, token))
+    except (BadSignature, msgspec.DecodeError) as error:
+        return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
+    if context.hops > MOST_HOPS:
+        return Refusal(Reason.TOO_MANY_HOPS, f"{context.hops} hops")
+    if context.server != here:
+        return Refusal(Reason.BAD_ROUTE_CONTEXT, f"meant for {context.server}, this is {here}")
+    if not -CLOCK_SKEW_S <= now - context.issued_at <= LIFETIME_S:
+        return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
+    if now > context.deadline_at + CLOCK_SKEW_S:
+        return Refusal(Reason.DEADLINE_PASSED, "nobody waits for the answer any more")
+    verdict = mask(policy, RequestFacts(context.tenant, context.data_class, context.location))
+    if isinstance(verdict, Refusal):
+        return verdict
+    if here not in context.residency or here not in verdict.permitted.regions:
+        return _forbidden(here, verdict)
+    return context
+
+
+def _forbidden(here: str, verdict: Mask) -> Refusal:
+    return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here}", verdict.rejected)

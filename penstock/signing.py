@@ -1,0 +1,82 @@
+"""Proof that a message comes from the fleet: HMAC-SHA256 under one shared key, separated by purpose.
+
+Each purpose has its own derived key (RFC 5869's idea in one step), so that a signature made for one kind of message
+is worth nothing for another.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from enum import StrEnum
+from hashlib import sha256
+
+SHORTEST_KEY_BYTES = 32
+"""As long as the hash: shorter keys weaken HMAC (RFC 2104, section 3)."""
+
+LONGEST_TOKEN = 8192
+"""Characters of a token; anything longer is refused before any work is done on it."""
+
+
+class BadSignature(Exception):
+    """The message is not from the fleet, or was changed on the way."""
+
+
+class Purpose(StrEnum):
+    """What a signature is for."""
+
+    ROUTE = "route"
+    PROBE = "probe"
+    REPORT = "report"
+
+
+class FleetKey:
+    """The fleet's shared secret. The first key signs, every one verifies: rotate by adding, then removing."""
+
+    __slots__ = ("_derived",)
+
+    def __init__(self, *keys: bytes) -> None:
+        """Take the secrets, newest first.
+
+        Raises:
+            ValueError: there is none, or one is too short.
+        """
+        if not keys or any(len(key) < SHORTEST_KEY_BYTES for key in keys):
+            raise ValueError(f"a fleet key has at least {SHORTEST_KEY_BYTES} bytes")
+        self._derived = {
+            purpose: [hmac.digest(key, f"penstock/{purpose}".encode(), "sha256") for key in keys] for purpose in Purpose
+        }
+
+    def __repr__(self) -> str:
+        return "FleetKey(...)"
+
+    def sign(self, purpose: Purpose, message: bytes) -> str:
+        """The signature of a message that travels beside it, in hexadecimal."""
+        return hmac.new(self._derived[purpose][0], message, sha256).hexdigest()
+
+    def check(self, purpose: Purpose, message: bytes, signature: str) -> None:
+        """Raise BadSignature unless `signature` is this message's, in constant time for each key."""
+        given = signature.encode("utf-8", "replace")
+        matches = [
+            hmac.compare_digest(hmac.new(key, message, sha256).hexdigest().encode(), given)
+            for key in self._derived[purpose]
+        ]
+        if not any(matches):
+            raise BadSignature("the signature does not match")
+
+    def seal(self, purpose: Purpose, payload: bytes) -> str:
+        """A header-safe token that carries its payload and its signature."""
+        return urlsafe_b64encode(payload).decode() + "." + self.sign(purpose, payload)
+
+    def open(self, purpose: Purpose, token: str) -> bytes:
+        """The payload of a token made by `seal`; raises BadSignature."""
+        if len(token) > LONGEST_TOKEN:
+            raise BadSignature("the token is too long")
+        encoded, _, signature = token.partition(".")
+        try:
+            payload = urlsafe_b64decode(encoded)
+        except (Base64Error, ValueError):
+            raise BadSignature("the token is not base64") from None
+        self.check(purpose, payload, signature)
+        return payload

@@ -1,0 +1,38 @@
+"""How far shares may move at once: a change is small unless it is an emergency.
+
+Distance between two share tables is total variation: the part of the traffic that would move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+DEADBAND = 0.02
+"""A smaller move than this is noise in the demand estimate, and stays where it was."""
+
+
+def moved_share(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """The part (0-1) of the traffic that changes its server between two share tables that each sum to 1."""
+    return sum(abs(after.get(k, 0.0) - before.get(k, 0.0)) for k in before.keys() | after.keys()) / 2
+
+
+def step_towards(
+    before: Mapping[str, float], target: Mapping[str, float], largest_step: float, alive: Container[str]
+) -> dict[str, float]:
+    """Move from one share table towards another by at most `largest_step` of the traffic.
+
+    A server that had a share and is no longer `alive` is an emergency: the target is taken whole.
+    """
+    if not before or any(share > 0.0 and server not in alive for server, share in before.items()):
+        return dict(target)
+    distance = moved_share(before, target)
+    if distance <= DEADBAND:
+        return dict(before)
+    if distance <= largest_step:
+        return dict(target)
+    part = largest_step / distance
+    mixed = {
+        server: before.get(server, 0.0) + part * (target.get(server, 0.0) - before.get(server, 0.0))
+        for server in before.keys() | target.keys()
+    }
+    return {server: share for server, share in mixed.items() if share > 1e-6}

@@ -1,0 +1,160 @@
+"""Where it should run: home or an arc of the plan, filtered by live health, spilling only where it was invited.
+
+The order is fixed: what may never be (residency) was removed before; what cannot be (dead, draining, not ready) goes
+next; then the plan's shares are drawn from what is left; only then may overflow leave on a spill credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from random import Random
+
+import msgspec
+
+from penstock.plan import ArcReason, ClassPlan
+from penstock.policy import Policy
+from penstock.reasons import Reason, Refusal, Rejection
+from penstock.region_health import RegionState
+from penstock.residency import ResidencyClass
+
+
+class RegionView(msgspec.Struct, frozen=True):
+    """What an origin knows of one region, for one model, at this moment. Its own region is one of them."""
+
+    state: RegionState
+    ready: bool
+    """Some endpoint there can take the model."""
+    weight: float = 1.0
+    """0-1; how much of its share it may have while it ramps back."""
+    expected_wait_s: float = 0.0
+    credits: int = 0
+    """Spill credits held from it."""
+
+
+class Where(msgspec.Struct, frozen=True):
+    """The serving region, why it is that one, and why the others are not."""
+
+    region: str
+    why: ArcReason
+    spends_credit: bool
+    """Beyond the plan's share: sending this request uses up one credit of the receiver."""
+    rejected: tuple[Rejection, ...] = ()
+
+
+_UNUSABLE = {
+    RegionState.UNKNOWN: Reason.REGION_UNKNOWN,
+    RegionState.FAILED: Reason.REGION_FAILED,
+    RegionState.DRAINING: Reason.REGION_DRAINING,
+}
+
+
+def choose_region(
+    policy: Policy,
+    origin: str,
+    permitted: ResidencyClass,
+    plan: ClassPlan | None,
+    views: Mapping[str, RegionView],
+    rng: Random,
+    *,
+    tried: Container[str] = (),
+) -> Where | Refusal:
+    """Pick the serving region for one request that landed on `origin`.
+
+    Args:
+        permitted: what the mask left; nothing outside it is even looked at.
+        plan: the origin's plan for this traffic class; None where the planner has not seen it.
+        views: live knowledge by region; one that is missing counts as unknown.
+        rng: draws from the plan's shares.
+        tried: regions that this request was refused by already.
+    """
+    usable, rejected = _usable(permitted, views, tried)
+    if not usable:
+        busy = any(r.reason is Reason.ALREADY_TRIED for r in rejected)
+        return Refusal(
+            Reason.SATURATED if busy else Reason.NONE_READY,
+            "every permitted region refused" if busy else "no permitted region is ready for this model",
+            tuple(rejected),
+            retry_after_s=1.0,
+        )
+    order = policy.nearest_first(origin, frozenset(usable))
+    region, why = _draw(plan, usable, order, origin, rng) or _nearest(origin, order, views)
+    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
+    if spill is not None:
+        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
+
+
+def _usable(
+    permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Container[str]
+) -> tuple[dict[str, RegionView], list[Rejection]]:
+    usable: dict[str, RegionView] = {}
+    rejected: list[Rejection] = []
+    for region in sorted(permitted.regions):
+        view = views.get(region)
+        if region in tried:
+            rejected.append(Rejection(region, Reason.ALREADY_TRIED))
+        elif view is None or view.state in _UNUSABLE:
+            rejected.append(Rejection(region, _UNUSABLE[view.state if view else RegionState.UNKNOWN]))
+        elif not view.ready:
+            rejected.append(Rejection(region, Reason.MODEL_NOT_READY))
+        else:
+            usable[region] = view
+    return usable, rejected
+
+
+def _draw(
+    plan: ClassPlan | None, usable: Mapping[str, RegionView], order: tuple[str, ...], origin: str, rng: Random
+) -> tuple[str, ArcReason] | None:
+    """One region by the plan's shares over what is usable, or None where the plan leaves nothing to draw from.
+
+    What a dead arc had, or a ramp withholds, goes to the other arcs in proportion; when every arc left is on its ramp,
+    the withheld part goes to the nearest whole region instead.
+    """
+    arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
+    if plan is None or not arcs:
+        return None
+    choices = [(arc.server, arc.why) for arc in arcs]
+    weights = [arc.share * usable[arc.server].weight for arc in arcs]
+    heir = next((name for name in order if usable[name].weight >= 1.0), None)
+    if heir is not None and all(usable[arc.server].weight < 1.0 for arc in arcs):
+        choices.append((heir, ArcReason.FAILBACK))
+        weights.append(sum(arc.share for arc in arcs) - sum(weights))
+    if sum(weights) <= 0.0:
+        return None
+    region, why = rng.choices(choices, weights)[0]
+    lost = len(arcs) < len(plan.arcs)
+    return region, ArcReason.FAILOVER if lost and region != origin else why
+
+
+def _nearest(origin: str, order: tuple[str, ...], views: Mapping[str, RegionView]) -> tuple[str, ArcReason]:
+    """Without a usable arc: home if it stands, else the nearest that does."""
+    full = next((name for name in order if views[name].weight >= 1.0), order[0])
+    return full, ArcReason.HOME if full == origin else ArcReason.FAILOVER
+
+
+def _better_elsewhere(
+    policy: Policy,
+    origin: str,
+    region: str,
+    order: tuple[str, ...],
+    usable: Mapping[str, RegionView],
+    rejected: list[Rejection],
+) -> str | None:
+    """A region that has invited us and would start this request sooner by more than the trip and the margin.
+
+    Only overflow of the origin itself spills; what the plan already sends away is the receiver's business.
+    """
+    if region != origin or usable[origin].expected_wait_s <= 0.0:
+        return None
+    best, best_s = None, usable[origin].expected_wait_s - policy.spillover.margin_s
+    for name in order:
+        if name == origin:
+            continue
+        start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
+        if usable[name].credits <= 0:
+            rejected.append(Rejection(name, Reason.NO_CREDIT))
+        elif start_s >= best_s:
+            rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
+        else:
+            best, best_s = name, start_s
+    return best
