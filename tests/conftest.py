@@ -1,0 +1,49 @@
+"""Fixtures that every test may use: real servers on free ports, each gone when its test or the session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.servers.etcd import EtcdServer, start_etcd
+from lab.servers.redis import RedisServer, start_redis
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One etcd for the whole session: never stop or pause it, and work under keys that no other test uses."""
+    with start_etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    """An etcd of the test's own, to stop, kill, pause, compact or wipe."""
+    with start_etcd(tmp_path / "etcd") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis for the whole session: never stop or flush it, and work under keys that no other test uses."""
+    with start_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of the test's own, to stop, kill, pause or flush."""
+    with start_redis(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def own_key(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Turns a name into a key that no other test uses."""
+
+    def key(name: str) -> str:
+        return f"/{request.node.nodeid}/{name}"
+
+    return key
