@@ -146,8 +146,13 @@ def test_children_die_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_child_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
-    server = script(tmp_path, "import time; time.sleep(99)")
-    asker = threading.Thread(target=server.start)
+    server = RedisServer(tmp_path, port=free_ports(1)[0])
+
+    def start() -> None:
+        server.start()
+        server.wait_ready()
+
+    asker = threading.Thread(target=start)
     asker.start()
     asker.join()
     with server:
