@@ -48,13 +48,17 @@ def decide(
     rng: Random,
     *,
     tried: Container[str] = (),
+    overflow: bool = False,
 ) -> Decision | Refusal:
-    """Decide one request that landed on `origin`; called again with `tried` grown for each region that refused it."""
+    """Decide one request that landed on `origin`; called again as regions refuse it.
+
+    Args are those of `choose_region`, with the origin's whole plan.
+    """
     verdict = admit_at_origin(policy, origin, model, facts)
     if isinstance(verdict, Refusal):
         return verdict
     class_plan = plan.lookup(model, verdict.permitted.name) if plan is not None else None
-    where = choose_region(policy, origin, verdict.permitted, class_plan, views, rng, tried=tried)
+    where = choose_region(policy, origin, verdict.permitted, class_plan, views, rng, tried=tried, overflow=overflow)
     if isinstance(where, Refusal):
         return where
     return Decision(verdict, where)

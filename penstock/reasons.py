@@ -13,6 +13,9 @@ class Reason(StrEnum):
     # the request itself
     UNKNOWN_KEY = "unknown_key"
     UNKNOWN_MODEL = "unknown_model"
+    BAD_REQUEST = "bad_request"
+    NOT_FOUND = "not_found"
+    NO_POLICY = "no_policy"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
     RESIDENCY_DENIED = "residency_denied"
@@ -34,6 +37,7 @@ class Reason(StrEnum):
     ENDPOINT_DRAINING = "endpoint_draining"
     ENDPOINT_FULL = "endpoint_full"
     SATURATED = "saturated"
+    ENGINE_FAILED = "engine_failed"
     # a forwarded request, at the server
     BAD_ROUTE_CONTEXT = "bad_route_context"
     ROUTE_CONTEXT_EXPIRED = "route_context_expired"

@@ -57,6 +57,7 @@ def choose_region(
     rng: Random,
     *,
     tried: Container[str] = (),
+    overflow: bool = False,
 ) -> Where | Refusal:
     """Pick the serving region for one request that landed on `origin`.
 
@@ -66,6 +67,7 @@ def choose_region(
         views: live knowledge by region; one that is missing counts as unknown.
         rng: draws from the plan's shares.
         tried: regions that this request was refused by already.
+        overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
     """
     usable, rejected = _usable(permitted, views, tried)
     if not usable:
@@ -77,6 +79,8 @@ def choose_region(
             retry_after_s=1.0,
         )
     order = policy.nearest_first(origin, frozenset(usable))
+    if overflow:
+        return _invited(policy, origin, order, usable, rejected)
     region, why = _draw(plan, usable, order, origin, rng) or _nearest(origin, order, views)
     spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
     if spill is not None:
@@ -130,6 +134,24 @@ def _nearest(origin: str, order: tuple[str, ...], views: Mapping[str, RegionView
     """Without a usable arc: home if it stands, else the nearest that does."""
     full = next((name for name in order if views[name].weight >= 1.0), order[0])
     return full, ArcReason.HOME if full == origin else ArcReason.FAILOVER
+
+
+def _invited(
+    policy: Policy, origin: str, order: tuple[str, ...], usable: Mapping[str, RegionView], rejected: list[Rejection]
+) -> Where | Refusal:
+    """Of the regions that granted a credit, the one that starts the request soonest; none means saturated."""
+    invited = [name for name in order if name != origin and usable[name].credits > 0]
+    rejected += [Rejection(name, Reason.NO_CREDIT) for name in order if name != origin and name not in invited]
+    if not invited:
+        wait_s = usable[origin].expected_wait_s if origin in usable else 1.0
+        return Refusal(
+            Reason.SATURATED,
+            f"{origin} is full and no other permitted region has granted room",
+            tuple(rejected),
+            retry_after_s=max(1.0, wait_s),
+        )
+    best = min(invited, key=lambda name: usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000)
+    return Where(best, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
 
 
 def _better_elsewhere(

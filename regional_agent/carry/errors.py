@@ -1,0 +1,73 @@
+"""How a refusal looks to a client: OpenAI's error shape, a stable code, and the HTTP status that fits.
+
+The shape is that of https://platform.openai.com/docs/guides/error-codes: SDKs read `error.type` and `error.code`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+
+from penstock.reasons import Reason, Refusal
+
+REFUSAL_HEADER = b"x-penstock-refusal"
+"""Names the reason; how an origin knows that a peer refused a request and did not start it."""
+
+REGIONS_HEADER = b"x-penstock-regions"
+"""Entry regions to use instead, best first."""
+
+STATUS: dict[Reason, int] = {
+    Reason.UNKNOWN_KEY: 401,
+    Reason.UNKNOWN_MODEL: 404,
+    Reason.LOCATION_UNKNOWN: 451,
+    Reason.NO_PERMITTED_REGION: 451,
+    Reason.MISDIRECTED: 421,
+    Reason.RESIDENCY_DENIED: 451,
+    Reason.NONE_READY: 503,
+    Reason.NO_POLICY: 503,
+    Reason.SATURATED: 429,
+    Reason.BAD_ROUTE_CONTEXT: 403,
+    Reason.ROUTE_CONTEXT_EXPIRED: 403,
+    Reason.TOO_MANY_HOPS: 508,
+    Reason.DEADLINE_PASSED: 504,
+    Reason.ENGINE_FAILED: 502,
+    Reason.BAD_REQUEST: 400,
+    Reason.NOT_FOUND: 404,
+}
+"""Reasons that end a whole request; those that only reject one region or endpoint have no status."""
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    421: "misdirected_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    451: "residency_error",
+}
+
+
+def error_body(status: int, code: str, message: str) -> bytes:
+    """OpenAI's error object, encoded."""
+    kind = _TYPES.get(status, "server_error")
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:
+    """Status, header lines and body for a refused request."""
+    status = STATUS[refusal.reason]
+    lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
+    if refusal.retry_after_s is not None:
+        lines.append(b"retry-after: %d\r\n" % max(1, ceil(refusal.retry_after_s)))
+    if refusal.try_regions:
+        lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
+    return status, lines, error_body(status, refusal.reason.value, refusal.detail)
+
+
+def stream_error_event(reason: Reason, message: str) -> bytes:
+    """The server-sent event that ends a broken stream, so that a client does not take it for a whole answer."""
+    return b"data: " + error_body(502, reason.value, message) + b"\n\n"

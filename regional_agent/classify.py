@@ -1,0 +1,31 @@
+"""Step 2 of a request's road: what is asked for, read from the body without decoding the rest of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.reasons import Reason, Refusal
+
+INFERENCE_PATHS = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/responses"})
+"""What is routed to engines; anything else is answered here or not found."""
+
+
+class Asked(msgspec.Struct):
+    """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed."""
+
+    model: str
+    stream: bool = False
+    max_tokens: int | None = None
+
+
+_decoder = msgspec.json.Decoder(Asked)
+
+
+def classify(body: bytes | bytearray) -> Asked | Refusal:
+    """Read the body's routing fields, or say which one is wrong."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        return Refusal(Reason.BAD_REQUEST, f"the request body is not as expected: {error}")
+    except msgspec.DecodeError as error:
+        return Refusal(Reason.BAD_REQUEST, f"the request body is not JSON: {error}")
