@@ -1,0 +1,157 @@
+"""What Prometheus tells people about, and what they are to do.
+
+Serving does not need the control plane (static stability), so what only it suffers from is a ticket unless it also
+takes away the means to react to the next failure.
+"""
+
+from __future__ import annotations
+
+from dashboards.recording_rules import REFUSALS, REGION_STATE, REQUESTS, STATE_CODES, UTILISATION
+from dashboards.rules import Alert
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+
+CAPACITY_REASONS = "|".join((Reason.SATURATED, Reason.NONE_READY, Reason.ENDPOINT_FULL))
+"""Refusals that more capacity would have avoided."""
+
+ALERTS = (
+    Alert(
+        name="PenstockResidencyRefusedAtServer",
+        expr="sum by (site) (increase(penstock_agent_residency_refusals_at_server_total[5m])) > 0",
+        for_s=0,
+        severity="page",
+        summary="{{ $labels.site }} was sent requests whose residency class forbids it",
+        impact="The requests were refused there and not served, but their contents crossed a border they must not.",
+        runbook="""
+            1. This is a defect or two policies in force at once: an origin chose a region that its own mask forbids.
+            2. Find the origin: the log of the agents at this site has one line a refusal, with origin and class.
+            3. Compare the policy digest of that origin's agents with the leader's (`/status` on each admin port,
+               and the panel "Policy in force"). If the origin is behind, restart its agent; it takes the newest.
+            4. If the digests agree, drain the origin, keep its log and /status output, and report a defect.
+            5. Tell whoever answers for data protection how many requests there were, from this counter.
+        """,
+    ),
+    Alert(
+        name="PenstockNoLeader",
+        expr="(sum(penstock_leader) or vector(0)) == 0",
+        for_s=30,
+        severity="page",
+        summary="No control plane leads",
+        impact="None yet: agents serve by the last plan. Nothing will re-plan when demand or regions change.",
+        runbook="""
+            1. Are the control planes up? Look at their /livez and logs; start one if none runs.
+            2. Is etcd up and with a quorum? `etcdctl endpoint status --cluster`. Without it nobody can lead:
+               restore a majority first.
+            3. Both fine, and still no leader: look for the LEADER key and its lease (`etcdctl get
+               /penstock/v1/leader`). A lease ends by itself within its time to live.
+        """,
+    ),
+    Alert(
+        name="PenstockSeveralLeaders",
+        expr="sum(penstock_leader) > 1",
+        for_s=30,
+        severity="ticket",
+        summary="{{ $value }} control planes believe that they lead",
+        impact="None: the fencing epoch refuses every write of the older one.",
+        runbook="""
+            1. Panel "Leadership": the one with the lower fencing epoch is the stale one.
+            2. It is cut off from etcd, or hangs. Restart it.
+        """,
+    ),
+    Alert(
+        name="PenstockPlanNotPublished",
+        expr='sum(increase(penstock_publish_total{outcome=~"published|unchanged"}[2m])) == 0'
+        " and sum(penstock_leader) > 0",
+        for_s=60,
+        severity="page",
+        summary="There is a leader, but no plan was published or confirmed for minutes",
+        impact="None yet: agents serve by the last plan, and fail over by the tables in it.",
+        runbook="""
+            1. Panel "Publishing": which outcome grows? `store_unavailable`: see to etcd. `conflict` or `fenced`:
+               another writer is there; see the alert on several leaders.
+            2. No outcome grows: the planner fails before it publishes. Read the leader's log; a report or policy
+               that it cannot take is named there. Stop the leader, so that the other one takes over.
+        """,
+    ),
+    Alert(
+        name="PenstockRegionFailed",
+        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.FAILED]}",
+        for_s=10,
+        severity="page",
+        summary="Region {{ $labels.region }} has failed",
+        impact="Its traffic goes to the other permitted regions; classes that only it may serve are refused.",
+        runbook="""
+            1. Panel "Peers": do other regions see it? If they do, only its reports are lost: see its agents' logs.
+            2. Nobody sees it: is the site, its network or its load balancer down? Ask whoever runs the site.
+            3. Panel "Utilisation": do the regions that took over cope? If one is near 1, take load off it: lower
+               what you can, or bring up endpoints there.
+            4. It comes back by itself, slowly, over the failback ramp. If it flaps, drain it until it is well.
+        """,
+    ),
+    Alert(
+        name="PenstockReportsOld",
+        expr="max by (region) (penstock_report_age_seconds) > 10",
+        for_s=30,
+        severity="ticket",
+        summary="No agent of {{ $labels.region }} has reported for {{ $value }} s",
+        impact="None directly; the plan goes by old numbers there, and trusts them less and less.",
+        runbook="""
+            1. Panel "Reports": are its reports refused (`bad_signature`: another fleet key; `malformed` or `stale`:
+               another version, or two agents of one name), or do none arrive?
+            2. None arrive: can its agents reach the leader's address? Their logs name the error.
+        """,
+    ),
+    Alert(
+        name="PenstockConfigOld",
+        expr="max by (site, agent) (penstock_agent_config_age_seconds) > 120",
+        for_s=60,
+        severity="ticket",
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has not heard from the store for {{ $value }} s",
+        impact="None yet: it serves by its last policy and plan, but takes no new policy, drain or plan.",
+        runbook="""
+            1. All agents at once: etcd is down or without a quorum. See to it first.
+            2. One site: its way to etcd is cut (firewall, certificate, name). The agent's log names the error.
+            3. Do not restart the agent to fix this: it would come up with the same last-known-good from disk.
+        """,
+    ),
+    Alert(
+        name="PenstockSaturated",
+        expr=f"{UTILISATION.record} > 0.95",
+        for_s=120,
+        severity="ticket",
+        summary="{{ $labels.model }} in {{ $labels.region }} is at {{ $value | humanizePercentage }} of its slots",
+        impact="Requests wait in engines, or spill to regions farther away.",
+        runbook="""
+            1. Panel "Leaving home": does its overflow leave? If not, who could take it: are the other permitted
+               regions full too, or suspect, or out of credit?
+            2. Panel "Endpoints ready": are some of its endpoints away? Bring them back before adding any.
+            3. Demand has outgrown the pool: add endpoints, or raise priority where it belongs.
+        """,
+    ),
+    Alert(
+        name="PenstockShedding",
+        expr=f'sum by (site) ({REFUSALS.record}{{reason=~"{CAPACITY_REASONS}"}})'
+        f' / sum by (site) ({REQUESTS.record}{{kind!="forwarded"}}) > 0.01',
+        for_s=60,
+        severity="page",
+        summary="{{ $labels.site }} refuses {{ $value | humanizePercentage }} of its requests for want of capacity",
+        impact="Clients are told to try again.",
+        runbook="""
+            1. Panel "Refusals by reason": `none_ready` means endpoints are down, `saturated` that they are full.
+            2. Down: see the endpoints' own logs and health. Full: see the alert on saturation.
+            3. Only governed traffic is refused: the regions its residency class allows are too few. Add one.
+        """,
+    ),
+    Alert(
+        name="PenstockSharedViewDown",
+        expr="min by (site, agent) (penstock_agent_shared_view_up) == 0",
+        for_s=60,
+        severity="ticket",
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has lost the shared in-flight view (Redis)",
+        impact="Agents of the site choose endpoints by what each sees alone: somewhat longer tails under load.",
+        runbook="""
+            1. All agents of the site: Redis is down. Restart it; it needs no data back.
+            2. One agent: its way to Redis is cut, or its address is wrong.
+        """,
+    ),
+)

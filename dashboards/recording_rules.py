@@ -1,0 +1,96 @@
+"""What the overview and the alerts read: sums over agents and control planes, evaluated once instead of per viewer.
+
+An agent's own metrics carry no region: `site`, the region a scraped process stands in, comes from the scrape
+configuration. A metric's own `region` label is always the region that it is about.
+"""
+
+from __future__ import annotations
+
+from dashboards.rules import Recording
+from penstock.region_health import RegionState
+
+STATE_CODES: dict[RegionState, int] = {
+    RegionState.UNKNOWN: 0,
+    RegionState.HEALTHY: 1,
+    RegionState.RECOVERING: 2,
+    RegionState.DRAINING: 3,
+    RegionState.SUSPECT: 4,
+    RegionState.FAILED: 5,
+}
+"""A number for each state, so that a strip can be coloured and `max` keeps the worst that anyone believes."""
+
+
+def _state_code(metric: str) -> str:
+    return " or ".join(f'{metric}{{state="{state.value}"}} * {code}' for state, code in STATE_CODES.items())
+
+
+REQUESTS = Recording(
+    ("site", "server", "model", "kind", "outcome"),
+    "penstock_agent_requests:rate1m",
+    "sum by (site, server, model, kind, outcome) (rate(penstock_agent_requests_total[1m]))",
+)
+TTFT = Recording(
+    ("site", "model", "le"),
+    "penstock_agent_ttft_seconds_bucket:rate1m",
+    "sum by (site, model, le) (rate(penstock_agent_ttft_seconds_bucket[1m]))",
+)
+REQUEST_SECONDS = Recording(
+    ("site", "model", "le"),
+    "penstock_agent_request_seconds_bucket:rate1m",
+    "sum by (site, model, le) (rate(penstock_agent_request_seconds_bucket[1m]))",
+)
+REFUSALS = Recording(
+    ("site", "reason"),
+    "penstock_agent_refusals:rate1m",
+    "sum by (site, reason) (rate(penstock_agent_refusals_total[1m]))",
+)
+AWAY = Recording(
+    ("site",),
+    "penstock_agent_requests_away:ratio_rate1m",
+    'sum by (site) (rate(penstock_agent_requests_total{kind=~"spillover|failover|failback",outcome="ok"}[1m]))'
+    ' / sum by (site) (rate(penstock_agent_requests_total{kind!="forwarded",outcome="ok"}[1m]))',
+)
+REGION_STATE = Recording(
+    ("region",),
+    "penstock_region_state:code",
+    f"max by (region) ({_state_code('penstock_region_state')})",
+)
+PEER_STATE = Recording(
+    ("site", "region"),
+    "penstock_agent_peer_state:code",
+    f"max by (site, region) ({_state_code('penstock_agent_peer_state')})",
+)
+IN_FLIGHT = Recording(
+    ("region", "model"),
+    "penstock_region_in_flight:max",
+    "max by (region, model) (penstock_region_in_flight)",
+)
+SLOTS = Recording(
+    ("region", "model"),
+    "penstock_region_slots:max",
+    "max by (region, model) (penstock_region_slots)",
+)
+UTILISATION = Recording(
+    ("region", "model"),
+    "penstock_region_utilisation:ratio",
+    "max by (region, model) (penstock_region_in_flight) / (max by (region, model) (penstock_region_slots) > 0)",
+)
+DEMAND = Recording(
+    ("origin", "model"),
+    "penstock_demand_requests_per_second:max",
+    "max by (origin, model) (penstock_demand_requests_per_second)",
+)
+
+RECORDINGS = (
+    REQUESTS,
+    TTFT,
+    REQUEST_SECONDS,
+    REFUSALS,
+    AWAY,
+    REGION_STATE,
+    PEER_STATE,
+    IN_FLIGHT,
+    SLOTS,
+    UTILISATION,
+    DEMAND,
+)
