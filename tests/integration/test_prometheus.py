@@ -1,0 +1,333 @@
+"""The rules and the dashboard on a real Prometheus: alerts fire when they should, and every panel gets an answer.
+
+Needs `promtool` and `prometheus` (Debian: the package `prometheus`; or any release), on PATH or named by PROMTOOL and
+PROMETHEUS; skips without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from control_plane.metrics import (
+    ControlPlaneMetrics,
+    PoolGauges,
+    PublishOutcome,
+    RegionGauges,
+    ReportOutcome,
+)
+from dashboards.__main__ import GENERATED
+from dashboards.fleet_overview import ALERTS_FIRING
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason
+
+RULES = GENERATED / "rules.yaml"
+
+PROMTOOL = shutil.which(os.environ.get("PROMTOOL", "promtool"))
+PROMETHEUS = shutil.which(os.environ.get("PROMETHEUS", "prometheus"))
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH or in PROMTOOL")
+needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH or in PROMETHEUS")
+
+AGENT = 'site="eu-de",agent="a1"'
+
+FIRES: list[tuple[str, dict[str, str], str]] = [
+    (
+        "PenstockResidencyRefusedAtServer",
+        {f"penstock_agent_residency_refusals_at_server_total{{{AGENT}}}": "0 0 0 0 1+0x40"},
+        "2m",
+    ),
+    (
+        "PenstockNoLeader",
+        {'penstock_leader{instance="c1"}': "1 1 0x40", 'penstock_leader{instance="c2"}': "0x40"},
+        "2m",
+    ),
+    ("PenstockNoLeader", {}, "2m"),
+    (
+        "PenstockSeveralLeaders",
+        {'penstock_leader{instance="c1"}': "1x40", 'penstock_leader{instance="c2"}': "1x40"},
+        "2m",
+    ),
+    (
+        "PenstockPlanNotPublished",
+        {
+            "penstock_leader": "1x80",
+            'penstock_publish_total{outcome="published"}': "7+0x80",
+            'penstock_publish_total{outcome="store_unavailable"}': "0+1x80",
+        },
+        "5m",
+    ),
+    (
+        "PenstockRegionFailed",
+        {
+            "penstock_leader": "1x40",
+            'penstock_region_state{region="eu-de",state="failed"}': "0 0 1x40",
+            'penstock_region_state{region="eu-de",state="healthy"}': "1 1 0x40",
+        },
+        "2m",
+    ),
+    ("PenstockReportsOld", {'penstock_report_age_seconds{region="eu-de"}': "1+5x40"}, "2m"),
+    ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "0+5x80"}, "6m"),
+    ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "+Inf+0x80"}, "6m"),
+    (
+        "PenstockSaturated",
+        {
+            'penstock_region_in_flight{region="eu-de",model="m"}': "99x80",
+            'penstock_region_slots{region="eu-de",model="m"}': "100x80",
+        },
+        "4m",
+    ),
+    (
+        "PenstockShedding",
+        {
+            f'penstock_agent_refusals_total{{{AGENT},reason="saturated"}}': "0+5x80",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
+        },
+        "4m",
+    ),
+    ("PenstockSharedViewDown", {f"penstock_agent_shared_view_up{{{AGENT}}}": "0x40"}, "2m"),
+]
+"""Alert, the series that must set it off (a sample each 5 s), and the time by which."""
+
+WELL = {
+    f"penstock_agent_residency_refusals_at_server_total{{{AGENT}}}": "0x80",
+    'penstock_leader{instance="c1"}': "1x80",
+    'penstock_leader{instance="c2"}': "0x80",
+    'penstock_publish_total{outcome="published"}': "7+0x80",
+    'penstock_publish_total{outcome="unchanged"}': "0+3x80",
+    'penstock_region_state{region="eu-de",state="failed"}': "0x80",
+    'penstock_region_state{region="eu-de",state="healthy"}': "1x80",
+    'penstock_report_age_seconds{region="eu-de"}': "1x80",
+    f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
+    'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
+    'penstock_region_slots{region="eu-de",model="m"}': "100x80",
+    f'penstock_agent_refusals_total{{{AGENT},reason="saturated"}}': "0x80",
+    f'penstock_agent_refusals_total{{{AGENT},reason="unknown_key"}}': "0+50x80",
+    f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
+    f"penstock_agent_shared_view_up{{{AGENT}}}": "1x80",
+}
+"""A fleet that nobody needs to be told of."""
+
+
+def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str]) -> str:
+    """Ask promtool whether exactly `expected` fire at `at`; returns its complaint, empty when they do."""
+    case = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "5s",
+        "tests": [
+            {
+                "interval": "5s",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": "count by (alertname) (ALERTS{alertstate='firing'})",
+                        "eval_time": at,
+                        "exp_samples": [
+                            {"labels": f'{{alertname="{name}"}}', "value": 1} for name in expected
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "case.yaml"
+    path.write_text(yaml.safe_dump(case))
+    ran = subprocess.run(
+        [str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, timeout=60
+    )
+    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
+
+
+@needs_promtool
+def test_promtool_accepts_the_rules() -> None:
+    ran = subprocess.run(
+        [str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("alert", "series", "at"), FIRES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_an_alert_fires_alone_for_what_it_is_about(
+    tmp_path: Path, alert: str, series: dict[str, str], at: str
+) -> None:
+    lead = {} if "Leader" in alert or "penstock_leader" in series else {"penstock_leader": "1x80"}
+    publishing = {'penstock_publish_total{outcome="unchanged"}': "0+3x80"} if lead else {}
+    assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert]) == ""
+
+
+@needs_promtool
+def test_a_fleet_that_is_well_alarms_nobody(tmp_path: Path) -> None:
+    assert firing(tmp_path, WELL, "6m", []) == ""
+
+
+def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
+    """An agent that has seen a bit of everything."""
+    metrics = AgentMetrics()
+    metrics.use_names(["m"], ["eu-de", "eu-es"])
+    metrics.set_in_flight("m", 2)
+    metrics.set_endpoint("gpu-1", 2, True)
+    metrics.set_peer("eu-es", restless, 0.02)
+    metrics.set_config(7, 41, 0.5)
+    metrics.set_shared_view(True, 0.01)
+    return metrics
+
+
+def work(metrics: AgentMetrics) -> None:
+    """A little of every kind of work, as between two scrapes."""
+    metrics.request_done("m", "eu-de", RequestKind.HOME, RequestOutcome.OK, 0.05, 2.0)
+    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.OK, 0.08, 3.0)
+    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
+    metrics.refused(Reason.SATURATED)
+    metrics.retried(RetryReason.PEER_REFUSED)
+
+
+def leader() -> ControlPlaneMetrics:
+    """A leader with a fleet of two."""
+    metrics = ControlPlaneMetrics()
+    metrics.set_leadership(7)
+    metrics.show_regions(
+        {"eu-de": RegionGauges(RegionState.HEALTHY, 0.4), "eu-es": RegionGauges(RegionState.FAILED, 9)}
+    )
+    metrics.show_pools({("eu-de", "m"): PoolGauges(64, 12)})
+    metrics.show_demand({("eu-de", "m"): 5.5})
+    arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
+    metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("m", "eu-de+eu-es", arcs, ()),))])
+    metrics.set_policy("abc")
+    return metrics
+
+
+@asynccontextmanager
+async def scraped(render: Callable[[], bytes]) -> AsyncIterator[str]:
+    """A bare HTTP server of one page on a free port; gives its host:port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = render()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
+        head += "connection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def prometheus(
+    directory: Path, agent_target: str, leader_target: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A real Prometheus that scrapes the two each second under the committed rules; gives a client of its API."""
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [
+            {
+                "job_name": "penstock-agent",
+                "static_configs": [{"targets": [agent_target], "labels": {"site": "eu-de", "agent": "a1"}}],
+            },
+            {
+                "job_name": "penstock-control-plane",
+                "static_configs": [
+                    {"targets": [leader_target], "labels": {"site": "eu-de", "control_plane": "c1"}}
+                ],
+            },
+        ],
+    }
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+    process = await asyncio.create_subprocess_exec(
+        str(PROMETHEUS),
+        f"--config.file={directory / 'prometheus.yml'}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        address = await listening(process.stderr)
+        drained = asyncio.create_task(process.stderr.read())
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10) as client:
+            yield client
+        process.terminate()
+        await drained
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def listening(output: asyncio.StreamReader) -> str:
+    """The address that Prometheus, asked for any free port, says that it listens on."""
+    said: list[str] = []
+    async with asyncio.timeout(60):
+        async for line in output:
+            said.append(line.decode())
+            if "Listening on" in said[-1] and "address=" in said[-1]:
+                return said[-1].split("address=")[1].split()[0]
+    raise AssertionError("".join(said))
+
+
+def panel_queries() -> dict[str, str]:
+    """Every expression of the dashboard and its annotation as Grafana would send it, by panel and letter."""
+    dashboard: dict[str, Any] = json.loads((GENERATED / "fleet-overview.json").read_text())
+    queries = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    }
+    queries["annotation"] = ALERTS_FIRING
+    chosen = {"$region": ".*", "$model": ".*", "$__range": "1m"}
+    for name, value in chosen.items():
+        queries = {where: expr.replace(name, value) for where, expr in queries.items()}
+    return queries
+
+
+@needs_prometheus
+async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path) -> None:
+    at_work, leading = agent(), leader()
+
+    def page() -> bytes:
+        work(at_work)
+        return at_work.render()
+
+    def control_page() -> bytes:
+        leading.planned(0.004)
+        leading.published(PublishOutcome.PUBLISHED)
+        leading.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
+        return leading.render()
+
+    async with (
+        scraped(page) as agent_target,
+        scraped(control_page) as leader_target,
+        prometheus(tmp_path, agent_target, leader_target) as client,
+    ):
+        unanswered = panel_queries()
+        for _ in range(90):
+            for where, expr in list(unanswered.items()):
+                reply = (await client.get("/api/v1/query", params={"query": expr})).json()
+                assert reply["status"] == "success", f"{where}: {reply.get('error')}: {expr}"
+                if reply["data"]["result"]:
+                    del unanswered[where]
+            if not unanswered:
+                break
+            await asyncio.sleep(0.5)
+        assert not unanswered
+        failed = await client.get("/api/v1/query", params={"query": "region:penstock_region_state:code"})
+        codes = {each["metric"]["region"]: each["value"][1] for each in failed.json()["data"]["result"]}
+        assert codes == {"eu-de": "1", "eu-es": "5"}
