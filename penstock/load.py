@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+MEMORY_COMPLETIONS = 20
+"""A mean service time remembers about this many completions; until there are as many, it is their plain mean."""
+
 
 def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
     """Time until a slot is free for one more request, in seconds.
@@ -17,3 +22,21 @@ def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
 def headroom_slots(in_flight: int, slots: int, target_utilisation: float) -> int:
     """How many more requests a pool may take before it passes its target; never negative."""
     return max(0, int(slots * target_utilisation) - in_flight)
+
+
+def mean_with(mean_s: float, completions: int, service_s: float) -> float:
+    """The mean service time (s) after one more completion; the prior that it began with counts as one of them."""
+    return mean_s + (service_s - mean_s) / min(MEMORY_COMPLETIONS, completions + 2)
+
+
+def pool_service_s(endpoints: Iterable[tuple[int, float]], prior_s: float) -> float:
+    """Mean service time (s) of a pool from each endpoint's slots and own mean: the time in which its slots turn over.
+
+    Slots weigh by the rate they free at, so that a fast half is not slowed down by a slow one; `prior_s` stands for a
+    pool that has none.
+    """
+    slots, per_s = 0, 0.0
+    for count, service_s in endpoints:
+        slots += count
+        per_s += count / max(service_s, 1e-6)
+    return slots / per_s if per_s > 0.0 else prior_s

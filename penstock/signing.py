@@ -28,6 +28,7 @@ class Purpose(StrEnum):
 
     ROUTE = "route"
     PROBE = "probe"
+    PROBE_ANSWER = "probe-answer"
     REPORT = "report"
 
 

@@ -6,7 +6,12 @@ before it and dies soon, so a lost or dead origin gives its credits back by doin
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
+
+MOST_WANTED = 10_000
+"""No origin asks one receiver for more credits than this at once."""
 
 
 class Credit(msgspec.Struct, frozen=True):
@@ -44,6 +49,35 @@ def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, t
     if given:
         alive[origin] = Credit(given, now + ttl_s)
     return Grants(alive), given
+
+
+def fair_part(headroom: int, rank: int, agents: int) -> int:
+    """What one of a region's `agents` may grant of the headroom that all of them see; the parts sum to it.
+
+    Args:
+        rank: the agent's place (0-based) in an order that all of them agree on.
+    """
+    whole, rest = divmod(max(0, headroom), max(1, agents))
+    return whole + (1 if rank < rest else 0)
+
+
+def wanted(
+    in_flight: int, slots: int, target_utilisation: float, service_s: float, requests_per_s: float, ttl_s: float
+) -> int:
+    """How many credits an origin asks each receiver for: by how much it will be past its target when they expire.
+
+    An origin that stays below its target asks for none, so that it does not hold what others need.
+
+    Args:
+        in_flight: requests on its own pool now.
+        slots: what that pool runs at once.
+        service_s: mean time a request holds a slot, in seconds.
+        requests_per_s: demand offered to the origin.
+        ttl_s: how long credits last, in seconds.
+    """
+    served_per_s = min(in_flight, slots) / max(service_s, 1e-6)
+    then = in_flight + (requests_per_s - served_per_s) * ttl_s
+    return max(0, min(MOST_WANTED, ceil(max(in_flight, then) - slots * target_utilisation)))
 
 
 class Wallet(msgspec.Struct, frozen=True):

@@ -1,0 +1,88 @@
+import pytest
+
+from penstock.policy import Failover
+from penstock.region_health import TRANSITIONS, RegionEvent, RegionHealth, RegionState, command, observe
+
+FAILOVER = Failover(misses_to_fail=2, hits_to_rise=3, hold_down_s=1.0, failback_ramp_s=10.0)
+
+
+def after(*probes: tuple[bool, float], start: RegionHealth | None = None) -> RegionHealth:
+    health = start or RegionHealth()
+    for good, now in probes:
+        health = observe(health, good, now, FAILOVER)
+    return health
+
+
+def test_first_good_probe_makes_an_unknown_region_whole() -> None:
+    health = after((True, 1.0))
+    assert (health.state, health.weight(1.0, FAILOVER)) == (RegionState.HEALTHY, 1.0)
+
+
+def test_one_miss_is_suspicion_and_takes_no_traffic_away() -> None:
+    health = after((True, 0.0), (False, 0.3))
+    assert (health.state, health.weight(0.3, FAILOVER)) == (RegionState.SUSPECT, 1.0)
+    assert after((True, 0.5), start=health).state is RegionState.HEALTHY
+
+
+def test_enough_misses_in_a_row_fail_it_at_once() -> None:
+    health = after((True, 0.0), (False, 0.3), (False, 0.4))
+    assert (health.state, health.since) == (RegionState.FAILED, 0.4)
+    assert health.weight(0.4, FAILOVER) == 0.0
+
+
+def test_misses_with_a_hit_between_do_not_add_up() -> None:
+    assert after((True, 0.0), (False, 0.1), (True, 0.2), (False, 0.3)).state is RegionState.SUSPECT
+
+
+def test_a_region_that_was_never_there_fails_too() -> None:
+    assert after((False, 0.0)).state is RegionState.UNKNOWN
+    assert after((False, 0.0), (False, 0.1)).state is RegionState.FAILED
+
+
+def test_failed_returns_only_after_hits_in_a_row_and_the_hold_down() -> None:
+    failed = after((True, 0.0), (False, 1.0), (False, 1.0))
+    too_few = after((True, 3.0), (True, 3.1), (False, 3.2), (True, 3.3), (True, 3.4), start=failed)
+    assert too_few.state is RegionState.FAILED
+    too_soon = after((True, 1.1), (True, 1.2), (True, 1.3), (True, 1.9), start=failed)
+    assert too_soon.state is RegionState.FAILED
+    risen = after((True, 2.0), start=too_soon)
+    assert (risen.state, risen.since) == (RegionState.RECOVERING, 2.0)
+
+
+def test_failback_ramps_from_nothing_to_whole() -> None:
+    risen = RegionHealth(RegionState.RECOVERING, since=100.0)
+    assert [risen.weight(now, FAILOVER) for now in (100.0, 102.5, 105.0, 110.0, 200.0)] == [0.0, 0.25, 0.5, 1.0, 1.0]
+    assert after((True, 109.9), start=risen).state is RegionState.RECOVERING
+    assert after((True, 110.0), start=risen).state is RegionState.HEALTHY
+
+
+def test_without_a_ramp_a_risen_region_is_whole() -> None:
+    no_ramp = Failover(failback_ramp_s=0.0)
+    assert RegionHealth(RegionState.RECOVERING, since=5.0).weight(5.0, no_ramp) == 1.0
+
+
+def test_one_miss_on_the_ramp_does_not_restart_it() -> None:
+    risen = RegionHealth(RegionState.RECOVERING, since=100.0, hits=3)
+    shaken = after((False, 105.0), start=risen)
+    assert (shaken.state, shaken.since) == (RegionState.RECOVERING, 100.0)
+    assert after((False, 105.1), start=shaken).state is RegionState.FAILED
+
+
+def test_drained_gets_nothing_and_returns_by_the_ramp() -> None:
+    drained = command(after((True, 0.0)), RegionEvent.DRAIN, 5.0)
+    assert (drained.state, drained.weight(5.0, FAILOVER)) == (RegionState.DRAINING, 0.0)
+    assert after((True, 6.0), start=drained).state is RegionState.DRAINING
+    back = command(drained, RegionEvent.UNDRAIN, 9.0)
+    assert (back.state, back.since) == (RegionState.RECOVERING, 9.0)
+
+
+def test_a_command_that_the_state_cannot_follow_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        command(after((True, 0.0)), RegionEvent.UNDRAIN, 1.0)
+
+
+def test_every_state_can_hear_miss_lose_and_drain() -> None:
+    for state in RegionState:
+        for event in (RegionEvent.HEARD, RegionEvent.MISSED, RegionEvent.LOST):
+            assert (state, event) in TRANSITIONS
+        assert state is RegionState.DRAINING or (state, RegionEvent.DRAIN) in TRANSITIONS
