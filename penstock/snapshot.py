@@ -1,13 +1,12 @@
 """The fleet as last reported: what the planner plans from. Every number carries its age, and old news fades.
 
 Reports come from agents that may be late, restarted, confused or hostile; `take_in` keeps the newest plausible one of
-each agent and says why it refused another. A region's health is judged by more than its own word: its peers' probes
-count for more than its silence.
+each agent and says why it refused another. A region's health is judged by more than its own word: what the majority of
+the other regions sees of it decides, and its own word only where they are split or silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from math import isfinite
 
@@ -16,6 +15,7 @@ import msgspec
 from penstock.policy import Policy
 from penstock.region_health import RegionHealth, RegionState, observe
 from penstock.report import AgentReport, PoolReport
+from penstock.residency import residency_class
 
 FRESH_S = 2.0
 """A report this old (s) still counts in full: agents report about once a second."""
@@ -25,6 +25,12 @@ FADED_S = 15.0
 
 FORGET_S = 300.0
 """An agent silent for this long (s) is dropped from the snapshot."""
+
+SETTLE_S = 3.0
+"""A new leader waits at most this long (s) for the regions' reports before it plans without those that are missing."""
+
+MOST_AGENTS = 1_000
+"""Agents of one region that are remembered; more than any region runs, few enough to hold."""
 
 LARGEST_COUNT = 1_000_000
 """No pool has more endpoints, slots or requests in flight than this; a report that says so is impossible."""
@@ -37,7 +43,9 @@ class Verdict(StrEnum):
     OLD_EPOCH = "old_epoch"
     OLD_SEQ = "old_seq"
     UNKNOWN_REGION = "unknown_region"
+    TOO_MANY_AGENTS = "too_many_agents"
     IMPOSSIBLE = "impossible"
+    """Numbers that cannot be, or a residency class whose name is not that of its regions."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -56,8 +64,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def newest(self, region: str) -> Held | None:
         """The freshest report of a region's agents."""
-        held = [one for (where, _), one in self.agents.items() if where == region]
-        return max(held, key=lambda one: one.received_at, default=None)
+        return max(self.of(region), key=lambda one: one.received_at, default=None)
+
+    def of(self, region: str) -> list[Held]:
+        """The newest report of each of a region's agents."""
+        return [held for (where, _), held in self.agents.items() if where == region]
 
     def state(self, region: str) -> RegionState:
         """The control plane's belief about a region."""
@@ -82,26 +93,72 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
             return snapshot, Verdict.OLD_EPOCH
         if report.epoch == before.report.epoch and report.seq <= before.report.seq:
             return snapshot, Verdict.OLD_SEQ
+    elif len(snapshot.of(report.region)) >= MOST_AGENTS:
+        return snapshot, Verdict.TOO_MANY_AGENTS
     return Snapshot({**snapshot.agents, key: Held(report, now)}, snapshot.health), Verdict.ACCEPTED
 
 
 def tick(snapshot: Snapshot, now: float, policy: Policy) -> Snapshot:
-    """Let time pass: judge every region once and forget agents that have long been silent."""
+    """Let time pass: judge every region of which anything was ever heard, and forget agents that have long been silent.
+
+    A region of which nothing was heard stays unknown: a leader that has just begun to listen has seen no failure.
+    """
     agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
     kept = Snapshot(agents, snapshot.health)
-    health = {
-        region: observe(kept.health.get(region, RegionHealth()), _seems_good(kept, region, now), now, policy.failover)
-        for region in policy.regions
-    }
+    health = {}
+    for region in policy.regions:
+        before = snapshot.health.get(region, RegionHealth())
+        good = _seems_good(kept, region, now)
+        if good is not None:
+            health[region] = observe(before, good, now, policy.failover)
+        elif before.state is not RegionState.UNKNOWN:
+            health[region] = observe(before, False, now, policy.failover)
     return Snapshot(agents, health)
 
 
-def pool(snapshot: Snapshot, region: str, model: str, now: float) -> PoolReport | None:
-    """A region's pool for one model by its freshest report: every agent of a region sees the same endpoints."""
-    held = snapshot.newest(region)
-    if held is None or freshness(now - held.received_at) <= 0.0:
-        return None
-    return next((pool for pool in held.report.pools if pool.model == model), None)
+def resume(snapshot: Snapshot, now: float) -> Snapshot:
+    """What a new leader may still believe of what it last heard: all about regions heard just now, else nothing.
+
+    Agents report to the leader alone, so their silence towards a follower is no sign of a failure.
+    """
+    fresh = {key: held for key, held in snapshot.agents.items() if now - held.received_at <= FRESH_S}
+    heard = {region for region, _ in fresh}
+    return Snapshot(fresh, {region: health for region, health in snapshot.health.items() if region in heard})
+
+
+def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:
+    """Whether a leader has heard enough to plan: every region's word, or SETTLE_S have passed without."""
+    heard = {region for (region, _), held in snapshot.agents.items() if now - held.received_at <= FRESH_S}
+    return heard >= policy.regions.keys() or now - leading_since >= SETTLE_S
+
+
+class FadedPool(msgspec.Struct, frozen=True):
+    """A region's pool for one model as its most trusted report has it, and how much that still counts."""
+
+    report: PoolReport
+    counts: float
+    """0-1; by the report's age."""
+
+
+def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
+    """A region's pool for one model; None where no report tells of it any more.
+
+    Every agent of a region sees the same endpoints, so the one that sees the most, faded by its age, is believed: an
+    agent that has just started and has probed nothing yet does not make a region's capacity vanish.
+    """
+    seen = [
+        FadedPool(pool, freshness(now - held.received_at))
+        for held in snapshot.of(region)
+        for pool in held.report.pools
+        if pool.model == model
+    ]
+    best = max(seen, key=lambda one: (one.report.slots * one.counts, one.counts), default=None)
+    return best if best is not None and best.counts > 0.0 else None
+
+
+def heard_from(snapshot: Snapshot, region: str, now: float) -> bool:
+    """Whether any report of the region still counts."""
+    return any(freshness(now - held.received_at) > 0.0 for held in snapshot.of(region))
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -132,29 +189,42 @@ def demand(snapshot: Snapshot, now: float) -> list[Demand]:
     ]
 
 
-def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool:
-    """Peers' probes decide where there are any; else the region's own word, while it is fresh and has endpoints."""
-    votes = list(_peer_votes(snapshot, region, now))
-    if votes:
-        return sum(votes) * 2 > len(votes)
-    held = snapshot.newest(region)
-    return held is not None and now - held.received_at <= FRESH_S and any(pool.ready > 0 for pool in held.report.pools)
+def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
+    """What most other regions see of it; where they are split or see nothing, its own word. None: nobody ever spoke."""
+    votes = _peer_votes(snapshot, region, now)
+    seen_by = sum(votes.values())
+    if seen_by * 2 != len(votes):
+        return seen_by * 2 > len(votes)
+    own = snapshot.of(region)
+    if not votes and not own:
+        return None
+    return any(now - held.received_at <= FRESH_S and any(pool.ready > 0 for pool in held.report.pools) for held in own)
 
 
-def _peer_votes(snapshot: Snapshot, region: str, now: float) -> Iterable[bool]:
+def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
+    """By observing region, whether any of its agents reaches `region`: one vote each, however many agents it has."""
+    votes: dict[str, bool] = {}
     for (observer, _), held in snapshot.agents.items():
         if observer == region or now - held.received_at > FRESH_S:
             continue
         for peer in held.report.peers:
             if peer.region == region and peer.state is not RegionState.UNKNOWN:
-                yield peer.state is not RegionState.FAILED
+                votes[observer] = votes.get(observer, False) or peer.state is not RegionState.FAILED
+    return votes
 
 
 def _possible(report: AgentReport) -> bool:
     counts = [n for pool in report.pools for n in (pool.endpoints, pool.ready, pool.slots, pool.in_flight)]
-    rates = [pool.service_s for pool in report.pools] + [one.requests_per_s for one in report.demand]
+    rates = [
+        *(pool.service_s for pool in report.pools),
+        *(one.requests_per_s for one in report.demand),
+        *(peer.rtt_ms for peer in report.peers),
+    ]
     return (
-        all(0 <= n <= LARGEST_COUNT for n in counts)
+        report.epoch >= 0
+        and report.seq >= 0
+        and all(0 <= n <= LARGEST_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
+        and all(one.residency == residency_class(frozenset(one.regions)).name for one in report.demand)
     )

@@ -11,8 +11,8 @@ import msgspec
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionHealth, RegionState
-from penstock.snapshot import Demand, Snapshot, demand, freshness, pool
-from penstock.steps import step_towards
+from penstock.snapshot import Demand, Snapshot, demand, heard_from, pool
+from penstock.steps import step_towards, without_crumbs
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -35,22 +35,26 @@ def plan(
 ) -> dict[str, RegionPlan]:
     """One plan for the planet: a slice for every region of the policy.
 
+    An origin that is not heard from keeps what it had: silence is no news of its demand.
+
     Args:
         previous: the slices in force, from which shares move at a bounded rate.
         now: the planner's clock, in seconds; for ages and ramps.
         elapsed_s: time since `previous` was made, in seconds.
     """
-    demands = [one for one in demand(snapshot, now) if one.model in policy.models and one.origin in policy.regions]
     supply = _supply(policy, snapshot, now)
+    demands = [one for one in demand(snapshot, now) if one.model in policy.models and one.origin in policy.regions]
     poured = _pour(policy, demands, supply)
-    classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
+    classes: dict[str, list[ClassPlan]] = {
+        region: [] if heard_from(snapshot, region, now) else _still_standing(previous.get(region), policy)
+        for region in policy.regions
+    }
     for one in demands:
         target = poured[one.origin, one.model, one.residency]
         if not target:
             continue
-        before = previous[one.origin].lookup(one.model, one.residency) if one.origin in previous else None
         shares = step_towards(
-            {arc.server: arc.share for arc in before.arcs} if before is not None else {},
+            _shares_in_force(previous.get(one.origin), one),
             target,
             policy.spillover.step_per_s * elapsed_s,
             alive={region for region, model in supply if model == one.model},
@@ -63,19 +67,35 @@ def plan(
     }
 
 
+def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
+    """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
+    return [
+        msgspec.structs.replace(one, fallbacks=tuple(name for name in one.fallbacks if name in policy.regions))
+        for one in (before.classes if before is not None else ())
+        if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)
+    ]
+
+
+def _shares_in_force(before: RegionPlan | None, one: Demand) -> dict[str, float]:
+    """The shares to move from: none where the plan in force knows no such class, or sends it where it may not be."""
+    entry = before.lookup(one.model, one.residency) if before is not None else None
+    if entry is None or any(arc.server not in one.regions for arc in entry.arcs):
+        return {}
+    return {arc.server: arc.share for arc in entry.arcs}
+
+
 def _supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, str], Supply]:
     """Capacity by (region, model) of every region that may be planned for, faded by age and ramp."""
     supply = {}
     for region in policy.regions:
         weight = snapshot.health.get(region, RegionHealth()).weight(now, policy.failover)
-        held = snapshot.newest(region)
-        if weight <= 0.0 or held is None:
+        if weight <= 0.0:
             continue
         for model in policy.models:
-            reported = pool(snapshot, region, model, now)
-            if reported is not None and reported.ready > 0:
-                slots = reported.slots * weight * freshness(now - held.received_at)
-                service_s = reported.service_s or policy.models[model].expected_service_s
+            seen = pool(snapshot, region, model, now)
+            if seen is not None and seen.report.ready > 0:
+                slots = seen.report.slots * weight * seen.counts
+                service_s = seen.report.service_s or policy.models[model].expected_service_s
                 supply[region, model] = Supply(slots * policy.spillover.target_utilisation, service_s)
     return supply
 
@@ -111,11 +131,10 @@ def _shares(taken: dict[str, float], left: float, regions: tuple[str, ...]) -> d
     """Amounts to shares. What fits nowhere stays at home, whose agents queue, spill by credit, or refuse it."""
     if not regions:
         return {}
-    amounts = dict(taken)
-    if left > 0.0 or not amounts:
-        amounts[regions[0]] = amounts.get(regions[0], 0.0) + max(left, 1e-9)
-    total = sum(amounts.values())
-    return {region: amount / total for region, amount in amounts.items()}
+    home = regions[0]
+    if not taken and left <= 0.0:
+        return {home: 1.0}
+    return without_crumbs({**taken, home: taken.get(home, 0.0) + left})
 
 
 def _class_plan(
@@ -126,16 +145,25 @@ def _class_plan(
     supply: dict[tuple[str, str], Supply],
 ) -> ClassPlan:
     nearest = policy.nearest_first(one.origin, one.regions & policy.regions.keys())
-    home = nearest[0]
-    away = {
-        RegionState.FAILED: ArcReason.FAILOVER,
-        RegionState.DRAINING: ArcReason.FAILOVER,
-        RegionState.UNKNOWN: ArcReason.FAILOVER,
-        RegionState.RECOVERING: ArcReason.FAILBACK,
-    }.get(snapshot.state(home), ArcReason.SPILLOVER)
+    home = next((name for name in nearest if not _lacks(snapshot, name, one.model)), nearest[0])
+    away = _why_away(snapshot.state(home), (home, one.model) in supply)
     arcs = tuple(
         Arc(server, shares[server], ArcReason.HOME if server == home else away)
         for server in sorted(shares, key=nearest.index)
     )
     fallbacks = tuple(name for name in nearest if name not in shares and (name, one.model) in supply)
     return ClassPlan(one.model, one.residency, arcs, fallbacks)
+
+
+def _lacks(snapshot: Snapshot, region: str, model: str) -> bool:
+    """Whether the region's agents say that it has no endpoints of the model at all; dead ones do count."""
+    words = snapshot.of(region)
+    return bool(words) and not any(
+        pool.model == model and pool.endpoints > 0 for held in words for pool in held.report.pools
+    )
+
+
+def _why_away(home: RegionState, home_serves: bool) -> ArcReason:
+    if home is RegionState.RECOVERING:
+        return ArcReason.FAILBACK
+    return ArcReason.SPILLOVER if home_serves else ArcReason.FAILOVER

@@ -1,0 +1,215 @@
+"""What every greedy plan keeps to, whatever the fleet, the demand, and the plan before it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Model, Policy, Region, Spillover
+from penstock.region_health import RegionHealth, RegionState
+from penstock.report import AgentReport, DemandReport, PoolReport
+from penstock.residency import residency_class
+from penstock.snapshot import Held, Snapshot
+from penstock.steps import moved_share, step_towards
+from penstock.waterfall import plan
+
+NAMES = ("a", "b", "c", "d")
+MODELS = ("m", "n")
+SERVING = (RegionState.HEALTHY, RegionState.SUSPECT)
+TARGET = 0.8
+EPS = 1e-3
+
+subsets = st.frozensets(st.sampled_from(NAMES), min_size=1)
+rates = st.floats(0.0, 200.0, allow_nan=False)
+
+
+class World(msgspec.Struct):
+    policy: Policy
+    snapshot: Snapshot
+    demand: dict[tuple[str, str, frozenset[str]], float]
+    """Requests per second, each holding its slot for one second."""
+    usable: dict[tuple[str, str], float]
+    """Slots up to the target by (region, model), where there is anything to plan for."""
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    coordinates = st.tuples(st.floats(-60, 60), st.floats(-179, 179))
+    regions = {name: Region(name, "DE", *draw(coordinates)) for name in NAMES}
+    policy = Policy(
+        regions=regions,
+        models={name: Model(name) for name in MODELS},
+        tenants={},
+        residency=(),
+        spillover=Spillover(target_utilisation=TARGET, step_per_s=0.25),
+    )
+    keys = st.tuples(st.sampled_from(NAMES), st.sampled_from(MODELS), subsets)
+    demand = draw(st.dictionaries(keys, rates, max_size=8))
+    agents, health, usable = {}, {}, {}
+    for name in NAMES:
+        state = draw(st.sampled_from((*SERVING, RegionState.FAILED, RegionState.UNKNOWN, RegionState.DRAINING)))
+        health[name] = RegionHealth(state)
+        pools = []
+        for model in MODELS:
+            slots = draw(st.integers(0, 100))
+            ready = draw(st.integers(0, 2))
+            pools.append(PoolReport(model, 2, ready, slots, 0, 1.0))
+            if state in SERVING and ready:
+                usable[name, model] = slots * TARGET
+        offered = tuple(
+            DemandReport(model, residency_class(where).name, tuple(sorted(where)), rate)
+            for (origin, model, where), rate in demand.items()
+            if origin == name
+        )
+        agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
+    return World(policy, Snapshot(agents, health), demand, usable)
+
+
+@st.composite
+def plans_before(draw: st.DrawFn) -> dict[str, RegionPlan]:
+    """Any plan in force: also one that sends a class where it may not be."""
+    plans = {}
+    for origin in draw(subsets):
+        classes = []
+        for where in draw(st.lists(subsets, max_size=4, unique=True)):
+            shares = draw(st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 1.0), min_size=1))
+            arcs = tuple(Arc(name, share / sum(shares.values()), ArcReason.HOME) for name, share in shares.items())
+            classes.append(ClassPlan(draw(st.sampled_from(MODELS)), residency_class(where).name, arcs, ()))
+        plans[origin] = RegionPlan(origin, 1, 1, "", 0.0, tuple(classes))
+    return plans
+
+
+def planned(world: World, previous: dict[str, RegionPlan], elapsed_s: float = 0.5) -> dict[str, RegionPlan]:
+    return plan(world.policy, world.snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=elapsed_s)
+
+
+def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[str], str, ClassPlan, float]]:
+    """(permitted regions, origin, entry, rate) of every class that has an entry."""
+    found = []
+    for (origin, model, where), rate in world.demand.items():
+        entry = plans[origin].lookup(model, residency_class(where).name)
+        if entry is not None:
+            found.append((where, origin, entry, rate))
+    return found
+
+
+def load(world: World, plans: dict[str, RegionPlan]) -> dict[tuple[str, str], float]:
+    """Slots that the plan fills by (region, model)."""
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    for _, _, entry, rate in entries(world, plans):
+        for arc in entry.arcs:
+            total[arc.server, entry.model] += rate * arc.share
+    return total
+
+
+def homes(world: World, origin: str, model: str, where: frozenset[str]) -> str | None:
+    """The nearest permitted region that can take the model now."""
+    usable = frozenset(name for name in where if (name, model) in world.usable)
+    return next(iter(world.policy.nearest_first(origin, usable)), None)
+
+
+@given(worlds(), plans_before())
+def test_shares_sum_to_one(world: World, before: dict[str, RegionPlan]) -> None:
+    for one in planned(world, before).values():
+        for entry in one.classes:
+            assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
+            assert all(arc.share > 0.0 for arc in entry.arcs)
+
+
+@given(worlds(), plans_before())
+def test_no_forbidden_region_is_in_arcs_or_fallbacks(world: World, before: dict[str, RegionPlan]) -> None:
+    for where, _, entry, _ in entries(world, planned(world, before)):
+        servers = [arc.server for arc in entry.arcs]
+        assert where >= {*servers, *entry.fallbacks}
+        assert len({*servers, *entry.fallbacks}) == len(servers) + len(entry.fallbacks)
+
+
+@given(worlds(), plans_before())
+def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World, before: dict[str, RegionPlan]) -> None:
+    for _, _, entry, _ in entries(world, planned(world, before)):
+        assert all((arc.server, entry.model) in world.usable for arc in entry.arcs)
+        assert all((name, entry.model) in world.usable for name in entry.fallbacks)
+
+
+@given(worlds())
+def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
+    plans = planned(world, {})
+    for origin, model, where in world.demand:
+        servable = homes(world, origin, model, where) is not None
+        assert (plans[origin].lookup(model, residency_class(where).name) is not None) == servable
+
+
+@given(worlds())
+def test_no_region_passes_its_target_while_a_class_that_lives_there_has_room_elsewhere(world: World) -> None:
+    plans = planned(world, {})
+    filled = load(world, plans)
+    for (region, model), amount in filled.items():
+        if amount <= world.usable[region, model] + EPS:
+            continue
+        stuck = [
+            where
+            for where, origin, entry, rate in entries(world, plans)
+            if entry.model == model and rate > 0.0 and homes(world, origin, model, where) == region
+        ]
+        assert any(
+            all(
+                filled[name, model] >= world.usable[name, model] - EPS
+                for name in where
+                if (name, model) in world.usable
+            )
+            for where in stuck
+        )
+
+
+@given(worlds())
+def test_home_comes_first_when_it_has_room_for_all_that_live_there(world: World) -> None:
+    plans = planned(world, {})
+    living: dict[tuple[str, str], float] = defaultdict(float)
+    for (origin, model, where), rate in world.demand.items():
+        home = homes(world, origin, model, where)
+        if home is not None:
+            living[home, model] += rate
+    for where, origin, entry, _ in entries(world, plans):
+        home = homes(world, origin, entry.model, where)
+        assert home is not None
+        if living[home, entry.model] <= world.usable[home, entry.model]:
+            assert [arc.server for arc in entry.arcs] == [home]
+
+
+@given(worlds())
+@settings(max_examples=50)
+def test_a_plan_in_force_under_the_same_demand_stays(world: World) -> None:
+    once = planned(world, {})
+    assert {name: one.classes for name, one in planned(world, once).items()} == {
+        name: one.classes for name, one in once.items()
+    }
+
+
+tables = st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 1.0), min_size=1).map(
+    lambda amounts: {name: amount / sum(amounts.values()) for name, amount in amounts.items()}
+)
+
+
+@given(tables, tables, st.floats(0.05, 1.0))
+def test_a_step_is_bounded_and_gets_there(before: dict[str, float], target: dict[str, float], largest: float) -> None:
+    shares = before
+    for _ in range(25):
+        stepped = step_towards(shares, target, largest, alive=NAMES)
+        assert moved_share(shares, stepped) <= largest + 1e-5
+        assert moved_share(stepped, target) <= moved_share(shares, target) + 1e-9
+        assert abs(sum(stepped.values()) - 1.0) < 1e-9
+        shares = stepped
+    assert moved_share(shares, target) <= 0.02
+    assert shares.keys() <= target.keys()
+
+
+@given(tables, tables, st.sampled_from(NAMES))
+def test_a_dead_server_never_keeps_its_share(before: dict[str, float], target: dict[str, float], dead: str) -> None:
+    alive = set(NAMES) - {dead}
+    wanted = {name: share for name, share in target.items() if name in alive}
+    if wanted:
+        assert step_towards(before, wanted, 0.01, alive).get(dead, 0.0) == 0.0

@@ -1,0 +1,228 @@
+"""The snapshot keeps the newest plausible word of each agent, fades it with age, and judges regions by several."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import msgspec
+import pytest
+
+from penstock import snapshot as snapshots
+from penstock.policy import Failover, Model, Policy, Region
+from penstock.region_health import RegionState
+from penstock.report import AgentReport, DemandReport, PeerReport, PoolReport
+from penstock.residency import residency_class
+from penstock.snapshot import (
+    FADED_S,
+    FORGET_S,
+    FRESH_S,
+    SETTLE_S,
+    Snapshot,
+    Verdict,
+    demand,
+    freshness,
+    heard_from,
+    pool,
+    resume,
+    settled,
+    take_in,
+    tick,
+)
+
+POLICY = Policy(
+    regions={name: Region(name, "DE", 0.0, float(i)) for i, name in enumerate(("a", "b", "c", "d"))},
+    models={"m": Model("m")},
+    tenants={},
+    residency=(),
+    failover=Failover(misses_to_fail=2, hits_to_rise=2, hold_down_s=1.0, failback_ramp_s=10.0),
+)
+POOL = PoolReport("m", endpoints=4, ready=4, slots=32, in_flight=3, service_s=2.0)
+
+
+def report(region: str = "a", agent: str = "1", epoch: int = 1, seq: int = 1, **rest: object) -> AgentReport:
+    return msgspec.structs.replace(AgentReport(region, agent, epoch, seq, 0.0, (POOL,)), **rest)
+
+
+def offered(rate: float, *regions: str) -> DemandReport:
+    return DemandReport("m", residency_class(frozenset(regions)).name, regions, rate)
+
+
+def held(*reports: AgentReport, at: float = 0.0) -> Snapshot:
+    whole = Snapshot()
+    for one in reports:
+        whole, verdict = take_in(whole, one, at, POLICY)
+        assert verdict is Verdict.ACCEPTED
+    return whole
+
+
+def seen(*peers: tuple[str, RegionState]) -> tuple[PeerReport, ...]:
+    return tuple(PeerReport(region, state, 10.0) for region, state in peers)
+
+
+class TestTakingIn:
+    def test_the_newest_word_of_an_agent_replaces_its_older_one(self) -> None:
+        whole = held(report(seq=1), report(seq=2))
+        assert whole.agents["a", "1"].report.seq == 2
+
+    @pytest.mark.parametrize(
+        ("late", "verdict"),
+        [
+            (report(epoch=2, seq=5), Verdict.OLD_SEQ),
+            (report(epoch=2, seq=4), Verdict.OLD_SEQ),
+            (report(epoch=1, seq=9), Verdict.OLD_EPOCH),
+            (report(region="nowhere"), Verdict.UNKNOWN_REGION),
+        ],
+    )
+    def test_a_late_or_unknown_word_changes_nothing(self, late: AgentReport, verdict: Verdict) -> None:
+        before = held(report(epoch=2, seq=5))
+        assert take_in(before, late, 1.0, POLICY) == (before, verdict)
+
+    def test_a_restarted_agent_begins_a_new_count(self) -> None:
+        whole = held(report(epoch=1, seq=900), report(epoch=2, seq=1))
+        assert whole.agents["a", "1"].report.epoch == 2
+
+    @pytest.mark.parametrize(
+        "poison",
+        [
+            {"pools": (msgspec.structs.replace(POOL, slots=-1),)},
+            {"pools": (msgspec.structs.replace(POOL, slots=10**9),)},
+            {"pools": (msgspec.structs.replace(POOL, ready=5),)},
+            {"pools": (msgspec.structs.replace(POOL, service_s=nan),)},
+            {"demand": (offered(inf, "a"),)},
+            {"demand": (offered(-1.0, "a"),)},
+            {"peers": (PeerReport("b", RegionState.HEALTHY, nan),)},
+            {"seq": -1},
+        ],
+    )
+    def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:
+        assert take_in(Snapshot(), report(**poison), 0.0, POLICY) == (Snapshot(), Verdict.IMPOSSIBLE)
+
+    def test_a_residency_class_that_lies_about_its_regions_is_refused(self) -> None:
+        lie = DemandReport("m", "a", ("a", "b"), 1.0)
+        assert take_in(Snapshot(), report(demand=(lie,)), 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+
+    def test_agents_are_bounded_and_those_known_keep_their_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(snapshots, "MOST_AGENTS", 2)
+        full = held(report(agent="1"), report(agent="2"), report(region="b"))
+        assert take_in(full, report(agent="3"), 0.0, POLICY)[1] is Verdict.TOO_MANY_AGENTS
+        assert take_in(full, report(agent="2", seq=2), 0.0, POLICY)[1] is Verdict.ACCEPTED
+
+
+class TestAge:
+    def test_freshness_falls_from_whole_to_nothing(self) -> None:
+        assert freshness(0.0) == freshness(FRESH_S) == 1.0
+        assert freshness((FRESH_S + FADED_S) / 2) == pytest.approx(0.5)
+        assert freshness(FADED_S) == freshness(1e9) == 0.0
+
+    def test_demand_adds_up_over_agents_and_fades(self) -> None:
+        whole = held(report(agent="1", demand=(offered(4.0, "a"),)), report(agent="2", demand=(offered(2.0, "a"),)))
+        assert [one.requests_per_s for one in demand(whole, FRESH_S)] == [6.0]
+        assert [one.requests_per_s for one in demand(whole, (FRESH_S + FADED_S) / 2)] == [pytest.approx(3.0)]
+        assert demand(whole, FADED_S) == []
+
+    def test_demand_is_told_apart_by_origin_and_class(self) -> None:
+        whole = held(
+            report("a", demand=(offered(1.0, "a"), offered(2.0, "a", "b"))), report("b", demand=(offered(3.0, "a"),))
+        )
+        assert {(one.origin, one.regions): one.requests_per_s for one in demand(whole, 0.0)} == {
+            ("a", frozenset({"a"})): 1.0,
+            ("a", frozenset({"a", "b"})): 2.0,
+            ("b", frozenset({"a"})): 3.0,
+        }
+
+    def test_a_pool_fades_and_then_is_gone(self) -> None:
+        whole = held(report())
+        assert pool(whole, "a", "m", 0.0).counts == 1.0  # type: ignore[union-attr]
+        assert pool(whole, "a", "m", FADED_S) is None
+        assert pool(whole, "a", "other", 0.0) is None
+        assert heard_from(whole, "a", FADED_S - 0.1)
+        assert not heard_from(whole, "a", FADED_S)
+
+    def test_an_agent_that_has_probed_nothing_yet_hides_no_capacity(self) -> None:
+        blind = msgspec.structs.replace(POOL, ready=0, slots=0)
+        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(blind,)), 0.5, POLICY)
+        assert pool(whole, "a", "m", 0.5).report is POOL  # type: ignore[union-attr]
+
+    def test_a_dead_agents_last_word_yields_to_a_live_ones(self) -> None:
+        fewer = msgspec.structs.replace(POOL, slots=16)
+        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(fewer,)), 12.0, POLICY)
+        assert pool(whole, "a", "m", 12.0).report is fewer  # type: ignore[union-attr]
+
+    def test_a_long_silent_agent_is_forgotten(self) -> None:
+        assert tick(held(report()), FORGET_S, POLICY).agents == {}
+
+
+class TestJudging:
+    def after(self, whole: Snapshot, *times: float) -> Snapshot:
+        for now in times:
+            whole = tick(whole, now, POLICY)
+        return whole
+
+    def test_a_region_that_speaks_and_has_endpoints_is_healthy(self) -> None:
+        assert self.after(held(report()), 0.1).state("a") is RegionState.HEALTHY
+
+    def test_a_region_never_heard_of_stays_unknown_however_long(self) -> None:
+        assert self.after(held(report()), 1.0, 2.0, 3.0, 4.0).state("b") is RegionState.UNKNOWN
+
+    def test_silence_fails_a_region_that_spoke(self) -> None:
+        whole = self.after(held(report()), 0.1, FRESH_S + 0.1)
+        assert whole.state("a") is RegionState.SUSPECT
+        assert self.after(whole, FRESH_S + 0.6).state("a") is RegionState.FAILED
+
+    def test_a_region_without_ready_endpoints_fails(self) -> None:
+        bare = report(pools=(msgspec.structs.replace(POOL, ready=0),))
+        assert self.after(held(bare), 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_what_most_others_see_counts_for_more_than_its_own_word(self) -> None:
+        lost = seen(("a", RegionState.FAILED))
+        whole = held(report("a"), report("b", peers=lost), report("c", peers=lost), report("d"))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_what_most_others_see_counts_for_more_than_its_silence(self) -> None:
+        fine = seen(("a", RegionState.HEALTHY))
+        whole = held(report("b", peers=fine), report("c", peers=fine))
+        assert self.after(whole, 0.1).state("a") is RegionState.HEALTHY
+
+    def test_a_split_vote_leaves_it_to_its_own_word(self) -> None:
+        split = (
+            report("b", peers=seen(("a", RegionState.FAILED))),
+            report("c", peers=seen(("a", RegionState.HEALTHY))),
+        )
+        assert self.after(held(report("a"), *split), 0.1, 0.6).state("a") is RegionState.HEALTHY
+        assert self.after(held(*split), 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_a_region_has_one_vote_however_many_agents_it_has(self) -> None:
+        lost, fine = seen(("a", RegionState.FAILED)), seen(("a", RegionState.HEALTHY))
+        crowd = [report("b", agent=str(i), peers=lost) for i in range(9)]
+        whole = held(report("a"), *crowd, report("c", peers=fine), report("d", peers=fine))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
+
+    def test_one_lame_agent_does_not_speak_for_its_region(self) -> None:
+        whole = held(
+            report("b", agent="1", peers=seen(("a", RegionState.HEALTHY))),
+            report("b", agent="2", peers=seen(("a", RegionState.FAILED))),
+        )
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
+
+    def test_peers_that_know_nothing_do_not_vote(self) -> None:
+        bare = report("a", pools=(msgspec.structs.replace(POOL, ready=0),))
+        whole = held(bare, report("b", peers=seen(("a", RegionState.UNKNOWN))))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
+
+
+class TestLeading:
+    def test_a_new_leader_forgets_what_it_heard_long_ago(self) -> None:
+        whole = held(report("a"))
+        failed = tick(tick(tick(whole, 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
+        assert failed.state("a") is RegionState.FAILED
+        assert resume(failed, 4.0) == Snapshot()
+
+    def test_a_new_leader_keeps_what_it_heard_just_now(self) -> None:
+        whole = tick(held(report("a")), 0.1, POLICY)
+        assert resume(whole, 0.5) == whole
+
+    def test_settled_when_every_region_spoke_or_it_took_too_long(self) -> None:
+        some = held(report("a"), report("b"), report("c"))
+        assert not settled(some, 0.5, POLICY, leading_since=0.0)
+        assert settled(some, SETTLE_S, POLICY, leading_since=0.0)
+        assert settled(take_in(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
