@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from random import Random
 
 import msgspec
@@ -11,7 +11,7 @@ from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import Mask, RequestFacts, mask
-from penstock.where import RegionView, Where, choose_region
+from penstock.where import NOTHING_TRIED, RegionView, Where, choose_region
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def decide(
     views: Mapping[str, RegionView],
     rng: Random,
     *,
-    tried: Container[str] = (),
+    tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Decision | Refusal:
     """Decide one request that landed on `origin`; called again as regions refuse it.

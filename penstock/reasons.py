@@ -31,6 +31,7 @@ class Reason(StrEnum):
     NO_CREDIT = "no_credit"
     NOT_WORTH_THE_TRIP = "not_worth_the_trip"
     ALREADY_TRIED = "already_tried"
+    UNREACHABLE = "unreachable"
     NONE_READY = "none_ready"
     # who
     ENDPOINT_NOT_READY = "endpoint_not_ready"

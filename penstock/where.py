@@ -6,8 +6,9 @@ next; then the plan's shares are drawn from what is left; only then may overflow
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from random import Random
+from types import MappingProxyType
 
 import msgspec
 
@@ -41,6 +42,8 @@ class Where(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
 
 
+NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
+
 _UNUSABLE = {
     RegionState.UNKNOWN: Reason.REGION_UNKNOWN,
     RegionState.FAILED: Reason.REGION_FAILED,
@@ -56,7 +59,7 @@ def choose_region(
     views: Mapping[str, RegionView],
     rng: Random,
     *,
-    tried: Container[str] = (),
+    tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Where | Refusal:
     """Pick the serving region for one request that landed on `origin`.
@@ -66,15 +69,17 @@ def choose_region(
         plan: the origin's plan for this traffic class; None where the planner has not seen it.
         views: live knowledge by region; one that is missing counts as unknown.
         rng: draws from the plan's shares.
-        tried: regions that this request was refused by already.
+        tried: regions that did not start this request, and why each did not.
         overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
     """
     usable, rejected = _usable(permitted, views, tried)
     if not usable:
-        busy = any(r.reason is Reason.ALREADY_TRIED for r in rejected)
+        busy = Reason.SATURATED in tried.values()
         return Refusal(
             Reason.SATURATED if busy else Reason.NONE_READY,
-            "every permitted region refused" if busy else "no permitted region is ready for this model",
+            "every permitted region that serves this model is full"
+            if busy
+            else "no permitted region is ready for this model",
             tuple(rejected),
             retry_after_s=1.0,
         )
@@ -89,14 +94,14 @@ def choose_region(
 
 
 def _usable(
-    permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Container[str]
+    permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
 ) -> tuple[dict[str, RegionView], list[Rejection]]:
     usable: dict[str, RegionView] = {}
     rejected: list[Rejection] = []
     for region in sorted(permitted.regions):
         view = views.get(region)
         if region in tried:
-            rejected.append(Rejection(region, Reason.ALREADY_TRIED))
+            rejected.append(Rejection(region, Reason.ALREADY_TRIED, tried[region]))
         elif view is None or view.state in _UNUSABLE:
             rejected.append(Rejection(region, _UNUSABLE[view.state if view else RegionState.UNKNOWN]))
         elif not view.ready:

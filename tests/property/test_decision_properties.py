@@ -1,0 +1,100 @@
+"""Whatever the rules, the plan, the fleet's state and what was tried: a forbidden region never serves."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.decision import decide
+from penstock.geography import Location
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.reasons import Reason, Refusal
+from penstock.region_health import RegionState
+from penstock.residency import RequestFacts
+from penstock.where import RegionView
+
+NAMES = ("a", "b", "c", "d", "e")
+COUNTRIES = ("DE", "US", "JP")
+
+region_sets = st.frozensets(st.sampled_from(NAMES))
+rules = st.builds(
+    ResidencyRule,
+    name=st.just("rule"),
+    tenants=st.frozensets(st.sampled_from(["t", "other"])),
+    data_classes=st.frozensets(st.sampled_from(["personal", "open"])),
+    client_countries=st.frozensets(st.sampled_from(COUNTRIES)),
+    allow=st.none() | region_sets,
+    deny=region_sets,
+)
+policies = st.builds(
+    Policy,
+    regions=st.just({name: Region(name, "XX", float(n), float(n)) for n, name in enumerate(NAMES)}),
+    models=st.just({"m": Model("m")}),
+    tenants=st.just({"t": Tenant("t", "personal")}),
+    residency=st.lists(rules, max_size=4).map(tuple),
+)
+views = st.dictionaries(
+    st.sampled_from(NAMES),
+    st.builds(
+        RegionView,
+        state=st.sampled_from(list(RegionState)),
+        ready=st.booleans(),
+        weight=st.floats(0, 1),
+        expected_wait_s=st.floats(0, 100),
+        credits=st.integers(0, 3),
+    ),
+)
+facts = st.builds(
+    RequestFacts,
+    tenant=st.just("t"),
+    data_class=st.sampled_from(["personal", "open"]),
+    location=st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES)),
+)
+arcs = st.lists(
+    st.builds(Arc, server=st.sampled_from(NAMES), share=st.floats(0, 1), why=st.sampled_from(list(ArcReason))),
+    max_size=4,
+).map(tuple)
+tried = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Reason.SATURATED, Reason.UNREACHABLE]))
+
+
+def allowed_by_hand(policy: Policy, about: RequestFacts) -> set[str]:
+    """The rules read region by region, as a lawyer would: independent of the mask's set arithmetic."""
+    permitted = set()
+    for region in policy.regions:
+        verdicts = []
+        for rule in policy.residency:
+            matches = (
+                about.tenant in (rule.tenants or {about.tenant})
+                and about.data_class in (rule.data_classes or {about.data_class})
+                and (not rule.client_countries or about.location.country in (*rule.client_countries, None))
+            )
+            if matches and rule.client_countries and about.location.country is None:
+                return set()
+            if matches:
+                verdicts.append(region not in rule.deny and (rule.allow is None or region in rule.allow))
+        if all(verdicts):
+            permitted.add(region)
+    return permitted
+
+
+@settings(max_examples=600, deadline=None)
+@given(policies, facts, views, arcs, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
+def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refused, origin, overflow, seed) -> None:
+    permitted = allowed_by_hand(policy, about)
+    name = "+".join(sorted(permitted))
+    plan = RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan("m", name, plan_arcs, ()),))
+    decision = decide(policy, plan, origin, "m", about, live, Random(seed), tried=refused, overflow=overflow)
+    if isinstance(decision, Refusal):
+        assert set(decision.try_regions) <= permitted
+        return
+    assert origin in permitted, "a forbidden origin handles nothing"
+    assert decision.where.region in permitted
+    assert decision.where.region not in refused
+    serving = live[decision.where.region]
+    assert serving.ready
+    assert serving.state in (RegionState.HEALTHY, RegionState.SUSPECT, RegionState.RECOVERING)
+    if decision.where.spends_credit or overflow:
+        assert serving.credits > 0, "nobody is pushed more than they granted"

@@ -1,0 +1,85 @@
+"""A forwarded request is believed only if it is signed, fresh, for here, and permitted here by this agent's own policy."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.geography import Location
+from penstock.policy import ResidencyRule
+from penstock.reasons import Reason, Refusal
+from penstock.route_context import RouteContext, accept, seal
+from penstock.signing import FleetKey, Purpose
+from tests.planet import EU_ONLY, MODEL, policy
+
+KEY = FleetKey(b"k" * 32)
+NOW = 1_700_000_000.0
+
+GOOD = RouteContext(
+    request_id="r-1",
+    origin="eu-de",
+    server="eu-es",
+    tenant="personal",
+    data_class="personal",
+    location=Location("DE"),
+    model=MODEL,
+    residency=("eu-de", "eu-es"),
+    policy_digest="digest",
+    issued_at=NOW,
+    deadline_at=NOW + 60,
+)
+
+
+def verdict(context: RouteContext, *, here: str = "eu-es", key: FleetKey = KEY, now: float = NOW) -> object:
+    answer = accept(seal(context, key), KEY, policy(), here, now)
+    return answer.reason if isinstance(answer, Refusal) else answer
+
+
+def test_a_good_one_comes_through_whole() -> None:
+    assert verdict(GOOD) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"hops": 2}, Reason.TOO_MANY_HOPS),
+        ({"server": "us-east"}, Reason.BAD_ROUTE_CONTEXT),
+        ({"issued_at": NOW - 31}, Reason.ROUTE_CONTEXT_EXPIRED),
+        ({"issued_at": NOW + 6}, Reason.ROUTE_CONTEXT_EXPIRED),
+        ({"deadline_at": NOW - 6}, Reason.DEADLINE_PASSED),
+        ({"residency": ("eu-de",)}, Reason.RESIDENCY_DENIED),
+    ],
+)
+def test_what_is_wrong_with_it_is_refused_with_its_reason(change: dict[str, object], reason: Reason) -> None:
+    assert verdict(msgspec.structs.replace(GOOD, **change)) is reason
+
+
+def test_a_stranger_s_signature_is_refused() -> None:
+    assert verdict(GOOD, key=FleetKey(b"x" * 32)) is Reason.BAD_ROUTE_CONTEXT
+
+
+def test_a_probe_s_signature_is_no_route() -> None:
+    token = KEY.seal(Purpose.PROBE, msgspec.json.encode(GOOD))
+    answer = accept(token, KEY, policy(), "eu-es", NOW)
+    assert isinstance(answer, Refusal)
+    assert answer.reason is Reason.BAD_ROUTE_CONTEXT
+
+
+@pytest.mark.parametrize("token", ["", ".", "%%%", "a.b", "x" * 10_000])
+def test_garbage_is_refused(token: str) -> None:
+    answer = accept(token, KEY, policy(), "eu-es", NOW)
+    assert isinstance(answer, Refusal)
+    assert answer.reason is Reason.BAD_ROUTE_CONTEXT
+
+
+def test_the_server_s_own_policy_has_the_last_word() -> None:
+    lying = msgspec.structs.replace(GOOD, server="us-east", residency=("eu-de", "us-east"))
+    assert verdict(lying, here="us-east") is Reason.RESIDENCY_DENIED
+
+
+def test_a_newer_policy_at_the_server_refuses_what_the_origin_s_allowed() -> None:
+    newer = policy(EU_ONLY, ResidencyRule("madrid-is-out", deny=frozenset({"eu-es"})))
+    answer = accept(seal(GOOD, KEY), KEY, newer, "eu-es", NOW)
+    assert isinstance(answer, Refusal)
+    assert answer.reason is Reason.RESIDENCY_DENIED
+    assert "madrid-is-out" in answer.rejected[-1].detail

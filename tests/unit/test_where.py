@@ -1,0 +1,122 @@
+"""Choosing the region: the plan's shares over what lives, and overflow only where it was invited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from penstock.plan import ArcReason
+from penstock.reasons import Reason, Refusal
+from penstock.region_health import RegionState
+from penstock.residency import ResidencyClass, residency_class
+from penstock.where import RegionView, Where, choose_region
+from tests.planet import MODEL, healthy, plan, policy
+
+EVERYWHERE = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
+EU = residency_class(frozenset({"eu-de", "eu-es"}))
+
+
+def choose(
+    views: dict[str, RegionView], permitted: ResidencyClass = EVERYWHERE, seed: int = 0, **more: Any
+) -> Where | Refusal:
+    shares = more.pop("shares", None)
+    class_plan = plan("eu-de", permitted.name, **shares).lookup(MODEL, permitted.name) if shares else None
+    return choose_region(policy(), "eu-de", permitted, class_plan, views, Random(seed), **more)
+
+
+def served(*args: Any, runs: int = 400, **more: Any) -> Counter[str]:
+    answers = [choose(*args, seed=seed, **more) for seed in range(runs)]
+    return Counter(one.region if isinstance(one, Where) else "refused" for one in answers)
+
+
+def test_without_a_plan_home_serves() -> None:
+    where = choose(healthy("eu-de", "eu-es", "us-east"))
+    assert isinstance(where, Where)
+    assert (where.region, where.why, where.spends_credit) == ("eu-de", ArcReason.HOME, False)
+
+
+def test_shares_are_drawn() -> None:
+    counts = served(healthy("eu-de", "eu-es", "us-east"), shares={"eu_de": 0.75, "eu_es": 0.25})
+    assert counts["us-east"] == 0
+    assert 60 < counts["eu-es"] < 140
+
+
+def test_a_dead_arc_leaves_its_share_to_the_others() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
+    assert served(views, shares={"eu_de": 0.5, "eu_es": 0.5}) == {"eu-de": 400}
+
+
+def test_with_every_arc_dead_the_nearest_permitted_region_takes_over() -> None:
+    views = healthy("eu-es", "us-east") | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
+    where = choose(views, shares={"eu_de": 1.0})
+    assert isinstance(where, Where)
+    assert (where.region, where.why) == ("eu-es", ArcReason.FAILOVER)
+    assert [(one.what, one.reason) for one in where.rejected] == [("eu-de", Reason.REGION_FAILED)]
+
+
+def test_a_forbidden_region_is_never_chosen_even_as_the_last_one_alive() -> None:
+    refusal = choose(healthy("us-east"), permitted=EU)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.NONE_READY
+    assert "us-east" not in {one.what for one in refusal.rejected}, "it is not even looked at"
+
+
+def test_alive_is_not_ready() -> None:
+    views = healthy("eu-es", "us-east") | {"eu-de": RegionView(RegionState.HEALTHY, ready=False)}
+    where = choose(views)
+    assert isinstance(where, Where)
+    assert where.region == "eu-es"
+    assert where.rejected[0].reason is Reason.MODEL_NOT_READY
+
+
+def test_a_ramping_arc_gives_what_it_may_not_have_to_the_others() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.2)}
+    counts = served(views, shares={"eu_de": 0.5, "eu_es": 0.5})
+    assert 30 < counts["eu-es"] < 110, "0.1 of 0.6"
+    assert counts["us-east"] == 0
+
+
+def test_a_lone_ramping_arc_gives_the_rest_to_the_nearest_whole_region() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.25)}
+    counts = served(views, shares={"eu_es": 1.0})
+    assert 60 < counts["eu-es"] < 140
+    assert counts["eu-de"] == 400 - counts["eu-es"]
+
+
+def test_overflow_goes_only_where_a_credit_is_held_and_the_trip_pays() -> None:
+    full = {"eu-de": RegionView(RegionState.HEALTHY, ready=True, expected_wait_s=3.0)}
+    without = choose(healthy("eu-es", "us-east") | full)
+    assert isinstance(without, Where)
+    assert without.region == "eu-de"
+    assert {one.reason for one in without.rejected} == {Reason.NO_CREDIT}
+
+    where = choose(healthy("eu-es", "us-east", credits=1) | full)
+    assert isinstance(where, Where)
+    assert (where.region, where.why, where.spends_credit) == ("eu-es", ArcReason.SPILLOVER, True)
+
+    as_busy = choose(healthy("eu-es", "us-east", credits=1, expected_wait_s=2.9) | full)
+    assert isinstance(as_busy, Where)
+    assert as_busy.region == "eu-de"
+    assert {one.reason for one in as_busy.rejected} == {Reason.NOT_WORTH_THE_TRIP}
+
+
+def test_a_full_home_sends_nobody_uninvited() -> None:
+    tried = {"eu-de": Reason.SATURATED}
+    refusal = choose(healthy("eu-de", "eu-es", "us-east"), tried=tried, overflow=True, shares={"eu_es": 1.0})
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.SATURATED
+    assert refusal.retry_after_s is not None
+
+    views = healthy("eu-de", "eu-es", "us-east") | healthy("us-east", credits=2)
+    where = choose(views, tried=tried, overflow=True)
+    assert isinstance(where, Where)
+    assert (where.region, where.spends_credit) == ("us-east", True)
+
+
+def test_all_refused_is_saturated_but_all_unreachable_is_not_ready() -> None:
+    busy = choose(healthy("eu-de", "eu-es"), permitted=EU, tried=dict.fromkeys(["eu-de", "eu-es"], Reason.SATURATED))
+    gone = choose(healthy("eu-de", "eu-es"), permitted=EU, tried=dict.fromkeys(["eu-de", "eu-es"], Reason.UNREACHABLE))
+    assert isinstance(busy, Refusal)
+    assert isinstance(gone, Refusal)
+    assert (busy.reason, gone.reason) == (Reason.SATURATED, Reason.NONE_READY)
