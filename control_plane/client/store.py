@@ -6,7 +6,7 @@ The words are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide rev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -112,7 +112,7 @@ class ConfigStore(Protocol):
     async def revoke_lease(self, lease_id: int) -> None:
         """End the lease and delete its keys; one that is gone already is no error."""
 
-    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[tuple[Changed, ...]]:
+    def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
         """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out.
 
         An empty batch is a sign of life. Raises Compacted or StoreUnavailable; closing the iterator ends the watch.

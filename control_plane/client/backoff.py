@@ -1,0 +1,20 @@
+"""How long to wait before trying again, so that a fleet does not come back in step."""
+
+from __future__ import annotations
+
+from random import Random
+
+
+def full_jitter_s(attempt: int, *, base_s: float, cap_s: float, rng: Random) -> float:
+    """A wait (s) drawn evenly from 0 to the exponential bound.
+
+    Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ ("Full Jitter").
+
+    Args:
+        attempt: failures in a row before this one, from 0.
+        base_s: bound of the first wait, in seconds.
+        cap_s: bound that further waits do not exceed, in seconds.
+        rng: source of the jitter.
+    """
+    # 2.0**attempt overflows near 1024; any store is at its cap long before 32.
+    return rng.uniform(0.0, min(cap_s, base_s * 2.0 ** min(attempt, 32)))

@@ -1,0 +1,71 @@
+"""How values look in the store: JSON that `etcdctl get` shows readably, in an envelope that tells version and kind.
+
+A value of a newer version is refused. Within a version fields may be added: a reader ignores what it does not
+know.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+VERSION = 1
+MAX_VALUE_BYTES = 1_048_576
+"""etcd refuses requests above 1.5 MiB (https://etcd.io/docs/v3.5/dev-guide/limit/); a transaction adds some."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class CodecError(Exception):
+    """A value that cannot be written to the store, or that a reader must not use."""
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What is written around every value."""
+
+    version: int
+    kind: str
+    """Name of the value's type."""
+    value: msgspec.Raw
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """The value as the store keeps it; equal values give equal bytes.
+
+    Raises:
+        CodecError: it is larger than MAX_VALUE_BYTES.
+    """
+    kind = type(value).__name__
+    inner = msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
+    raw = msgspec.json.encode(Envelope(version=VERSION, kind=kind, value=inner))
+    if len(raw) > MAX_VALUE_BYTES:
+        raise CodecError(
+            f"{kind} of {len(raw)} bytes is larger than the store takes ({MAX_VALUE_BYTES} bytes)"
+        )
+    return raw
+
+
+def decode(raw: bytes, type_: type[T]) -> T:
+    """The value that `encode` wrote.
+
+    Raises:
+        CodecError: it is malformed, too large, of another kind, or written by a newer version.
+    """
+    kind = type_.__name__
+    if len(raw) > MAX_VALUE_BYTES:
+        raise CodecError(f"a {kind} may have {MAX_VALUE_BYTES} bytes, this value has {len(raw)}")
+    try:
+        envelope = msgspec.json.decode(raw, type=Envelope)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CodecError(f"not a stored {kind}: {error}") from error
+    if envelope.version > VERSION:
+        raise CodecError(
+            f"{envelope.kind} was written in version {envelope.version}, this process reads up to {VERSION}: upgrade it"
+        )
+    if envelope.version < 1 or envelope.kind != kind:
+        raise CodecError(f"expected a {kind}, found {envelope.kind!r} in version {envelope.version}")
+    try:
+        return msgspec.json.decode(envelope.value, type=type_)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CodecError(f"bad {kind}: {error}") from error
