@@ -1,0 +1,196 @@
+"""From an HTTP request to what the engine has to do: how long the prompt is, how long the answer, which prefix.
+
+The engine has no tokenizer and no weights, so lengths are told it by headers that a trace replayer sends, or made up:
+a prompt token is four characters, and answers are as long as those of a production chat service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from math import exp
+from random import Random
+from typing import Annotated, Literal
+
+import msgspec
+
+from lab.engine.kv_cache import SPAN_TOKENS
+
+PROMPT_TOKENS_HEADER = "x-lab-prompt-tokens"
+OUTPUT_TOKENS_HEADER = "x-lab-output-tokens"
+PREFIX_HEADER = "x-lab-prefix-blocks"
+
+CHARACTERS_PER_TOKEN = 4
+"""English text under the tokenizers of GPT-3 and Llama alike (OpenAI, "What are tokens and how to count them?")."""
+
+OUTPUT_LOG_MEAN = 5.02
+OUTPUT_LOG_DEVIATION = 0.86
+"""Log-normal fit to the generated tokens of the Azure LLM inference trace 2023, conversation: mean 211, median 129."""
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of /v1/completions where the request has none, as OpenAI defines it; chat has no such limit."""
+
+
+class BadRequest(Exception):
+    """A request that the engine answers with an error."""
+
+    def __init__(self, status: int, error_type: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_type = error_type
+        self.param = param
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, msgspec.Raw]] | None = None
+
+
+_Tokens = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Common(msgspec.Struct):
+    model: str
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    n: Literal[1] | None = 1
+    max_tokens: _Tokens | None = None
+
+
+class _Chat(_Common, kw_only=True):
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    max_completion_tokens: _Tokens | None = None
+
+
+class _Completion(_Common, kw_only=True):
+    prompt: str | Annotated[list[int], msgspec.Meta(min_length=1)]
+
+
+_CHAT: msgspec.json.Decoder[_Chat | _Completion] = msgspec.json.Decoder(_Chat)
+_COMPLETION: msgspec.json.Decoder[_Chat | _Completion] = msgspec.json.Decoder(_Completion)
+
+
+class CompletionRequest(msgspec.Struct, frozen=True):
+    """What one accepted request asks of the engine."""
+
+    chat: bool
+    stream: bool
+    include_usage: bool
+    prompt_tokens: int
+    output_tokens: int
+    stopped_by_length: bool
+    """Whether the answer ends at the limit rather than by itself: `finish_reason` "length", not "stop"."""
+    spans: tuple[int, ...]
+
+
+def parse_completion(
+    chat: bool, body: bytes, headers: Mapping[str, str], model: str, max_model_len: int, rng: Random
+) -> CompletionRequest:
+    """What a completion request asks for.
+
+    Args:
+        chat: /v1/chat/completions, else /v1/completions.
+        body: the JSON.
+        headers: by lower-case name.
+        model: the one that this engine serves.
+        max_model_len: tokens of prompt and answer together at the most.
+        rng: decides how long the answer is where no header says so.
+
+    Raises:
+        BadRequest: with the status and words of vLLM.
+    """
+    try:
+        asked = (_CHAT if chat else _COMPLETION).decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(400, "BadRequestError", str(error)) from None
+    except UnicodeDecodeError as error:
+        raise BadRequest(400, "BadRequestError", f"the body is not UTF-8: {error}") from None
+    if asked.model != model:
+        raise BadRequest(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
+    limit = asked.max_tokens
+    if isinstance(asked, _Chat):
+        limit = asked.max_completion_tokens or limit
+        text = "".join(f"<|{message.role}|>\n{_text(message)}\n" for message in asked.messages)
+        written_tokens = _tokens(text)
+    elif isinstance(asked.prompt, str):
+        text, written_tokens = asked.prompt, _tokens(asked.prompt)
+    else:
+        text, written_tokens = " ".join(map(str, asked.prompt)), len(asked.prompt)
+    if limit is None and not chat:
+        limit = DEFAULT_COMPLETION_TOKENS
+    prompt_tokens = _integer(headers, PROMPT_TOKENS_HEADER) or written_tokens
+    room = _room(prompt_tokens, limit, max_model_len)
+    wanted = _integer(headers, OUTPUT_TOKENS_HEADER) or _likely_output_tokens(rng)
+    return CompletionRequest(
+        chat=chat,
+        stream=bool(asked.stream),
+        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+        prompt_tokens=prompt_tokens,
+        output_tokens=min(wanted, room),
+        stopped_by_length=wanted > room,
+        spans=_spans(headers, text),
+    )
+
+
+def _room(prompt_tokens: int, limit: int | None, max_model_len: int) -> int:
+    requested = prompt_tokens + (limit or 1)
+    if requested > max_model_len:
+        raise BadRequest(
+            400,
+            "BadRequestError",
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {requested} tokens "
+            f"({prompt_tokens} in the messages, {limit or 1} in the completion). Please reduce the length of the "
+            "messages or completion.",
+        )
+    return limit or max_model_len - prompt_tokens
+
+
+def _text(message: _Message) -> str:
+    if isinstance(message.content, list):
+        return "".join(
+            bytes(part["text"]).decode(errors="replace") for part in message.content if "text" in part
+        )
+    return message.content or ""
+
+
+def _tokens(text: str) -> int:
+    return max(1, len(text) // CHARACTERS_PER_TOKEN)
+
+
+def _likely_output_tokens(rng: Random) -> int:
+    return max(1, round(exp(rng.gauss(OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION))))
+
+
+def _integer(headers: Mapping[str, str], name: str) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) == 0:
+        raise BadRequest(400, "BadRequestError", f"header {name} has to be a positive whole number", name)
+    return int(value)
+
+
+def _spans(headers: Mapping[str, str], text: str) -> tuple[int, ...]:
+    """Ids of the prompt's spans: as the header has them, else a running hash over the text of each whole span."""
+    listed = headers.get(PREFIX_HEADER)
+    if listed is not None:
+        try:
+            return tuple(map(int, listed.split(","))) if listed.strip() else ()
+        except ValueError:
+            raise BadRequest(
+                400,
+                "BadRequestError",
+                f"header {PREFIX_HEADER} has to be whole numbers between commas",
+                PREFIX_HEADER,
+            ) from None
+    span_characters = SPAN_TOKENS * CHARACTERS_PER_TOKEN
+    running = blake2b(digest_size=8)
+    spans = []
+    for start in range(0, len(text) - span_characters + 1, span_characters):
+        running.update(text[start : start + span_characters].encode("utf-8", "surrogatepass"))
+        spans.append(int.from_bytes(running.digest(), "big"))
+    return tuple(spans)

@@ -1,0 +1,153 @@
+"""The file that says which engines a process runs: read, checked whole, completed with what the hardware allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+
+from lab.engine.accelerators import ACCELERATORS
+from lab.engine.deployment import Deployment, smallest_deployment
+from lab.engine.models import MODELS
+
+MAX_FILE_BYTES = 1_000_000
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+
+class ConfigError(Exception):
+    """The file cannot be used; the message names the file, the field and the remedy."""
+
+
+class _EndpointFields(msgspec.Struct, forbid_unknown_fields=True):
+    """One engine, as written."""
+
+    name: Name
+    """Unique in the file."""
+    model: str
+    """A name from lab.engine.models, which is also the name that clients ask for."""
+    accelerator: str
+    """A name from lab.engine.accelerators."""
+    zone: str = ""
+    """The failure domain it stands in; only passed on."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """To listen on; 0 takes a free one."""
+    tensor_parallel: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None
+    """Devices that share the model; as few as it fits on where absent."""
+    max_model_len: Annotated[int, msgspec.Meta(ge=16)] | None = None
+    """Tokens of prompt and answer together at the most; as many as fit where absent."""
+    max_num_seqs: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 256
+    """Sequences that run at once: vLLM's default but on the largest devices."""
+    max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=16, le=131_072)] = 2048
+    """New tokens in one pass: vLLM's default but on the largest devices. Less is smoother, more prefills faster."""
+    cold_start_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] | None = None
+    """Time (s of the modelled hardware) until the model is loaded; what the model's size suggests where absent."""
+    time_scale: Annotated[float, msgspec.Meta(ge=0.01, le=1000)] = 1.0
+    """How many times as fast as the modelled hardware everything happens, loading included."""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """One process's engines, as written."""
+
+    region: Name
+    """Where they stand: what the residency witness testifies."""
+    witness_dir: str
+    """Directory of the witness files; made if need be. Relative to where the process is started."""
+    endpoints: Annotated[list[_EndpointFields], msgspec.Meta(min_length=1, max_length=2000)]
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+
+class EndpointConfig(msgspec.Struct, frozen=True):
+    """One engine, with everything decided."""
+
+    name: str
+    model: str
+    accelerator: str
+    zone: str
+    port: int
+    deployment: Deployment
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    cold_start_s: float
+    time_scale: float
+
+
+class EnginesConfig(msgspec.Struct, frozen=True):
+    """One process's engines, with everything decided."""
+
+    region: str
+    host: str
+    witness_dir: Path
+    endpoints: tuple[EndpointConfig, ...]
+
+
+def load_engines_config(path: Path) -> EnginesConfig:
+    """Read a YAML (or JSON, which is YAML) file.
+
+    Raises:
+        ConfigError: on anything that is not right.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+        written = msgspec.convert(yaml.safe_load(path.read_text("utf-8")), _File)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    seen: set[str] = set()
+    endpoints = []
+    for index, fields in enumerate(written.endpoints):
+        if fields.name in seen:
+            raise ConfigError(
+                f"{path}: endpoints[{index}].name: {fields.name!r} is taken; names have to be unique"
+            )
+        seen.add(fields.name)
+        endpoints.append(_complete(fields, f"{path}: endpoints[{index}]"))
+    return EnginesConfig(written.region, written.host, Path(written.witness_dir), tuple(endpoints))
+
+
+def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
+    model, accelerator = MODELS.get(fields.model), ACCELERATORS.get(fields.accelerator)
+    if model is None:
+        raise ConfigError(f"{where}.model: {fields.model!r} is not known; choose one of {', '.join(MODELS)}")
+    if accelerator is None:
+        known = ", ".join(ACCELERATORS)
+        raise ConfigError(f"{where}.accelerator: {fields.accelerator!r} is not known; choose one of {known}")
+    if fields.tensor_parallel is None:
+        deployment = smallest_deployment(model, accelerator)
+    else:
+        deployment = Deployment(model, accelerator, fields.tensor_parallel)
+    if deployment is None or deployment.kv_blocks == 0:
+        raise ConfigError(
+            f"{where}.tensor_parallel: {model.name} does not fit on {fields.tensor_parallel or 8} {accelerator.name}; "
+            "give it more or larger devices"
+        )
+    longest = deployment.longest_sequence_tokens
+    max_model_len = longest if fields.max_model_len is None else fields.max_model_len
+    if max_model_len > longest:
+        raise ConfigError(
+            f"{where}.max_model_len: {max_model_len} tokens do not fit; {longest} is the most that {model.name} can "
+            f"have on {deployment.tensor_parallel} {accelerator.name}"
+        )
+    return EndpointConfig(
+        name=fields.name,
+        model=model.name,
+        accelerator=accelerator.name,
+        zone=fields.zone,
+        port=fields.port,
+        deployment=deployment,
+        max_model_len=max_model_len,
+        max_num_seqs=fields.max_num_seqs,
+        max_num_batched_tokens=fields.max_num_batched_tokens,
+        cold_start_s=deployment.load_s if fields.cold_start_s is None else fields.cold_start_s,
+        time_scale=fields.time_scale,
+    )

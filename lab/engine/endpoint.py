@@ -1,0 +1,170 @@
+"""One listening socket's worth of vLLM: routes requests to pages, faults, or the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import count
+from random import Random
+
+from lab.engine.answer import Answer
+from lab.engine.completion_request import BadRequest, parse_completion
+from lab.engine.config import EndpointConfig
+from lab.engine.engine import Engine
+from lab.engine.faults import parse_faults
+from lab.engine.http_connection import HttpConnection
+from lab.engine.openai_format import CompletionFormat, error_body, models_body
+from lab.engine.witness_log import WitnessEvent, WitnessLog
+
+MAX_CONNECTIONS = 4096
+"""Each has one request at the most, so this bounds what waits in the engine too."""
+
+COMPLETION_PATHS = {"/v1/chat/completions": True, "/v1/completions": False}
+"""And whether it is the chat one."""
+
+FAULTS_PATH = "/lab/faults"
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+REQUEST_ID_HEADER = "x-request-id"
+RESIDENCY_HEADER = "x-lab-residency"
+
+
+class Endpoint:
+    """The handler behind one listening socket, and its engine."""
+
+    def __init__(self, config: EndpointConfig, witness: WitnessLog, loop: asyncio.AbstractEventLoop) -> None:
+        """An endpoint whose engine starts loading its model now.
+
+        Args:
+            config: what it is; complete and checked.
+            witness: where what reaches it is written down.
+            loop: what it runs on.
+        """
+        self._config = config
+        self._witness = witness
+        self._loop = loop
+        self._engine = Engine(config, witness, loop)
+        self._rng = Random(config.name)
+        self._numbers = count(1)
+        self._created = int(time.time())
+        self._connections: set[HttpConnection] = set()
+        self._answers: dict[HttpConnection, Answer] = {}
+        self._held: dict[HttpConnection, None] = {}
+        """Whose requests a hang keeps from being looked at, in order of arrival."""
+
+    def close(self) -> None:
+        """Stop the engine and reset every connection."""
+        self._engine.close()
+        for connection in tuple(self._connections):
+            connection.reset()
+
+    def connection_made(self, connection: HttpConnection) -> bool:
+        """Take the connection in, up to a limit."""
+        self._connections.add(connection)
+        return len(self._connections) <= MAX_CONNECTIONS
+
+    def head_arrived(self, connection: HttpConnection) -> None:
+        """Testify before anything else: from here on a completion request has touched this region."""
+        if connection.method == "POST" and connection.path in COMPLETION_PATHS:
+            headers = connection.headers
+            self._witness.write(
+                WitnessEvent.ARRIVED,
+                self._config.name,
+                headers.get(REQUEST_ID_HEADER),
+                headers.get(RESIDENCY_HEADER),
+            )
+
+    def request_arrived(self, connection: HttpConnection) -> None:
+        """Route a request, or keep it while the engine hangs."""
+        if connection.path == FAULTS_PATH:
+            self._serve_faults(connection)
+        elif self._engine.faults.hang:
+            self._held[connection] = None
+        elif connection.path in COMPLETION_PATHS:
+            self._serve_completion(connection)
+        else:
+            self._serve_page(connection)
+
+    def connection_lost(self, connection: HttpConnection) -> None:
+        """Forget the client and what it asked for."""
+        self._connections.discard(connection)
+        self._held.pop(connection, None)
+        answer = self._answers.pop(connection, None)
+        if answer is not None:
+            self._engine.cancel(answer)
+
+    def _serve_page(self, connection: HttpConnection) -> None:
+        if connection.path not in ("/health", "/v1/models", "/metrics"):
+            _refuse(connection, 404, "NotFoundError", f"there is no {connection.path} here")
+        elif connection.method != "GET":
+            _refuse(connection, 405, "MethodNotAllowedError", f"{connection.path} takes GET")
+        elif connection.path == "/metrics":
+            connection.respond(200, self._engine.render_metrics(), PROMETHEUS_TEXT)
+        elif not self._engine.loaded:
+            _refuse(connection, 503, "ServiceUnavailableError", "the model is still being loaded")
+        elif connection.path == "/health":
+            connection.respond(503 if self._engine.faults.refuse_health else 200, b"")
+        else:
+            connection.respond(
+                200, models_body(self._config.model, self._created, self._config.max_model_len)
+            )
+
+    def _serve_faults(self, connection: HttpConnection) -> None:
+        if connection.method == "POST":
+            try:
+                self._engine.set_faults(parse_faults(connection.body))
+            except ValueError as error:
+                _refuse(connection, 400, "BadRequestError", f"faults: {error}")
+                return
+        elif connection.method != "GET":
+            _refuse(connection, 405, "MethodNotAllowedError", f"{FAULTS_PATH} takes GET and POST")
+            return
+        connection.respond(200, self._engine.faults.encoded())
+        if not self._engine.faults.hang:
+            held, self._held = self._held, {}
+            for waiting in held:
+                self.request_arrived(waiting)
+
+    def _serve_completion(self, connection: HttpConnection) -> None:
+        faults = self._engine.faults
+        if connection.method != "POST":
+            _refuse(connection, 405, "MethodNotAllowedError", f"{connection.path} takes POST")
+        elif not self._engine.loaded:
+            _refuse(connection, 503, "ServiceUnavailableError", "the model is still being loaded")
+        elif faults.reject:
+            _refuse(connection, 429, "TooManyRequestsError", "the engine is full", ("retry-after: 1",))
+        elif faults.error_rate and self._rng.random() < faults.error_rate:
+            _refuse(connection, faults.error_status, "InternalServerError", "an injected fault")
+        else:
+            self._complete(connection)
+
+    def _complete(self, connection: HttpConnection) -> None:
+        config, headers = self._config, connection.headers
+        chat = COMPLETION_PATHS[connection.path]
+        try:
+            request = parse_completion(
+                chat, connection.body, headers, config.model, config.max_model_len, self._rng
+            )
+        except BadRequest as error:
+            connection.respond(
+                error.status, error_body(error.status, error.error_type, str(error), error.param)
+            )
+            return
+        answer_id = f"{config.name}-{next(self._numbers)}"
+        answer = Answer(
+            connection,
+            request,
+            CompletionFormat(chat, answer_id, int(time.time()), config.model),
+            self._loop.time(),
+            headers.get(REQUEST_ID_HEADER),
+            headers.get(RESIDENCY_HEADER),
+        )
+        self._answers[connection] = answer
+        self._engine.submit(answer)
+
+
+def _refuse(
+    connection: HttpConnection, status: int, error_type: str, message: str, more: tuple[str, ...] = ()
+) -> None:
+    connection.respond(status, error_body(status, error_type, message), more=more)

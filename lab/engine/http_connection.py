@@ -1,0 +1,233 @@
+"""One client connection: HTTP/1.1 in and out over an asyncio transport, with every size bounded.
+
+One request at a time: the socket is read on while one is being answered, since that is how a client's leaving is
+noticed, but whoever sends the next request before its turn (pipelining, RFC 9112 section 9.3.2) is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from lab.engine.openai_format import error_body
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+_STATUS_LINES = {
+    status: b"HTTP/1.1 %d %b\r\n" % (status, reason)
+    for status, reason in (
+        (200, b"OK"),
+        (400, b"Bad Request"),
+        (404, b"Not Found"),
+        (405, b"Method Not Allowed"),
+        (413, b"Content Too Large"),
+        (429, b"Too Many Requests"),
+        (431, b"Request Header Fields Too Large"),
+        (500, b"Internal Server Error"),
+        (503, b"Service Unavailable"),
+    )
+}
+
+
+class Handler(Protocol):
+    """What stands behind the connections of one listening socket."""
+
+    def connection_made(self, connection: HttpConnection) -> bool:
+        """Whether there is room for one more."""
+
+    def head_arrived(self, connection: HttpConnection) -> None:
+        """The head of a request is here; its body may still be on the way."""
+
+    def request_arrived(self, connection: HttpConnection) -> None:
+        """A request is here whole. Sooner or later it has to be answered, or the connection reset."""
+
+    def connection_lost(self, connection: HttpConnection) -> None:
+        """The client has left, or the connection was reset; nothing more can be said to it."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection. `method`, `path`, `headers` (by lower-case name) and `body` are the request's in hand."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._body_parts: list[bytes] = []
+        self._messages = 0
+        """Requests that have begun since the last answer."""
+        self._in_head = True
+        self._answering = False
+        self._closing = False
+        self._chunked = True
+        self._keep_alive = True
+        self._target = b""
+        self.method = ""
+        self.path = ""
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.paused = False
+        """Whether the client reads more slowly than it is written to."""
+        self.on_resume: Callable[[], None] | None = None
+        """Called once it has caught up."""
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have asyncio's interface without inheriting from it.
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._handler.connection_made(self):
+            self.reset()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if self._answering:
+            self.reset()
+            return
+        new_head = self._in_head
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, "protocol upgrades are not supported")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not HTTP: {error}")
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at the most")
+        elif not self._closing:
+            self._dispatch(new_head)
+
+    def _dispatch(self, new_head: bool) -> None:
+        """Tell the handler what the bytes just parsed have completed."""
+        if new_head:
+            self._handler.head_arrived(self)
+            if self.headers.get("expect", "").lower() == "100-continue":
+                self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._body_bytes > MAX_BODY_BYTES:
+            self._refuse(413, f"a body has {MAX_BODY_BYTES} bytes at the most")
+        elif self._messages > 1:
+            self.reset()
+        elif self._answering:
+            self.body = b"".join(self._body_parts)
+            self._body_parts.clear()
+            self._handler.request_arrived(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._closing = True
+        self.on_resume = None
+        self._handler.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.on_resume is not None:
+            self.on_resume()
+
+    # What the parser calls. These only take note: an exception of theirs would count as the client's error.
+
+    def on_message_begin(self) -> None:
+        self._messages += 1
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._messages == 1:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        if self._messages == 1:
+            self._in_head = False
+            self.method = self._parser.get_method().decode("latin-1")
+            self.path = self._target.decode("latin-1").partition("?")[0]
+            self._chunked = self._parser.get_http_version() != "1.0"
+            self._keep_alive = self._chunked and bool(self._parser.should_keep_alive())
+
+    def on_body(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        if self._body_bytes <= MAX_BODY_BYTES:
+            self._body_parts.append(part)
+
+    def on_message_complete(self) -> None:
+        self._answering = True
+
+    # What the handler calls.
+
+    def respond(self, status: int, body: bytes, content_type: str = JSON, more: tuple[str, ...] = ()) -> None:
+        """Answer the request in hand at once; `more` are further header lines."""
+        self._write(self._head(status, content_type, (f"content-length: {len(body)}", *more)) + body)
+        self._answered()
+
+    def begin_stream(self, more: tuple[str, ...] = ()) -> None:
+        """Send the head of an answer whose body comes piece by piece."""
+        framing = ("transfer-encoding: chunked",) if self._chunked else ()
+        self._write(self._head(200, EVENT_STREAM, (*framing, *more)))
+
+    def send(self, piece: bytes) -> None:
+        """Send a piece of the body."""
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+
+    def end_stream(self, piece: bytes) -> None:
+        """Send the last piece of the body."""
+        self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(piece), piece) if self._chunked else piece)
+        self._answered()
+
+    def reset(self) -> None:
+        """Break the connection off with a TCP RST, as a process that crashes does."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._closing = True
+        # uvloop's stand-in for the socket cannot set options; a duplicate of the descriptor can.
+        with socket.socket(fileno=socket.dup(transport.get_extra_info("socket").fileno())) as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+    def _head(self, status: int, content_type: str, lines: tuple[str, ...]) -> bytes:
+        keep = () if self._keep_alive else ("connection: close",)
+        text = "".join(f"{line}\r\n" for line in (f"content-type: {content_type}", *lines, *keep))
+        return _STATUS_LINES[status] + text.encode("latin-1") + b"\r\n"
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _answered(self) -> None:
+        """Make ready for the next request of this connection, or close it."""
+        if not self._keep_alive:
+            self._closing = True
+            if self._transport is not None:
+                self._transport.close()
+            return
+        self._head_bytes = self._body_bytes = self._messages = 0
+        self._in_head = True
+        self._answering = False
+        self._target = b""
+        self.headers = {}
+        self.body = b""
+        self.on_resume = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer something that is no request, and be done with this client."""
+        if self._closing:
+            return
+        self._closing, self._keep_alive = True, False
+        self.respond(status, error_body(status, "BadRequestError", message))

@@ -1,0 +1,130 @@
+"""The bytes of OpenAI's API as vLLM writes them: completions whole and in chunks, models, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_WORDS = (
+    "water", "flows", "down", "through", "the", "gate", "and", "turns", "a", "wheel", "that", "lights", "every",
+    "town", "along", "river", "while", "rain", "fills", "lake", "above", "again", "so", "it", "never", "runs", "dry",
+)  # fmt: skip
+"""What the engine says, over and over: it has no model. No word needs escaping in JSON."""
+
+DONE = b"data: [DONE]\n\n"
+
+
+def words(start: int, count: int) -> str:
+    """The text of output tokens `start` to `start + count - 1`: a word each, with the space before it."""
+    return "".join(" " + _WORDS[index % len(_WORDS)] for index in range(start, start + count))
+
+
+class CompletionFormat:
+    """Writes one request's answer. Chunks differ in a word and an ending only, so the rest is made once."""
+
+    __slots__ = ("_chat", "_head", "_id", "_model", "_stamp", "_tail")
+
+    def __init__(self, chat: bool, answer_id: str, created: int, model: str) -> None:
+        """A format for one answer.
+
+        Args:
+            chat: of /v1/chat/completions, else of /v1/completions.
+            answer_id: unique; goes after the "chatcmpl-" or "cmpl-".
+            created: Unix time (s).
+            model: name of the model.
+        """
+        self._chat = chat
+        self._id = ("chatcmpl-" if chat else "cmpl-") + answer_id
+        self._stamp = created
+        self._model = model
+        opening = '"delta":{"content":"' if chat else '"text":"'
+        self._head = (self._event_start() + f'"choices":[{{"index":0,{opening}').encode()
+        self._tail = b'"},"logprobs":null,"finish_reason":' if chat else b'","logprobs":null,"finish_reason":'
+
+    def role_event(self) -> bytes:
+        """The first chunk of a chat stream, which says who speaks; completions have none."""
+        if not self._chat:
+            return b""
+        delta = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+        return (self._event_start() + f'"choices":[{{"index":0,{delta}}}]}}\n\n').encode()
+
+    def token_events(self, start: int, count: int, finish_reason: str | None) -> bytes:
+        """One event for each of `count` tokens from number `start` on; the last carries the finish reason."""
+        going_on = self._tail + b"null}]}\n\n"
+        endings = [going_on] * count
+        if finish_reason is not None:
+            endings[-1] = self._tail + b'"%b","stop_reason":null}]}\n\n' % finish_reason.encode()
+        return b"".join(
+            self._head + b" " + _WORD_BYTES[(start + index) % len(_WORD_BYTES)] + ending
+            for index, ending in enumerate(endings)
+        )
+
+    def usage_event(self, usage: dict[str, Any]) -> bytes:
+        """The chunk after the last token where the client asked for `stream_options.include_usage`."""
+        return (
+            (self._event_start() + '"choices":[],"usage":').encode() + msgspec.json.encode(usage) + b"}\n\n"
+        )
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """The body of an answer that is not streamed."""
+        text = words(0, tokens)
+        said: dict[str, Any] = (
+            {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        )
+        return msgspec.json.encode(
+            {
+                "id": self._id,
+                "object": "chat.completion" if self._chat else "text_completion",
+                "created": self._stamp,
+                "model": self._model,
+                "choices": [
+                    {
+                        "index": 0,
+                        **said,
+                        "logprobs": None,
+                        "finish_reason": finish_reason,
+                        "stop_reason": None,
+                    }
+                ],
+                "usage": usage,
+            }
+        )
+
+    def _event_start(self) -> str:
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        return f'data: {{"id":"{self._id}","object":"{kind}","created":{self._stamp},"model":"{self._model}",'
+
+
+_WORD_BYTES = tuple(word.encode() for word in _WORDS)
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """The token counts of one answer."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def error_body(status: int, error_type: str, message: str, param: str | None = None) -> bytes:
+    """An error as vLLM words it: OpenAI's shape, with the HTTP status as the code."""
+    return msgspec.json.encode(
+        {"error": {"message": message, "type": error_type, "param": param, "code": status}}
+    )
+
+
+def models_body(model: str, created: int, max_model_len: int) -> bytes:
+    """The answer to GET /v1/models."""
+    card = {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": model,
+        "parent": None,
+        "max_model_len": max_model_len,
+    }
+    return msgspec.json.encode({"object": "list", "data": [card]})

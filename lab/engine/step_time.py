@@ -1,0 +1,49 @@
+"""How long one forward pass of a batch takes on given hardware: a roofline, per kind of kernel.
+
+A pass alternates between two kinds of work that do not overlap, so their times add up: matrix products with the
+weights (reading every weight once, whatever the batch) and attention (reading every sequence's own KV cache). Each is
+bound by memory or by arithmetic, whichever takes longer. Hence decode is bound by memory, and slows with the KV that
+the batch holds; prefill is bound by arithmetic, and slows with its tokens (Pope et al., "Efficiently Scaling
+Transformer Inference", 2022; the roofline: Williams et al., CACM 2009).
+"""
+
+from __future__ import annotations
+
+from lab.engine.deployment import Deployment
+from lab.engine.models import BYTES_PER_VALUE
+
+STEP_OVERHEAD_S = 0.9e-3
+"""Scheduling, sampling, detokenizing and launches, which no pass is without (s)."""
+
+ALL_REDUCE_S = 10e-6
+"""Latency (s) of one small all-reduce over NVLink; tensor parallelism needs two a layer. Its bandwidth is left out, so
+tensor parallelism over PCIe comes out faster than it is."""
+
+
+class StepTime:
+    """The step time of one deployment, with everything that no batch changes worked out beforehand."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        model, accelerator, devices = deployment.model, deployment.accelerator, deployment.tensor_parallel
+        bandwidth = accelerator.bandwidth_bytes_per_s * accelerator.memory_efficiency * devices
+        flops = accelerator.dense_bf16_flops * accelerator.compute_efficiency * devices
+        all_reduces = 2 * model.layers if devices > 1 else 0
+        self._fixed_s = STEP_OVERHEAD_S + all_reduces * ALL_REDUCE_S
+        self._weights_s = (model.layer_parameters + model.output_parameters) * BYTES_PER_VALUE / bandwidth
+        self._token_s = 2 * model.layer_parameters / flops
+        self._sample_s = 2 * model.output_parameters / flops
+        self._kv_token_s = model.kv_bytes_per_token / bandwidth
+        self._attention_pair_s = 4 * model.layers * model.hidden_size / flops
+
+    def seconds(self, tokens: int, samples: int, context_tokens: int, attention_pairs: float) -> float:
+        """Time (s) of one pass.
+
+        Args:
+            tokens: new tokens that pass through the layers, prefill and decode together.
+            samples: sequences that a token is sampled for.
+            context_tokens: tokens of KV cache read, summed over sequences.
+            attention_pairs: pairs of a new token and a token it attends to, summed over sequences.
+        """
+        products_s = max(self._weights_s, tokens * self._token_s + samples * self._sample_s)
+        attention_s = max(context_tokens * self._kv_token_s, attention_pairs * self._attention_pair_s)
+        return self._fixed_s + products_s + attention_s
