@@ -1,0 +1,138 @@
+"""What an agent is told at its start: environment variables `PENSTOCK_AGENT_<FIELD>`, checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from regional_agent.carry.upstream import Address
+
+PREFIX = "PENSTOCK_AGENT_"
+
+
+class BadSettings(Exception):
+    """Settings that cannot be used; one line for each, with the variable and what is wrong with it."""
+
+
+def _host_port(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080 (port 0 chooses a free one)")
+    return Address(host.strip("[]"), int(port))
+
+
+def _listed(value: Any) -> Any:
+    """A list as people write it in an environment variable: comma-separated, or JSON."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return _json_object(value)
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _json_object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def _network(value: Any) -> Any:
+    return ip_network(value) if isinstance(value, str) else value
+
+
+def _http_url(value: str) -> str:
+    Address.parse(value)
+    return value.rstrip("/")
+
+
+Listen = Annotated[Address, NoDecode, BeforeValidator(_host_port)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+HttpUrl = Annotated[str, BeforeValidator(_http_url)]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+
+
+class AgentSettings(BaseSettings):
+    """Everything that differs between one agent and another. What policy says is not here."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    region: Name
+    """Name of the region that this agent serves in, as policy spells it."""
+    name: Name
+    """The agent's seat: unique in its region, and the same after a restart."""
+    traffic_listen: Listen
+    """host:port for clients; port 0 chooses a free one."""
+    peer_listen: Listen
+    """host:port for other regions' agents."""
+    admin_listen: Listen
+    """host:port for health, metrics and status."""
+    advertise_peer_url: HttpUrl | None = None
+    """Where other regions' agents reach this one, as http://host:port; None takes `peer_listen`."""
+    peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], NoDecode, BeforeValidator(_json_object)] = {}
+    """Where to reach other regions' agents, by region, as JSON; a region that is not here is found by its agents'
+    registrations."""
+    etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_listed)]
+    """host:port of each etcd member; comma-separated."""
+    control_plane_urls: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """http://host:port of control planes, for reports while the leader is not known; comma-separated."""
+    redis_url: SecretStr | None = None
+    """The Redis that the agents of this region share, as redis://[user:password@]host:port/db; None where the region
+    has one agent."""
+    endpoints_file: Path
+    """YAML file with the region's endpoints; read again when it changes."""
+    geoip_file: Path | None = None
+    """MaxMind City or Country database; None leaves every client's location unknown."""
+    fleet_key_file: Path
+    """The fleet's shared secret, one key a line, newest first."""
+    state_dir: Path
+    """Directory of this agent's own, for the last-known-good configuration; made if it is missing."""
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
+
+    @field_validator("etcd_endpoints")
+    @classmethod
+    def _etcd_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("name at least one etcd member as host:port")
+        for endpoint in value:
+            _host_port(endpoint)
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+        return value
+
+
+def load_settings(overrides: Mapping[str, Any] | None = None) -> AgentSettings:
+    """Settings from the environment, with `overrides` by field name before it.
+
+    Raises:
+        BadSettings: some are missing or malformed; the message never shows a URL that may hold a password.
+    """
+    try:
+        return AgentSettings(**(overrides or {}))
+    except ValidationError as error:
+        raise BadSettings("\n".join(_line(problem) for problem in error.errors())) from None
+
+
+def _line(problem: Any) -> str:
+    field, *inside = (str(part) for part in problem["loc"])
+    keys = "".join(f"[{part}]" for part in inside if "[" not in part)
+    variable = PREFIX + field.upper().removeprefix(PREFIX) + keys
+    if problem["type"] == "missing":
+        return f"{variable}: not set"
+    return f"{variable}: {problem['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,86 @@
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from regional_agent.carry.upstream import Address
+from regional_agent.settings import PREFIX, BadSettings, load_settings
+
+GOOD = {
+    "REGION": "eu-de",
+    "NAME": "agent-1",
+    "TRAFFIC_LISTEN": "127.0.0.1:0",
+    "PEER_LISTEN": "[::1]:8081",
+    "ADMIN_LISTEN": "0.0.0.0:8082",
+    "ETCD_ENDPOINTS": "127.0.0.1:2379, etcd.internal:2379",
+    "ENDPOINTS_FILE": "/etc/penstock/endpoints.yaml",
+    "FLEET_KEY_FILE": "/etc/penstock/fleet.key",
+    "STATE_DIR": "/var/lib/penstock",
+}
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    for field, value in {**GOOD, **changes}.items():
+        monkeypatch.setenv(PREFIX + field, value)
+
+
+def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(
+        monkeypatch,
+        PEER_URLS='{"eu-es": ["http://127.0.0.1:9001/"]}',
+        CONTROL_PLANE_URLS='["http://127.0.0.1:9002"]',
+        REDIS_URL="redis://:hidden@127.0.0.1:6379/0",
+        TRUSTED_PROXIES="10.0.0.0/8,::1/128",
+        GEOIP_FILE="",
+    )
+    settings = load_settings()
+    assert (settings.region, settings.name) == ("eu-de", "agent-1")
+    assert settings.traffic_listen == Address("127.0.0.1", 0)
+    assert settings.peer_listen == Address("::1", 8081)
+    assert settings.etcd_endpoints == ("127.0.0.1:2379", "etcd.internal:2379")
+    assert settings.peer_urls == {"eu-es": ("http://127.0.0.1:9001",)}
+    assert settings.control_plane_urls == ("http://127.0.0.1:9002",)
+    assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+    assert settings.endpoints_file == Path("/etc/penstock/endpoints.yaml")
+    assert settings.geoip_file is None
+    assert settings.redis_url is not None
+    assert "hidden" not in repr(settings)
+
+
+def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch)
+    assert load_settings({"region": "eu-es"}).region == "eu-es"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("REGION", "Not A Region", "REGION: String should match"),
+        ("TRAFFIC_LISTEN", "8080", "TRAFFIC_LISTEN: '8080' is not of the form host:port"),
+        ("PEER_LISTEN", "host:99999", "PEER_LISTEN: 'host:99999' is not of the form host:port"),
+        ("ETCD_ENDPOINTS", " , ", "ETCD_ENDPOINTS: name at least one"),
+        ("ETCD_ENDPOINTS", "http", "ETCD_ENDPOINTS: 'http' is not of the form host:port"),
+        ("CONTROL_PLANE_URLS", "ftp://a:1", "CONTROL_PLANE_URLS[0]: 'ftp://a:1' is not of the form http://host:port"),
+        ("PEER_URLS", "{", "PEER_URLS: not JSON"),
+        ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
+        ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: a Redis URL begins with"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: str, says: str
+) -> None:
+    given(monkeypatch, **{field: value})
+    with pytest.raises(BadSettings) as caught:
+        load_settings()
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(PREFIX + says)
+    assert "hidden" not in line
+
+
+def test_everything_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in GOOD:
+        monkeypatch.delenv(PREFIX + field, raising=False)
+    with pytest.raises(BadSettings) as caught:
+        load_settings()
+    assert str(caught.value).splitlines() == [f"{PREFIX}{field}: not set" for field in GOOD]
