@@ -1,0 +1,221 @@
+"""Numbers read off a run: shares, percentiles, how long failover and failback took. Pure; the verdict judges them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from math import ceil
+
+import msgspec
+
+from lab.demo.records import Answer, Event, EventKind, Outcome, Run, Served
+from lab.demo.scenario import Phase, PhaseName
+
+FAILBACK_SHARE = 0.9
+"""Failback is over when the region has this part of its steady share again."""
+
+FAILBACK_WINDOW_S = 3.0
+"""And keeps it for this long (s): a shorter window holds too few requests to speak of a share."""
+
+
+class Kind(StrEnum):
+    """Why a request was served where it was."""
+
+    HOME = "home"
+    SPILLOVER = "spillover"
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+
+
+def percentile(values: Sequence[float], part: float) -> float | None:
+    """The nearest-rank percentile, `part` in (0, 1]; None of no values."""
+    if not values:
+        return None
+    return sorted(values)[max(0, ceil(part * len(values)) - 1)]
+
+
+def served_ok(run: Run, choose: Callable[[Served], bool] = lambda _: True) -> list[Served]:
+    """The requests that were answered whole, of those that `choose` takes."""
+    return [one for one in run.served if one.outcome is Outcome.OK and choose(one)]
+
+
+def due_in(phase: Phase) -> Callable[[Served], bool]:
+    """Whether a request belongs to a phase."""
+    return lambda one: phase.covers(one.due_s)
+
+
+def home_share(requests: Iterable[Served]) -> float | None:
+    """The part (0-1) of answered requests that their home served; None where nothing was asked."""
+    answered = [one for one in requests if one.outcome is Outcome.OK]
+    if not answered:
+        return None
+    return sum(one.server == one.home for one in answered) / len(answered)
+
+
+def kind_of(run: Run, one: Served) -> Kind:
+    """Why an answered request was served where it was, from what the lab knows it did to the planet."""
+    if one.server == one.home:
+        return Kind.HOME
+    killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
+    if one.home != run.scenario.lost_region or killed is None:
+        return Kind.SPILLOVER
+    ended_s = one.due_s + (one.e2e_s or 0.0)
+    if ended_s >= killed.at_s and (ready is None or one.due_s < ready.at_s):
+        return Kind.FAILOVER
+    if ready is not None and ready.at_s <= one.due_s < failback_deadline_s(run, ready):
+        return Kind.FAILBACK
+    return Kind.SPILLOVER
+
+
+def failback_deadline_s(run: Run, ready: Event) -> float:
+    """Until when (s) a request away from the returned region is still part of its return."""
+    taken = failback_s(run)
+    return ready.at_s + max(taken if taken is not None else 0.0, run.failback_ramp_s)
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """How the planet took the death of a region; times in seconds since the SIGKILL."""
+
+    detected_s: float | None
+    """The first surviving agent said that the region had failed."""
+    all_detected_s: float | None
+    """The last of them did."""
+    rerouted_s: float | None
+    """The last request went to the dead region first; whatever was due later started elsewhere at once."""
+    first_elsewhere_s: float | None
+    """The first request whose home had died was answered from elsewhere, counted to its first token."""
+    retried: int
+    """Requests that tried the dead region and were served elsewhere."""
+    broken_after_start: int
+    """Requests that the dead region was running, and that failed for the client."""
+    lost_not_started: int
+    """Requests, of the whole run, that failed for the client though no engine had ever started them."""
+
+
+def failover(run: Run) -> Failover:
+    """Measure the loss of the region."""
+    killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
+    started = {sighting.id for sighting in run.sightings}
+    lost = [one for one in run.served if one.outcome is Outcome.FAILED and one.id not in started]
+    if killed is None:
+        return Failover(None, None, None, None, 0, 0, len(lost))
+    until_s = back.at_s if back is not None else run.scenario.duration_s
+    noticed = _first_notice(run, killed.at_s, until_s)
+    touched = _attempts_at_the_dead(run, killed.at_s, until_s)
+    late = [at_s for _, at_s in touched] + _agents_at_the_dead(run, killed.at_s, until_s)
+    elsewhere = [
+        one.due_s + (one.ttft_s or 0.0) - killed.at_s
+        for one in served_ok(run)
+        if one.home == run.scenario.lost_region != one.server and killed.at_s <= one.due_s < until_s
+    ]
+    there = {sighting.id for sighting in run.sightings if sighting.region == run.scenario.lost_region}
+    broken = [one for one in run.served if one.outcome is Outcome.FAILED and one.id in there]
+    return Failover(
+        detected_s=min(noticed) - killed.at_s if noticed else None,
+        all_detected_s=max(noticed) - killed.at_s if noticed else None,
+        rerouted_s=max(late) - killed.at_s if late else (0.0 if elsewhere else None),
+        first_elsewhere_s=min(elsewhere, default=None),
+        retried=sum(one.outcome is Outcome.OK for one, _ in touched),
+        broken_after_start=len(broken),
+        lost_not_started=len(lost),
+    )
+
+
+def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
+    """When each surviving agent first said that the region had failed."""
+    first: dict[str, float] = {}
+    for belief in run.beliefs:
+        if belief.region == run.scenario.lost_region and belief.state == "failed" and from_s <= belief.at_s < to_s:
+            first.setdefault(belief.observer, belief.at_s)
+    return list(first.values())
+
+
+def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Served, float]]:
+    """Requests whose first attempt went to the dead region and broke, with when that was."""
+    return [
+        (one, one.attempts[0].at_s)
+        for one in run.served
+        if one.attempts
+        and one.attempts[0].region == run.scenario.lost_region
+        and one.attempts[0].answer is Answer.BROKEN
+        and from_s <= one.attempts[0].at_s < to_s
+    ]
+
+
+def _agents_at_the_dead(run: Run, from_s: float, to_s: float) -> list[float]:
+    """When agents were seen to have forwarded to the dead region in vain."""
+    lost = run.scenario.lost_region
+    return [miss.at_s for miss in run.peer_misses if miss.region == lost and from_s <= miss.at_s < to_s]
+
+
+def steady_share(run: Run) -> float | None:
+    """The part (0-1) of the lost region's home demand that it served in steady state."""
+    steady = run.scenario.phase(PhaseName.STEADY)
+    return home_share(one for one in run.served if one.home == run.scenario.lost_region and steady.covers(one.due_s))
+
+
+def failback_s(run: Run) -> float | None:
+    """Time (s) from the region being ready until it has FAILBACK_SHARE of its steady share and keeps it."""
+    ready, usual = run.event(EventKind.REGION_READY), steady_share(run)
+    if ready is None or usual is None:
+        return None
+    end_s = run.scenario.phase(PhaseName.REGION_LOSS).to_s
+    after = [one for one in run.served if one.home == run.scenario.lost_region and ready.at_s <= one.due_s < end_s]
+    for begin_s in [ready.at_s, *(one.due_s for one in after)]:
+        if begin_s + FAILBACK_WINDOW_S > end_s:
+            return None
+        share = home_share(one for one in after if begin_s <= one.due_s < begin_s + FAILBACK_WINDOW_S)
+        if share is not None and share >= FAILBACK_SHARE * usual:
+            return begin_s - ready.at_s
+    return None
+
+
+def early_return_share(run: Run) -> float | None:
+    """The part (0-1) of its home demand that the region served in the first third of its ramp."""
+    ready = run.event(EventKind.REGION_READY)
+    if ready is None:
+        return None
+    to_s = ready.at_s + run.failback_ramp_s / 3
+    return home_share(
+        one for one in run.served if one.home == run.scenario.lost_region and ready.at_s <= one.due_s < to_s
+    )
+
+
+def surge_spills(run: Run) -> list[Served]:
+    """The surged region's home demand that another region served, in the surge's phase."""
+    return [
+        one
+        for one in served_ok(run, due_in(run.scenario.phase(PhaseName.SURGE)))
+        if one.home == run.scenario.surge_region and kind_of(run, one) is Kind.SPILLOVER
+    ]
+
+
+def spill_end_s(run: Run) -> float | None:
+    """Time (s) from the end of the surge until the last of its requests was sent elsewhere; None without any."""
+    ended, spilt = run.event(EventKind.SURGE_ENDED), [one.due_s for one in surge_spills(run)]
+    return max(0.0, max(spilt) - ended.at_s) if spilt and ended is not None else None
+
+
+def latency_ms(requests: Sequence[Served]) -> dict[str, float | None]:
+    """Percentiles (ms) of time to first token and of the whole answer, over requests that were answered."""
+    ttft = [one.ttft_s * 1000 for one in requests if one.ttft_s is not None]
+    e2e = [one.e2e_s * 1000 for one in requests if one.e2e_s is not None]
+    return {
+        f"{what}_p{round(part * 100)}_ms": _rounded(percentile(values, part))
+        for what, values in (("ttft", ttft), ("e2e", e2e))
+        for part in (0.5, 0.99)
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def who_served_whom(requests: Iterable[Served]) -> dict[str, dict[str, int]]:
+    """Answered requests by home and by server."""
+    table: dict[str, Counter[str]] = {}
+    for one in requests:
+        if one.outcome is Outcome.OK:
+            table.setdefault(one.home, Counter())[one.server] += 1
+    return {home: dict(row.most_common()) for home, row in sorted(table.items())}

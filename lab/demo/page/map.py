@@ -1,0 +1,190 @@
+"""The map: the world with a lens on Europe, sites, regions, and an arc from each site to each region that served it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import hypot, sqrt
+
+import msgspec
+
+from lab.demo.page.svg import colour, tag, text
+from lab.demo.records import Outcome, Served
+from lab.demo.world import land_dots
+
+WIDTH, HEIGHT = 1180.0, 468.0
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom on the page."""
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """A rectangle of the page that shows a rectangle of the Earth; every degree of a kind is equally long in it."""
+
+    name: str
+    left: float
+    top: float
+    width: float
+    height: float
+    west_deg: float
+    east_deg: float
+    south_deg: float
+    north_deg: float
+    dot_step: float
+    """Distance between land dots, as they stand on the page."""
+
+    def contains(self, latitude_deg: float, longitude_deg: float) -> bool:
+        """Whether the place is shown here."""
+        return self.west_deg <= longitude_deg <= self.east_deg and self.south_deg <= latitude_deg <= self.north_deg
+
+    def place(self, latitude_deg: float, longitude_deg: float) -> tuple[float, float]:
+        """Where on the page a place is."""
+        x = (longitude_deg - self.west_deg) / (self.east_deg - self.west_deg)
+        y = (self.north_deg - latitude_deg) / (self.north_deg - self.south_deg)
+        return self.left + x * self.width, self.top + y * self.height
+
+
+WORLD = Panel("world", 0, 24, 772, 420, -128, 158, -42, 72, 6.6)
+EUROPE = Panel("europe", 800, 0, 380, 468, -13, 26, 35, 63.5, 9.0)
+PANELS = (WORLD, EUROPE)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A region or a client site on Earth."""
+
+    name: str
+    label: str
+    latitude_deg: float
+    longitude_deg: float
+
+
+def draw_map(regions: Sequence[Place], sites: Sequence[Place], served: Sequence[Served]) -> str:
+    """The whole map as one SVG, with every arc of the run; the page's script redraws the arcs when it plays."""
+    places = {place.name: place for place in [*regions, *sites]}
+    flows = Counter((one.site, one.server) for one in served if one.outcome is Outcome.OK)
+    most = max(flows.values(), default=1)
+    arcs = [
+        tag("path", d=arc(places[site], places[server]), stroke=colour(server), stroke_width=0.8 + 4.2 * sqrt(n / most))
+        for (site, server), n in sorted(flows.items(), key=lambda flow: -flow[1])
+        if site in places and server in places
+    ]
+    return tag(
+        "svg",
+        [
+            *(_land(panel) for panel in PANELS),
+            _lens(),
+            tag("g", arcs, id="arcs", class_="arcs"),
+            tag("g", "", id="sparks"),
+            *(one for panel in PANELS for one in _sites(panel, sites, regions)),
+            *(_region(panel, region) for panel in PANELS for region in regions if _shown(panel, region)),
+        ],
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+        class_="map",
+        role="img",
+        aria_label="Map of client sites and the regions that served them",
+    )
+
+
+def panel_of(a: Place, b: Place) -> Panel:
+    """The panel that an arc is drawn in: the lens where it shows both ends, else the world."""
+    both = all(EUROPE.contains(p.latitude_deg, p.longitude_deg) for p in (a, b))
+    return EUROPE if both else WORLD
+
+
+def arc(a: Place, b: Place) -> str:
+    """A bent line from one place to another, bent to the north as great circles are up there."""
+    panel = panel_of(a, b)
+    (x1, y1), (x2, y2) = (panel.place(p.latitude_deg, p.longitude_deg) for p in (a, b))
+    bend = 0.22 * hypot(x2 - x1, y2 - y1)
+    return f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {(y1 + y2) / 2 - bend:.1f} {x2:.1f} {y2:.1f}"
+
+
+def _shown(panel: Panel, place: Place) -> bool:
+    return panel.contains(place.latitude_deg, place.longitude_deg)
+
+
+def _land(panel: Panel) -> str:
+    across_deg = panel.dot_step * (panel.east_deg - panel.west_deg) / panel.width
+    up_deg = panel.dot_step * sqrt(0.75) * (panel.north_deg - panel.south_deg) / panel.height
+    dots = [
+        panel.place(latitude, longitude)
+        for longitude, latitude in land_dots(
+            panel.west_deg, panel.east_deg, panel.south_deg, panel.north_deg, across_deg, up_deg
+        )
+    ]
+    # A line of no length with round ends is a dot: one path for thousands of them.
+    inset = panel.dot_step / 2
+    spots = "".join(
+        f"M{x:.1f} {y:.1f}h0"
+        for x, y in dots
+        if panel.left + inset < x < panel.left + panel.width - inset
+        and panel.top + inset < y < panel.top + panel.height - inset
+    )
+    return tag("path", d=spots, class_="land", stroke_width=0.62 * panel.dot_step)
+
+
+def _lens() -> str:
+    left, top = WORLD.place(EUROPE.north_deg, EUROPE.west_deg)
+    right, bottom = WORLD.place(EUROPE.south_deg, EUROPE.east_deg)
+    inner = tag("rect", x=left, y=top, width=right - left, height=bottom - top, rx=4)
+    outer = tag("rect", x=EUROPE.left, y=1.0, width=EUROPE.width - 1, height=EUROPE.height - 2, rx=10)
+    rays = tag("path", d=f"M{right:.1f} {top:.1f}L{EUROPE.left} 8M{right:.1f} {bottom:.1f}L{EUROPE.left} {HEIGHT - 8}")
+    return tag("g", [inner, outer, rays], class_="lens")
+
+
+def _sites(panel: Panel, sites: Sequence[Place], regions: Sequence[Place]) -> list[str]:
+    """Dots with names, each name where it covers no region and no other name."""
+    taken = [_region_box(*panel.place(r.latitude_deg, r.longitude_deg)) for r in regions if _labelled(panel, r)]
+    drawn = []
+    for site in sites:
+        x, y = panel.place(site.latitude_deg, site.longitude_deg)
+        if not _shown(panel, site):
+            continue
+        if not _labelled(panel, site):
+            drawn.append(tag("circle", cx=x, cy=y, r=1.6, class_="site"))
+            continue
+        right, left = x + 6, x - 6
+        wide = 5.8 * len(site.name)
+        spots = [
+            (right, y - 5, "start", (right, y - 15, right + wide, y - 3)),
+            (left, y - 5, "end", (left - wide, y - 15, left, y - 3)),
+            (right, y + 13, "start", (right, y + 3, right + wide, y + 15)),
+            (left, y + 13, "end", (left - wide, y + 3, left, y + 15)),
+        ]
+        free = [spot for spot in spots if not any(_overlap(spot[3], box) for box in taken)]
+        name_x, name_y, anchor, box = (free or spots)[0]
+        taken.append(box)
+        title = tag("title", text(f"{site.name}, {site.label}"))
+        drawn.append(tag("circle", title, cx=x, cy=y, r=3.2, class_="site"))
+        drawn.append(tag("text", text(site.name), x=name_x, y=name_y, class_="site-name", text_anchor=anchor))
+    return drawn
+
+
+def _labelled(panel: Panel, place: Place) -> bool:
+    """Places under the lens have their names there."""
+    return _shown(panel, place) and not (panel is WORLD and _shown(EUROPE, place))
+
+
+def _region_box(x: float, y: float) -> Box:
+    return x - 34, y - 9, x + 34, y + 40
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _region(panel: Panel, region: Place) -> str:
+    x, y = panel.place(region.latitude_deg, region.longitude_deg)
+    if not _labelled(panel, region):
+        return tag("circle", cx=x, cy=y, r=3.5, class_="region-small", fill=colour(region.name))
+    return tag(
+        "g",
+        [
+            tag("circle", cx=x, cy=y, r=13.0, class_="halo", fill=colour(region.name)),
+            tag("circle", cx=x, cy=y, r=6.5, class_="core", fill=colour(region.name)),
+            tag("text", text(region.name), x=x, y=y + 25, class_="region-name", text_anchor="middle"),
+            tag("text", text(region.label), x=x, y=y + 38, class_="region-city", text_anchor="middle"),
+        ],
+        class_="region",
+        data_region=region.name,
+    )

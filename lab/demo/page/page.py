@@ -1,0 +1,260 @@
+"""Puts the page together: markup, the pictures, the style, the script and the data it plays, all in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from lab.demo.measure import Kind, kind_of
+from lab.demo.page.flows import draw_flows
+from lab.demo.page.latency import draw_latency
+from lab.demo.page.map import Place, arc, draw_map
+from lab.demo.page.svg import colour, tag, text
+from lab.demo.page.timeline import BAD, LEFT, WIDTH, draw_timeline
+from lab.demo.records import EventKind, Outcome, Run
+
+LIGHT = ("#2e6fe0", "#e08600", "#8a52d6", "#d63f75", "#0f958a", "#7a7f2a", "#b5552b", "#4b6b8a")
+DARK = ("#6ca4ff", "#ffb14a", "#b894ff", "#ff7fab", "#3ccdbf", "#c4ca5a", "#f08d5e", "#9cb8d6")
+"""Colours of the regions in alphabetical order, told apart by people with any common kind of colour vision as far as
+five can be; every use of one has the region's name by it or in its tooltip."""
+
+
+def render_page(report: dict[str, Any], run: Run) -> str:
+    """The page as one string of HTML that needs nothing from anywhere else."""
+    regions = sorted(region["name"] for region in report["regions"])
+    body = [
+        _head(report),
+        _figures(report),
+        _map(report, run, regions),
+        _timeline(report, run, regions),
+        _flows(report, regions),
+        _latency(report, regions),
+        _checks(report),
+        _notes(report),
+    ]
+    here = files("lab.demo.page")
+    style = _palette(regions) + here.joinpath("style.css").read_text(encoding="utf-8")
+    script = here.joinpath("play.js").read_text(encoding="utf-8")
+    # "</" cannot end the script element early: "<\/" is the same string in JSON.
+    data = json.dumps(_played(report, run, regions), separators=(",", ":")).replace("</", "<\\/")
+    return "".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width,initial-scale=1">',
+            tag("title", "Penstock: a planet on one machine"),
+            f"<style>{style}</style></head><body>",
+            tag("main", body),
+            f'<script type="application/json" id="run">{data}</script><script>{script}</script></body></html>\n',
+        ]
+    )
+
+
+def _palette(regions: Sequence[str]) -> str:
+    def block(colours: Sequence[str]) -> str:
+        return "".join(f"--{name}:{colours[i % len(colours)]};" for i, name in enumerate(regions))
+
+    return f":root{{{block(LIGHT)}}}@media(prefers-color-scheme:dark){{:root{{{block(DARK)}}}}}"
+
+
+def _head(report: dict[str, Any]) -> str:
+    failed = [check for check in report["checks"] if not check["passed"]]
+    verdict = "Every promise was kept" if not failed else f"{len(failed)} of {len(report['checks'])} checks failed"
+    countries = len({site["country"] for site in report["sites"]})
+    lead = (
+        f"{report['requests']['total']} requests from {len(report['sites'])} cities in {countries} countries met "
+        f"{len(report['regions'])} regions of real processes on one machine. A surge hit {report['surge_region']}; "
+        f"{report['failover']['region']} was killed whole and came back; then the leading control plane, etcd and "
+        "Redis were killed."
+    )
+    return tag(
+        "header",
+        [
+            tag("p", "Penstock &#183; a planet on one machine", class_="eyebrow"),
+            tag("h1", [tag("span", "&#10003;" if not failed else "&#10007;", class_="seal"), text(verdict)]),
+            tag("p", text(lead), class_="lead"),
+            *(tag("p", f"<b>{text(one['name'])}</b>: {text(one['says'])}", class_="broken") for one in failed),
+        ],
+        class_="bad" if failed else "good",
+    )
+
+
+def _figures(report: dict[str, Any]) -> str:
+    requests, failover = report["requests"], report["failover"]
+    figures = [
+        (f"{requests['ok']}<small> / {requests['total']}</small>", "requests answered"),
+        (report["residency"]["violations"], f"residency violations in {report['residency']['checked']} checked"),
+        (report["spillover"]["in_surge"], "spilled over in the surge, within residency"),
+        (_seconds(failover["rerouted_s"]), f"until nothing went to dead {failover['region']} first"),
+        (failover["lost_not_started"], "lost that had not started"),
+        (_seconds(report["failback"]["seconds"]), "until it had its traffic back, ramped"),
+        (report["control_plane_loss"]["failed_requests"], "failed while control plane, etcd, Redis died"),
+    ]
+    return tag(
+        "section", [tag("div", [tag("b", str(n)), tag("span", text(what))]) for n, what in figures], class_="figures"
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f}<small> s</small>"
+
+
+def _map(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
+    controls = (
+        '<div class="controls"><button id="play" type="button" aria-label="Play the run">&#9654;</button>'
+        f'<input id="seek" type="range" min="0" max="{run.scenario.duration_s:.1f}" step="0.1" value="0" '
+        'aria-label="Moment of the run"><output id="clock">whole run</output></div><p id="caption" class="caption"></p>'
+    )
+    strip = [_card(region) for region in sorted(report["regions"], key=lambda one: one["name"])]
+    return _section(
+        "Where requests went",
+        "Lines run from where clients are to the region that served them, in its colour. Play it, or drag through it.",
+        draw_map(_places(report["regions"], "city"), _places(report["sites"], "country"), run.served),
+        controls,
+        tag("div", strip, class_="strip"),
+    )
+
+
+def _card(region: dict[str, Any]) -> str:
+    name = region["name"]
+    return tag(
+        "div",
+        [
+            tag("h3", [tag("i", style=f"background:{colour(name)}"), text(name), tag("em", "", class_="state")]),
+            tag(
+                "p", text(f"{region['city']} · {region['agents']} agent{'s' * (region['agents'] > 1)}"), class_="where"
+            ),
+            tag("p", "", class_="doing"),
+            tag("div", "", class_="meter"),
+        ],
+        class_="card",
+        data_region=name,
+    )
+
+
+def _timeline(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
+    events = [
+        tag(
+            "li",
+            [tag("span", f"{event['at_s']:.1f} s"), text(event["text"])],
+            class_="bad" if event["kind"] in BAD else None,
+        )
+        for event in report["events"]
+    ]
+    legend = [tag("span", [tag("i", style=f"background:{colour(name)}"), text(name)]) for name in regions]
+    return _section(
+        "Second by second",
+        "A row is what the clients nearest to one region asked for (answered requests per second, smoothed); the "
+        "colour is who served them. Dots below are single requests. A red cross is one that was not answered.",
+        tag("div", ["served by", *legend], class_="legend"),
+        draw_timeline(run, regions),
+        tag("ol", events, class_="events"),
+    )
+
+
+def _flows(report: dict[str, Any], regions: Sequence[str]) -> str:
+    tables = [
+        tag("figure", [tag("figcaption", text(phase["title"])), draw_flows(phase["who_served_whom"], regions)])
+        for phase in report["phases"]
+    ]
+    return _section(
+        "Who served whom",
+        "Rows are where demand belongs, columns are who served it. Colour off the diagonal is traffic away from home.",
+        tag("div", tables, class_="tables"),
+    )
+
+
+def _latency(report: dict[str, Any], regions: Sequence[str]) -> str:
+    head = "<tr><th>home region<th>requests<th>first token p50<th>p99<th>whole answer p50<th>p99</tr>"
+    keys = ("ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms")
+    rows = [
+        tag("tr", [tag("td", text(name)), tag("td", str(row["requests"])), *(tag("td", _ms(row[key])) for key in keys)])
+        for name, row in report["latency"].items()
+    ]
+    return _section(
+        "How long it took",
+        "From when a request was due to its first token (upper line) and its last (lower, thin): dot at the median, "
+        "bar at the 99th percentile; the whole run, with its surge and its failures.",
+        tag("div", [draw_latency(report["latency"], regions), tag("table", [head, *rows])], class_="latencies"),
+    )
+
+
+def _ms(value: float | None) -> str:
+    return "&#8211;" if value is None else f"{value:,.0f} ms"
+
+
+def _checks(report: dict[str, Any]) -> str:
+    items = [
+        tag(
+            "li",
+            [tag("b", text(check["name"])), tag("span", text(check["says"]))],
+            class_="pass" if check["passed"] else "miss",
+        )
+        for check in report["checks"]
+    ]
+    return _section(
+        "What was promised", "The exit code is 0 only if all of it holds.", tag("ul", items, class_="checks")
+    )
+
+
+def _notes(report: dict[str, Any]) -> str:
+    facts = {
+        "Workload": report["workload"],
+        "Geography": report["geography"],
+        "Network": report["network"],
+        **{name[:1].upper() + name[1:]: meaning for name, meaning in report["definitions"].items()},
+        "Made": report["made_at"],
+        **report["environment"],
+    }
+    items = [tag("dt", text(key)) + tag("dd", text(value)) for key, value in facts.items()]
+    return _section("What the numbers mean", "", tag("dl", items))
+
+
+def _section(title: str, lead: str, *content: str) -> str:
+    return tag("section", [tag("h2", text(title)), tag("p", text(lead), class_="hint") if lead else "", *content])
+
+
+def _places(rows: Sequence[dict[str, Any]], label: str) -> list[Place]:
+    return [Place(row["name"], row[label], row["latitude_deg"], row["longitude_deg"]) for row in rows]
+
+
+def _played(report: dict[str, Any], run: Run, regions: Sequence[str]) -> dict[str, Any]:
+    """What the script needs to show any moment."""
+    sites = _places(report["sites"], "country")
+    places = {place.name: place for place in [*_places(report["regions"], "city"), *sites]}
+    number = {site.name: index for index, site in enumerate(sites)}
+    order = {name: index for index, name in enumerate(regions)}
+    kinds = list(Kind)
+    killed, ready = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_READY)
+    return {
+        "duration": run.scenario.duration_s,
+        "left": LEFT,
+        "width": WIDTH,
+        "regions": regions,
+        "sites": [site.name for site in sites],
+        "arcs": [[arc(site, places[region]) for region in regions] for site in sites],
+        "phases": [[phase.from_s, phase.title] for phase in run.scenario.phases],
+        "events": [[round(event.at_s, 2), event.text] for event in run.events],
+        "dead": [
+            run.scenario.lost_region,
+            killed.at_s if killed else None,
+            ready.at_s if ready else None,
+            (ready.at_s + run.failback_ramp_s) if ready else None,
+        ],
+        "requests": [
+            [
+                round(one.due_s, 2),
+                number.get(one.site, -1),
+                order.get(one.home, -1),
+                order.get(one.server, -1),
+                round(one.ttft_s, 3) if one.ttft_s is not None else None,
+                round(one.e2e_s, 3) if one.e2e_s is not None else None,
+                1 if one.outcome is Outcome.OK else 0,
+                kinds.index(kind_of(run, one)) if one.outcome is Outcome.OK else -1,
+                1 if len(one.required) < len(regions) else 0,
+            ]
+            for one in run.served
+        ],
+        "kinds": [kind.value for kind in kinds],
+    }

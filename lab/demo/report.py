@@ -1,0 +1,166 @@
+"""report.json: everything measured in one run, with what each number means. Pure but for writing the file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lab.demo.measure import (
+    Kind,
+    early_return_share,
+    failback_s,
+    failover,
+    home_share,
+    kind_of,
+    latency_ms,
+    percentile,
+    served_ok,
+    spill_end_s,
+    steady_share,
+    surge_spills,
+    who_served_whom,
+)
+from lab.demo.records import Answer, Outcome, Run, Served
+from lab.demo.scenario import Phase, PhaseName
+from lab.demo.verdict import Check
+
+DEFINITIONS = {
+    "home": "of the regions that may touch a request, the nearest to the entry where its client's network ends",
+    "ttft, e2e": "from when the request was due (not from when it was sent) to its first and last token at the client",
+    "spillover": "answered requests that another region than their home served while their home stood",
+    "failover.detected_s": "from SIGKILL until a surviving agent's status first said that the region had failed",
+    "failover.rerouted_s": "from SIGKILL until the last attempt of client or agent that went to the dead region first",
+    "failover.lost_not_started": "requests of the whole run that failed for the client and that no engine ever saw",
+    "failback.seconds": "from the region being ready until it serves 90 % of its steady share of home demand over 3 s",
+    "residency.checked": "requests seen by engines, compared there with what the lab's own table permits",
+}
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What the run was made with."""
+
+    made_at: str
+    """ISO 8601, UTC."""
+    workload: str
+    """Where arrivals and lengths came from, and what was done to them."""
+    geography: str
+    """Where the clients' places came from."""
+    network: str
+    """Where round trips came from."""
+    regions: tuple[dict[str, Any], ...]
+    """Name, city, latitude_deg, longitude_deg, agents, endpoints."""
+    sites: tuple[dict[str, Any], ...]
+    """Name, country, latitude_deg, longitude_deg."""
+    environment: dict[str, Any]
+
+
+def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[str, Any]:
+    """The whole report; `passed` is what the exit code says."""
+    measured = failover(run)
+    outcomes = Counter(one.outcome for one in run.served)
+    control = run.scenario.phase(PhaseName.CONTROL_LOSS)
+    kinds = Counter(kind_of(run, one) for one in served_ok(run))
+    took_s = failback_s(run)
+    return {
+        "passed": all(check.passed for check in checks),
+        "made_at": setting.made_at,
+        "requests": {
+            "total": len(run.served),
+            "ok": outcomes[Outcome.OK],
+            "failed": outcomes[Outcome.FAILED],
+            "refused": outcomes[Outcome.REFUSED],
+            "redirected": sum(any(a.answer is Answer.REDIRECTED for a in one.attempts) for one in run.served),
+            "why_not_ok": dict(
+                Counter(one.detail for one in run.served if one.outcome is not Outcome.OK).most_common(20)
+            ),
+        },
+        "residency": {
+            "checked": len(run.sightings),
+            "bound_to_some_regions": sum(len(s.required) < len(setting.regions) for s in run.sightings),
+            "violations": sum(sighting.violates for sighting in run.sightings),
+        },
+        "surge_region": run.scenario.surge_region,
+        "spillover": {
+            "requests": kinds[Kind.SPILLOVER],
+            "in_surge": len(surge_spills(run)),
+            "in_surge_by_server": dict(Counter(one.server for one in surge_spills(run))),
+            "seconds_after_surge": _rounded(spill_end_s(run)),
+        },
+        "failover": {
+            "region": run.scenario.lost_region,
+            "detected_s": _rounded(measured.detected_s),
+            "detected_by_all_s": _rounded(measured.all_detected_s),
+            "rerouted_s": _rounded(measured.rerouted_s),
+            "first_elsewhere_s": _rounded(measured.first_elsewhere_s),
+            "requests": kinds[Kind.FAILOVER],
+            "retried_elsewhere": measured.retried,
+            "broken_after_start": measured.broken_after_start,
+            "lost_not_started": measured.lost_not_started,
+        },
+        "failback": {
+            "seconds": _rounded(took_s),
+            "ramp_s": run.failback_ramp_s,
+            "steady_share": _rounded(steady_share(run)),
+            "share_in_first_third_of_ramp": _rounded(early_return_share(run)),
+        },
+        "control_plane_loss": {
+            "requests": sum(control.covers(one.due_s) for one in run.served),
+            "failed_requests": sum(control.covers(one.due_s) and one.outcome is Outcome.FAILED for one in run.served),
+            "refused_requests": sum(control.covers(one.due_s) and one.outcome is Outcome.REFUSED for one in run.served),
+        },
+        "latency": _by(run, lambda one: one.home),
+        "latency_by_server": _by(run, lambda one: one.server),
+        "phases": [_phase(run, phase) for phase in run.scenario.phases],
+        "who_served_whom": who_served_whom(run.served),
+        "checks": [msgspec.to_builtins(check) for check in checks],
+        "events": [msgspec.to_builtins(event) for event in run.events],
+        "workload": setting.workload,
+        "geography": setting.geography,
+        "network": setting.network,
+        "regions": list(setting.regions),
+        "sites": list(setting.sites),
+        "environment": setting.environment,
+        "definitions": DEFINITIONS,
+    }
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write report.json."""
+    path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _phase(run: Run, phase: Phase) -> dict[str, Any]:
+    asked = [one for one in run.served if phase.covers(one.due_s)]
+    ok = [one for one in asked if one.outcome is Outcome.OK]
+    ttft = [one.ttft_s * 1000 for one in ok if one.ttft_s is not None]
+    return {
+        "name": phase.name,
+        "title": phase.title,
+        "from_s": round(phase.from_s, 3),
+        "to_s": round(phase.to_s, 3),
+        "requests": len(asked),
+        "ok": len(ok),
+        "failed": sum(one.outcome is Outcome.FAILED for one in asked),
+        "refused": sum(one.outcome is Outcome.REFUSED for one in asked),
+        "served_at_home": _rounded(home_share(asked)),
+        "kinds": dict(Counter(kind_of(run, one).value for one in ok)),
+        "ttft_p50_ms": _rounded(percentile(ttft, 0.5), 1),
+        "ttft_p99_ms": _rounded(percentile(ttft, 0.99), 1),
+        "who_served_whom": who_served_whom(asked),
+    }
+
+
+def _by(run: Run, region_of: Any) -> dict[str, dict[str, float | None]]:
+    groups: dict[str, list[Served]] = {}
+    for one in served_ok(run):
+        groups.setdefault(region_of(one), []).append(one)
+    return {region: {"requests": len(group), **latency_ms(group)} for region, group in sorted(groups.items())}
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)

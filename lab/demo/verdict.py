@@ -1,0 +1,223 @@
+"""Did every phase show what it should? Pure: facts in, a list of checks out, each with a sentence that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lab.demo.measure import (
+    FAILBACK_SHARE,
+    due_in,
+    early_return_share,
+    failback_s,
+    failover,
+    home_share,
+    served_ok,
+    spill_end_s,
+    surge_spills,
+)
+from lab.demo.records import Answer, EventKind, Outcome, Run
+from lab.demo.scenario import PhaseName
+
+STEADY_HOME_SHARE = 0.95
+"""Least part of steady demand that its nearest permitted region serves. Not 1: arrivals are random, so a small pool is
+full now and then, and a request that would wait longer at home than the way elsewhere takes is right to leave."""
+
+SURGE_OVER_SHARE = 0.9
+"""Least part of the surged region's demand that is back at home in the last quarter of the surge's phase."""
+
+REROUTED_WITHIN_S = 1.0
+"""Longest time (s) after a region's death that a request may still go there first."""
+
+EARLY_RETURN_SHARE = 0.7
+"""Most of its home demand that a returned region may serve in the first third of its ramp. A ramp that is linear from
+nothing serves a sixth there; the rest is allowance for the few requests that fall into that time."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that the run had to show."""
+
+    name: str
+    phase: PhaseName | None
+    """None for what has to hold throughout."""
+    passed: bool
+    says: str
+
+
+def judge(run: Run) -> tuple[Check, ...]:
+    """Every check, in the order of the story."""
+    return tuple(check(run) for check in _CHECKS)
+
+
+def _residency(run: Run) -> Check:
+    violations = [sighting for sighting in run.sightings if sighting.violates]
+    seen = {sighting.id for sighting in run.sightings}
+    unseen = [one for one in served_ok(run) if one.id not in seen]
+    bound = sum(len(sighting.required) < _regions(run) for sighting in run.sightings)
+    passed = not violations and not unseen and bound > 0
+    if violations:
+        worst = violations[0]
+        says = (
+            f"{len(violations)} requests reached an engine where they may never be; the first reached "
+            f"{worst.region}, permitted were {', '.join(worst.required)}"
+        )
+    elif unseen:
+        says = f"the witness missed {len(unseen)} answered requests, so it cannot vouch for them"
+    else:
+        says = (
+            f"none of {len(run.sightings)} requests that reached an engine was outside its permitted regions; "
+            f"{bound} of them were bound to only some regions"
+        )
+    return Check("residency", None, passed, says)
+
+
+def _steady(run: Run) -> Check:
+    due = due_in(run.scenario.phase(PhaseName.STEADY))
+    asked = [one for one in run.served if due(one)]
+    unserved = [one for one in asked if one.outcome is not Outcome.OK]
+    share = home_share(asked)
+    passed = share is not None and share >= STEADY_HOME_SHARE and not unserved
+    says = (
+        f"{_percent(share)} of {len(asked)} requests were served by the nearest permitted region "
+        f"(at least {STEADY_HOME_SHARE:.0%} are asked), {len(unserved)} were not served"
+    )
+    return Check("nearest permitted region", PhaseName.STEADY, passed, says)
+
+
+def _redirects(run: Run) -> Check:
+    sent_on = [one for one in run.served if any(a.answer is Answer.REDIRECTED for a in one.attempts)]
+    lost = [one for one in sent_on if one.outcome is Outcome.REFUSED]
+    says = (
+        f"{len(sent_on)} requests came to an entry that residency forbids them, were told which entries to use, "
+        f"and {len(sent_on) - len(lost)} went there"
+    )
+    return Check("forbidden entries", None, bool(sent_on) and not lost, says)
+
+
+def _surge(run: Run) -> Check:
+    spilt = surge_spills(run)
+    outside = [one for one in spilt if one.server not in one.required]
+    places = sorted({one.server for one in spilt})
+    says = (
+        f"{len(spilt)} requests of {run.scenario.surge_region} were served elsewhere "
+        f"({', '.join(places) or 'nowhere'}), {len(outside)} of them outside residency"
+    )
+    return Check("spillover", PhaseName.SURGE, bool(spilt) and not outside, says)
+
+
+def _surge_end(run: Run) -> Check:
+    phase = run.scenario.phase(PhaseName.SURGE)
+    from_s = phase.to_s - (phase.to_s - phase.from_s) / 4
+    late = [one for one in run.served if one.home == run.scenario.surge_region and from_s <= one.due_s < phase.to_s]
+    share, last_s = home_share(late), spill_end_s(run)
+    passed = share is not None and share >= SURGE_OVER_SHARE
+    says = (
+        f"{_seconds(last_s)} after the surge ended the last request was sent elsewhere; in the last quarter of the "
+        f"phase {_percent(share)} of {len(late)} were served at home again"
+    )
+    return Check("end of spillover", PhaseName.SURGE, passed, says)
+
+
+def _rerouted(run: Run) -> Check:
+    measured = failover(run)
+    passed = (
+        measured.detected_s is not None
+        and measured.rerouted_s is not None
+        and measured.first_elsewhere_s is not None
+        and measured.rerouted_s <= REROUTED_WITHIN_S
+    )
+    says = (
+        f"detected {_seconds(measured.detected_s)} after kill -9; {_seconds(measured.rerouted_s)} after it the last "
+        f"request went to {run.scenario.lost_region} first (at most {REROUTED_WITHIN_S:g} s is asked); "
+        f"{measured.retried} were sent on from there"
+    )
+    return Check("failover", PhaseName.REGION_LOSS, passed, says)
+
+
+def _nothing_lost(run: Run) -> Check:
+    measured = failover(run)
+    says = (
+        f"{measured.lost_not_started} requests were lost that no engine had started; "
+        f"{measured.broken_after_start} were running in {run.scenario.lost_region} when it died"
+    )
+    return Check("nothing lost that had not started", None, measured.lost_not_started == 0, says)
+
+
+def _failures_explained(run: Run) -> Check:
+    there = {sighting.id for sighting in run.sightings if sighting.region == run.scenario.lost_region}
+    killed = run.event(EventKind.REGION_KILLED)
+    failed = [one for one in run.served if one.outcome is Outcome.FAILED]
+    strange = [one for one in failed if one.id not in there or killed is None or one.due_s > killed.at_s]
+    says = f"{len(failed)} requests failed, {len(failed) - len(strange)} of them running in the region that was killed"
+    if strange:
+        says += f"; another one says: {strange[0].detail or strange[0].status}"
+    return Check("every failure explained", None, not strange, says)
+
+
+def _failback(run: Run) -> Check:
+    took_s, early = failback_s(run), early_return_share(run)
+    ramped = early is None or early <= EARLY_RETURN_SHARE
+    if took_s is None:
+        says = f"{run.scenario.lost_region} did not get {FAILBACK_SHARE:.0%} of its steady share back in time"
+    else:
+        says = (
+            f"{_seconds(took_s)} after it was ready {run.scenario.lost_region} had {FAILBACK_SHARE:.0%} of its steady "
+            f"share again, with {_percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
+        )
+    return Check("ramped failback", PhaseName.REGION_LOSS, took_s is not None and ramped, says)
+
+
+def _control_loss(run: Run) -> Check:
+    due = due_in(run.scenario.phase(PhaseName.CONTROL_LOSS))
+    asked = [one for one in run.served if due(one)]
+    unserved = [one for one in asked if one.outcome is not Outcome.OK]
+    killed = {EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED}
+    missing = killed - {event.kind for event in run.events}
+    passed = bool(asked) and not unserved and not missing
+    says = f"{len(unserved)} of {len(asked)} requests were not served while control plane, etcd and Redis died"
+    if missing:
+        says += f"; what should have died and did not: {', '.join(sorted(missing))}"
+    return Check("serving goes on", PhaseName.CONTROL_LOSS, passed, says)
+
+
+def _new_leader(run: Run) -> Check:
+    killed, leader = run.event(EventKind.LEADER_KILLED), run.event(EventKind.NEW_LEADER)
+    took_s = leader.at_s - killed.at_s if killed is not None and leader is not None else None
+    says = f"another control plane led {_seconds(took_s)} after the leader was killed"
+    return Check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, says)
+
+
+def _nobody_died(run: Run) -> Check:
+    died = [event for event in run.events if event.kind is EventKind.DIED_UNASKED]
+    says = f"processes that died unasked: {'; '.join(event.text for event in died) or 'none'}"
+    return Check("no process died unasked", None, not died, says)
+
+
+_CHECKS: tuple[Callable[[Run], Check], ...] = (
+    _residency,
+    _redirects,
+    _steady,
+    _surge,
+    _surge_end,
+    _rerouted,
+    _failback,
+    _nothing_lost,
+    _failures_explained,
+    _new_leader,
+    _control_loss,
+    _nobody_died,
+)
+
+
+def _regions(run: Run) -> int:
+    """How many regions anything may touch at all."""
+    return max((len(sighting.required) for sighting in run.sightings), default=0)
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.0%}"
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f} s"
