@@ -116,6 +116,8 @@ class MemoryStore:
         """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out."""
         seen = after_revision
         self._begin()
+        if seen > self._revision:
+            raise Compacted(f"the store is at {self._revision}, before {seen}")
         yield ()
         while True:
             wake = self._wake
@@ -125,7 +127,7 @@ class MemoryStore:
                     f"revision {seen} is compacted, history begins after {self._compacted_revision}"
                 )
             batch = tuple(change for change in self._since(seen) if change.key.startswith(prefix))
-            seen = max(seen, self._revision)
+            seen = self._revision
             if not batch:
                 await self._wait(wake)
             yield batch

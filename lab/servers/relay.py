@@ -1,0 +1,84 @@
+"""A loopback relay in front of a server, to cut or freeze the connections of just those who go through it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from lab.servers.ports import LOOPBACK
+
+CHUNK_BYTES = 65536
+
+
+class Relay:
+    """Carries TCP connections to a server on loopback until told otherwise.
+
+    Args:
+        target_port: the server's loopback port.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` to connect to."""
+        return f"{LOOPBACK}:{self.port}"
+
+    async def mend(self) -> None:
+        """Take connections, on the same port as before, and let frozen ones flow."""
+        self._flows.set()
+        if self._server is None:
+            self._server = await asyncio.start_server(self._carry, LOOPBACK, self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """Close every connection and refuse new ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def freeze(self) -> None:
+        """Keep connections open, take new ones, and carry nothing: what a lost route looks like."""
+        self._flows.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.mend()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.cut()
+        self._flows.set()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            there_reader, there_writer = await asyncio.open_connection(LOOPBACK, self._target_port)
+        except OSError:
+            writer.transport.abort()
+            self._writers.discard(writer)
+            return
+        self._writers.add(there_writer)
+        await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+        self._writers -= {writer, there_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while chunk := await reader.read(CHUNK_BYTES):
+                await self._flows.wait()
+                writer.write(chunk)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()

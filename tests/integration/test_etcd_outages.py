@@ -1,0 +1,307 @@
+"""The informer on a real etcd that is stopped, killed, hung, cut off, compacted, wiped, or loses members."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.store import Delete, Put, StoreUnavailable
+from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
+from lab.servers.relay import Relay
+from tests.stores import Following, compact_etcd, eventually, put, put_when_possible
+
+AT = "/outages/"
+CONVERGED_WITHIN_S = 3.0
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    """What the informer uses."""
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    """Another client, that writes and checks."""
+    operator = EtcdStore([own_etcd.endpoint])
+    yield operator
+    await operator.close()
+
+
+@pytest.fixture
+async def relay(own_etcd: EtcdServer) -> AsyncIterator[Relay]:
+    """What stands between the informer alone and etcd, in the tests that cut it off."""
+    async with Relay(own_etcd.client_port) as relay:
+        yield relay
+
+
+@pytest.fixture
+async def relayed(relay: Relay) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([relay.endpoint])
+    yield store
+    await store.close()
+
+
+class SteadyWriter:
+    """Writes, again and again, whenever etcd lets it; remembers what etcd confirmed."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self._store = store
+        self.confirmed: set[tuple[str, int]] = set()
+        self._task = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        for number in range(1_000_000):
+            key = f"{AT}{number % 7}"
+            do = Delete(key) if number % 5 == 4 else Put(key, str(number).encode())
+            try:
+                done = await self._store.commit((), [do])
+                if isinstance(do, Put):
+                    self.confirmed.add((key, done.revision))
+            except StoreUnavailable:
+                pass
+            await asyncio.sleep(0.005)
+
+    async def confirms(self, more: int) -> None:
+        """Wait for so many further confirmed writes."""
+        wanted = len(self.confirmed) + more
+        await eventually(lambda: len(self.confirmed) >= wanted or self._task.done())
+        assert not self._task.done()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+
+def take_away(server: EtcdServer, how: str) -> None:
+    {"stopped": server.stop, "killed": server.kill, "hung": server.pause}[how]()
+
+
+def bring_back(server: EtcdServer, how: str) -> None:
+    if how == "hung":
+        server.resume()
+    else:
+        server.start()
+    server.wait_ready()
+
+
+def etcd_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("etcd-")}
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "hung"])
+async def test_converges_soon_after_etcd_is_back(
+    own_etcd: EtcdServer, store: EtcdStore, operator: EtcdStore, how: str
+) -> None:
+    await operator.commit((), [Put(f"{AT}{number}", b"before") for number in range(50)])
+    async with Following(store, AT) as following:
+        take_away(own_etcd, how)
+        with pytest.raises(StoreUnavailable):
+            await store.get(AT)
+        # Long enough for a hung watch to be found out and for backoff to reach its cap.
+        await eventually(lambda: following.informer.age_s > (5.0 if how == "hung" else 2.0))
+        assert following.informer.synced
+        assert len(following.values) == 50
+        await asyncio.to_thread(bring_back, own_etcd, how)
+        back_at = time.monotonic()
+        await put_when_possible(operator, AT + "new", b"after")
+        await operator.commit((), [Delete(AT + "7")])
+        await following.until_same(operator)
+        assert time.monotonic() - back_at < CONVERGED_WITHIN_S
+        assert following.values[AT + "new"] == b"after"
+        assert AT + "7" not in following.values
+        assert following.informer.age_s < 2.0
+
+
+async def test_no_confirmed_write_is_lost_through_outages(
+    own_etcd: EtcdServer, store: EtcdStore, operator: EtcdStore
+) -> None:
+    async with Following(store, AT) as following:
+        writer = SteadyWriter(operator)
+        for how in ("killed", "hung", "stopped"):
+            await writer.confirms(30)
+            await asyncio.to_thread(take_away, own_etcd, how)
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(bring_back, own_etcd, how)
+        await writer.confirms(30)
+        await writer.stop()
+        await following.until_same(operator)
+    # Nothing was compacted, so every single write must have been told, in order and once.
+    told = [(change.key, change.revision) for change in following.changes if change.now]
+    assert writer.confirmed <= set(told)
+    revisions = [change.revision for change in following.changes]
+    assert revisions == sorted(set(revisions))
+
+
+async def test_changes_that_were_compacted_meanwhile_are_told_as_difference(
+    own_etcd: EtcdServer, relay: Relay, relayed: EtcdStore, operator: EtcdStore
+) -> None:
+    await operator.commit((), [Put(AT + name, b"1") for name in ("stays", "changes", "goes", "returns")])
+    async with Following(relayed, AT) as following:
+        await following.until_same(operator)
+        following.changes.clear()
+        await relay.cut()
+        await put(operator, AT + "changes", b"2")
+        await operator.commit((), [Delete(AT + "goes"), Delete(AT + "returns")])
+        await put(operator, AT + "came", b"1")
+        await put(operator, AT + "returns", b"1")
+        await compact_etcd(own_etcd, await put(operator, AT + "changes", b"3"))
+        await relay.mend()
+        await following.until_same(operator)
+        told = [
+            (change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes
+        ]
+        assert told == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
+        # And it follows from there.
+        await put(operator, AT + "later", b"")
+        await following.until_same(operator)
+
+
+async def test_deletion_that_was_compacted_meanwhile_is_not_lost(
+    own_etcd: EtcdServer, relay: Relay, relayed: EtcdStore, operator: EtcdStore
+) -> None:
+    await operator.commit((), [Put(AT + "stays", b""), Put(AT + "goes", b"")])
+    async with Following(relayed, AT) as following:
+        await relay.cut()
+        deleted = await operator.commit((), [Delete(AT + "goes")])
+        await put(operator, AT + "later", b"")
+        await compact_etcd(own_etcd, deleted.revision)
+        await relay.mend()
+        await following.until_same(operator)
+        assert set(following.values) == {AT + "stays", AT + "later"}
+
+
+async def test_frozen_connection_gives_way_to_another_endpoint(
+    own_etcd: EtcdServer, relay: Relay, operator: EtcdStore
+) -> None:
+    await put(operator, AT + "x", b"1")
+    store = EtcdStore([relay.endpoint, own_etcd.endpoint])
+    async with Following(store, AT) as following:
+        relay.freeze()
+        await put(operator, AT + "x", b"2")
+        # The connection stays open and says nothing; only asking for a sign of life finds out.
+        await following.until_same(operator)
+        found = await store.get(AT + "x")
+        assert found is not None
+        assert found.value == b"2"
+    await store.close()
+
+
+async def test_large_catch_up_arrives_whole(relay: Relay, relayed: EtcdStore, operator: EtcdStore) -> None:
+    async with Following(relayed, AT) as following:
+        await relay.cut()
+        # Far above gRPC's 4 MiB and above what etcd sends in one piece.
+        for number in range(8):
+            await put(operator, f"{AT}{number}", random.Random(number).randbytes(1_000_000))
+        await relay.mend()
+        await following.until_same(operator)
+        assert len(following.changes) == 8
+
+
+async def test_wiped_store_is_listed_anew(
+    tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore, operator: EtcdStore
+) -> None:
+    for number in range(20):
+        await put(operator, f"{AT}old-{number}", b"")
+    async with Following(store, AT) as following:
+        own_etcd.kill()
+        shutil.rmtree(tmp_path / "etcd" / "data")
+        with await asyncio.to_thread(start_etcd, tmp_path / "etcd", client_port=own_etcd.client_port):
+            # Its revisions begin at 1 again: a watch from where we were would wait for ever.
+            await put_when_possible(operator, AT + "new", b"")
+            await following.until_same(operator)
+            assert set(following.values) == {AT + "new"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[EtcdServer, ...]]:
+    servers = start_etcd_cluster(tmp_path)
+    yield servers
+    for server in servers:
+        server.kill()
+
+
+async def test_lost_member_gives_way_to_another(cluster: tuple[EtcdServer, ...]) -> None:
+    store = EtcdStore([server.endpoint for server in cluster])
+    async with Following(store, AT) as following:
+        cluster[0].kill()
+        await put_when_possible(store, AT + "x", b"")
+        await following.until_same(store)
+    await store.close()
+
+
+async def test_member_without_quorum_does_not_pose_as_current(cluster: tuple[EtcdServer, ...]) -> None:
+    store = EtcdStore([cluster[0].endpoint])
+    async with Following(store, AT) as following:
+        cluster[1].pause()
+        cluster[2].pause()
+        with pytest.raises(StoreUnavailable):
+            await store.get(AT + "x")
+        await eventually(lambda: following.informer.age_s > 3.0)
+        cluster[1].resume()
+        await put_when_possible(store, AT + "quorum-again", b"")
+        await following.until_same(store)
+    await store.close()
+
+
+async def test_close_returns_at_once_while_etcd_is_hung_and_leaves_no_thread(own_etcd: EtcdServer) -> None:
+    before = etcd_threads()
+    store = EtcdStore([own_etcd.endpoint])
+    batches = store.watch(AT, 0)
+    await anext(batches)
+    own_etcd.pause()
+    waiting = [asyncio.ensure_future(call) for call in (store.get(AT), store.grant_lease(5), anext(batches))]
+    await asyncio.sleep(0.2)
+    started_at = time.monotonic()
+    await store.close()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert time.monotonic() - started_at < 1.0
+    assert [type(result) for result in results] == [StoreUnavailable] * 3
+    own_etcd.resume()
+    await eventually(lambda: not etcd_threads() - before)
+
+
+def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
+    async def longest_pause_s() -> float:
+        store = EtcdStore([own_etcd.endpoint])
+        longest, last = 0.0, time.monotonic()
+
+        async def beat() -> None:
+            nonlocal longest, last
+            while True:
+                await asyncio.sleep(0.01)
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+
+        async with Following(store, AT):
+            own_etcd.pause()
+            beating = asyncio.create_task(beat())
+            last = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                await store.list(AT)
+            beating.cancel()
+        own_etcd.resume()
+        await store.close()
+        return longest
+
+    # The calls wait 2 s for an answer; the loop must not.
+    assert uvloop.run(longest_pause_s()) < 1.0
+
+
+async def test_abandoned_watch_ends_its_thread(store: EtcdStore) -> None:
+    before = etcd_threads()
+    async with aclosing(store.watch(AT, 0)) as batches:
+        await anext(batches)
+        assert etcd_threads() - before
+    await eventually(lambda: not etcd_threads() - before)
