@@ -94,7 +94,7 @@ def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, p
         PhaseName.STEADY: ("Steady state", 15.0),
         PhaseName.SURGE: ("A surge and its end", 20.0),
         PhaseName.REGION_LOSS: ("A region dies and returns", 29.0),
-        PhaseName.CONTROL_LOSS: ("Control plane, etcd, Redis die", 18.0),
+        PhaseName.CONTROL_LOSS: ("The control plane dies", 18.0),
     }
     phases, at_s = [], 0.0
     for name, (title, length_s) in lengths.items():

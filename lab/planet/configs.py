@@ -1,0 +1,142 @@
+"""The files and environments that a planet's processes are started with, from its topology and ports. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.planet.topology import (
+    FACES,
+    Region,
+    Topology,
+    agent_port,
+    control_plane_port,
+    engine_port,
+    peer_link,
+)
+from lab.servers.ports import LOOPBACK
+from lab.wan.matrix import RttMatrix
+
+Ports = Mapping[str, int]
+"""By the names of `Topology.port_names`."""
+
+QUEUE_PER_ENGINE = 16
+"""Requests that may wait in an engine beyond those it runs, so that a burst is late rather than refused."""
+
+COLD_START_S = 0.5
+"""Time (s) from an engine's start until it serves. Loading the weights of these models takes a minute or two; the demo
+shows how traffic returns, not how long a disk reads."""
+
+
+def engines_file(topology: Topology, region: Region, ports: Ports, witness_dir: Path) -> dict[str, Any]:
+    """For `penstock-lab engines`: one region's engines."""
+    return {
+        "region": region.name,
+        "witness_dir": str(witness_dir),
+        "endpoints": [
+            {
+                "name": engine.name,
+                "model": engine.model,
+                "accelerator": engine.accelerator,
+                "zone": engine.zone,
+                "port": ports[engine_port(region.name, engine.name)],
+                "max_num_seqs": engine.max_num_seqs,
+                "cold_start_s": COLD_START_S * topology.time_scale,
+                "time_scale": topology.time_scale,
+            }
+            for engine in region.engines
+        ],
+    }
+
+
+def endpoints_file(region: Region, ports: Ports) -> list[dict[str, Any]]:
+    """For a region's agents: the same engines as they see them."""
+    return [
+        {
+            "name": engine.name,
+            "url": url(ports[engine_port(region.name, engine.name)]),
+            "models": [engine.model],
+            "zone": engine.zone,
+            "accelerator": engine.accelerator,
+            "slots": engine.max_num_seqs,
+            "queue": QUEUE_PER_ENGINE,
+        }
+        for engine in region.engines
+    ]
+
+
+def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, Any]:
+    """For `penstock-lab wan`: measured or estimated round trips between regions, estimated ones from client sites.
+
+    Raises:
+        MatrixError: the matrix lacks a pair of regions.
+    """
+    sites = {site.name: site for site in topology.sites}
+    links = []
+    for link in topology.links():
+        site = sites.get(link.origin)
+        rtt_ms = site.rtt_ms(link.region) if site is not None else matrix.between(link.origin, link.region)
+        links.append(
+            {
+                "name": link.name,
+                "from": link.origin,
+                "to": link.region,
+                "target": f"{LOOPBACK}:{ports[agent_port(link.region, link.agent, link.face)]}",
+                "port": ports[link.name],
+                "rtt_ms": round(rtt_ms, 1),
+            }
+        )
+    return {"control_port": ports["wan control"], "links": links}
+
+
+def agent_environment(
+    topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path
+) -> dict[str, str]:
+    """For `penstock-agent`: it reaches other regions through the WAN only."""
+    peer_urls = {
+        other.name: [url(ports[peer_link(region.name, other.name, one)]) for one in other.agents]
+        for other in topology.regions
+        if other.name != region.name
+    }
+    listens = {f"{face}_listen": f"{LOOPBACK}:{ports[agent_port(region.name, agent, face)]}" for face in FACES}
+    return _environment(
+        "PENSTOCK_AGENT_",
+        {
+            "region": region.name,
+            "name": agent,
+            **listens,
+            "peer_urls": json.dumps(peer_urls),
+            "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
+            "control_plane_urls": ",".join(control_plane_urls(topology, ports)),
+            "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
+            "endpoints_file": str(directory / f"{region.name}-endpoints.yaml"),
+            "geoip_file": str(geoip_file),
+            "fleet_key_file": str(directory / "fleet.key"),
+            "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
+            # Clients come through the site's edge, which says where they are; here that edge is loopback.
+            "trusted_proxies": "127.0.0.0/8",
+        },
+    )
+
+
+def control_plane_urls(topology: Topology, ports: Ports) -> list[str]:
+    """Where the control planes listen."""
+    return [url(ports[control_plane_port(name)]) for name in topology.control_planes]
+
+
+def url(port: int) -> str:
+    """Of a loopback port."""
+    return f"http://{LOOPBACK}:{port}"
+
+
+def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> Path:
+    """Write a configuration file; JSON is YAML too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _environment(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {prefix + name.upper(): value for name, value in settings.items()}

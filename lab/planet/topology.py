@@ -1,0 +1,145 @@
+"""What a planet consists of: regions with their agents and engines, client sites, and the ways between. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from lab.planet.sites import SITES, Site
+
+CHAT_8B = "llama-3.1-8b"
+CHAT_70B = "llama-3.1-70b"
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """One model server."""
+
+    name: str
+    model: str
+    accelerator: str
+    zone: str
+    max_num_seqs: int
+    """Requests that it runs at once: few, so that a handful of requests per second fill it."""
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One region's processes."""
+
+    name: str
+    city: str
+    agents: tuple[str, ...]
+    engines: tuple[Engine, ...]
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """The whole planet."""
+
+    regions: tuple[Region, ...]
+    sites: tuple[Site, ...]
+    control_planes: tuple[str, ...]
+    time_scale: float
+    """How many times as fast as the modelled hardware the engines run."""
+
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """Every region."""
+        return tuple(region.name for region in self.regions)
+
+    def serving(self, model: str) -> tuple[str, ...]:
+        """The regions that have an engine for the model."""
+        return tuple(r.name for r in self.regions if any(engine.model == model for engine in r.engines))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model that some engine serves."""
+        return tuple(sorted({engine.model for region in self.regions for engine in region.engines}))
+
+    def region(self, name: str) -> Region:
+        """The region of that name."""
+        return next(region for region in self.regions if region.name == name)
+
+    def port_names(self) -> list[str]:
+        """Everything that listens, in a fixed order."""
+        names = ["etcd client", "etcd peer", "redis", "wan control", *map(control_plane_port, self.control_planes)]
+        for region in self.regions:
+            names += [agent_port(region.name, agent, face) for agent in region.agents for face in FACES]
+            names += [engine_port(region.name, engine.name) for engine in region.engines]
+        return names + [link.name for link in self.links()]
+
+    def links(self) -> Iterator[Link]:
+        """Every way through the WAN: from client sites to agents, and from regions to other regions' agents."""
+        for region in self.regions:
+            for agent in region.agents:
+                for site in self.sites:
+                    yield Link(entry_link(site.name, region.name, agent), site.name, region.name, agent, "traffic")
+                for origin in self.regions:
+                    if origin.name != region.name:
+                        yield Link(peer_link(origin.name, region.name, agent), origin.name, region.name, agent, "peer")
+
+
+FACES = ("traffic", "peer", "admin")
+"""The sockets of an agent."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One way through the WAN to one face of one agent."""
+
+    name: str
+    origin: str
+    """A client site or a region."""
+    region: str
+    agent: str
+    face: str
+
+
+def agent_port(region: str, agent: str, face: str) -> str:
+    """The name of an agent's socket."""
+    return f"{region}/{agent} {face}"
+
+
+def engine_port(region: str, engine: str) -> str:
+    """The name of an engine's socket."""
+    return f"{region} engine {engine}"
+
+
+def control_plane_port(name: str) -> str:
+    """The name of a control plane's socket."""
+    return f"control plane {name}"
+
+
+def entry_link(site: str, region: str, agent: str) -> str:
+    """The name of the way from a client site to an agent."""
+    return f"{site} > {region}/{agent}"
+
+
+def peer_link(origin: str, region: str, agent: str) -> str:
+    """The name of the way from a region to another region's agent."""
+    return f"{origin} > {region}/{agent}"
+
+
+def demo_planet() -> Topology:
+    """Five regions, two of them in the EU; the large model runs in three of them; us-east has two agents, so that their
+    shared view in Redis is real."""
+    return Topology(
+        regions=(
+            _region("eu-de", "Frankfurt", "a", small=[("a100", 5), ("l40s", 4)], large=[("h100", 4)]),
+            _region("eu-es", "Madrid", "a", small=[("a100", 6), ("l4", 2)], large=[("a100", 5)]),
+            _region("eu-gb", "London", "a", small=[("h100", 5), ("l40s", 3)], large=[]),
+            _region("us-east", "Washington DC", "ab", small=[("h100", 6), ("l40s", 4)], large=[("h100", 6)]),
+            _region("jp-tok", "Tokyo", "a", small=[("a100", 6), ("l4", 2)], large=[]),
+        ),
+        sites=SITES,
+        control_planes=("north", "south"),
+        time_scale=0.5,
+    )
+
+
+def _region(name: str, city: str, agents: str, small: list[tuple[str, int]], large: list[tuple[str, int]]) -> Region:
+    """A region whose engines stand in a zone each, in turn."""
+    wanted = [("small", CHAT_8B, *one) for one in small] + [("large", CHAT_70B, *one) for one in large]
+    engines = tuple(
+        Engine(f"{name}-{size}-{accelerator}", model, accelerator, f"{name}-{index % 2 + 1}", seqs)
+        for index, (size, model, accelerator, seqs) in enumerate(wanted)
+    )
+    return Region(name, city, tuple(agents), engines)
