@@ -1,0 +1,207 @@
+"""The region's endpoints: read from their file, read again when it changes, probed, and pooled by model.
+
+What is removed from the file takes no more requests and vanishes when those it has are done. A file that cannot be used
+changes nothing; what is wrong with it is logged once and shown in the agent's status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import structlog
+
+from penstock.policy import Policy
+from regional_agent import endpoint_probes
+from regional_agent.background import cancel, keep_running
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.endpoint import Endpoint, Pool
+from regional_agent.endpoint_file import BadEndpointFile, EndpointSpec, parse_endpoints, read_endpoint_file
+
+LOOK_S = 1.0
+"""Time (s) between two looks at whether the file has changed."""
+
+TIDY_S = 0.2
+"""Time (s) between two refreshes of the pools' mean service times, and of what is retired."""
+
+log = structlog.get_logger()
+
+
+class Endpoints:
+    """Every endpoint of the region, by name and by model."""
+
+    def __init__(self, file: Path, connections: UpstreamPool, rng: Random) -> None:
+        """Read the file.
+
+        Args:
+            file: see `endpoint_file`.
+            connections: what probes go over.
+            rng: spreads probes over time.
+
+        Raises:
+            BadEndpointFile: it cannot be used; an agent does not start without endpoints that it understands.
+        """
+        self.problem: str | None = None
+        """What is wrong with the file as it is now; None while what it says is in force."""
+        self._file = file
+        self._connections = connections
+        self._rng = rng
+        self._by_name: dict[str, Endpoint] = {}
+        self._retired: list[Endpoint] = []
+        self._pools: dict[str, Pool] = {}
+        self._prior_s: dict[str, float] = {}
+        self._probes: dict[Endpoint, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stamp: tuple[int, int, int] | None = _NEVER_READ
+        self._apply(self._read_if_changed() or ())
+
+    def start(self) -> None:
+        """Begin to probe, and to look after the file."""
+        self._tasks = [
+            keep_running("endpoints file", self._keep_looking),
+            keep_running("endpoints tidy", self._keep_tidy),
+        ]
+        for endpoint in self._by_name.values():
+            self._probe(endpoint)
+
+    async def stop(self) -> None:
+        """Stop probing; what is known stays as it is."""
+        await cancel([*self._tasks, *self._probes.values()])
+        self._tasks, self._probes = [], {}
+
+    def pool(self, model: str) -> Pool:
+        """The endpoints that serve a model; an empty pool where none does."""
+        pool = self._pools.get(model)
+        return pool if pool is not None else _EMPTY
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """Every pool, by model."""
+        return self._pools
+
+    def every(self) -> Iterator[Endpoint]:
+        """Every endpoint, those that only finish what they have included."""
+        yield from self._by_name.values()
+        yield from self._retired
+
+    def completed(self, endpoint: Endpoint, service_s: float) -> None:
+        """A request ran to its end; it held its slot for `service_s` seconds."""
+        endpoint.completed(service_s)
+
+    def failed(self, endpoint: Endpoint) -> None:
+        """A request could not connect to it."""
+        endpoint.broke()
+
+    def heard_of_others(self, in_flight: Mapping[str, int]) -> None:
+        """Take in how many requests of other agents are believed to be on each endpoint, by name."""
+        for name, endpoint in self._by_name.items():
+            others = in_flight.get(name, 0)
+            if others != endpoint.others:
+                endpoint.heard_of_others(others)
+        self._recount()
+
+    def use_priors(self, policy: Policy) -> None:
+        """Take each model's expected service time from a newly accepted policy, until completions have been seen."""
+        self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
+        for model, pool in self._pools.items():
+            pool.prior_s = self._prior_s.get(model, pool.prior_s)
+        self._recount()
+
+    async def look(self) -> None:
+        """Take the file's new content if it has changed, or refuse all of it and say why. Reads in a thread."""
+        try:
+            specs = await asyncio.to_thread(self._read_if_changed)
+        except BadEndpointFile as error:
+            self.problem = str(error)
+            log.error("endpoints file refused; the last good one stays in force", problem=self.problem)
+            return
+        if specs is not None:
+            self.problem = None
+            self._apply(specs)
+            log.info("endpoints read", file=str(self._file), endpoints=len(specs))
+
+    def _apply(self, specs: tuple[EndpointSpec, ...]) -> None:
+        before, self._by_name = self._by_name, {}
+        for spec in specs:
+            known = before.get(spec.name)
+            if known is not None and known.address == spec.address:
+                known.resize(spec)
+                self._by_name[spec.name] = before.pop(spec.name)
+            else:
+                self._by_name[spec.name] = Endpoint(spec)
+        for gone in before.values():
+            gone.retire()
+            self._retired.append(gone)
+            self._stop_probing(gone)
+        self._fill_pools()
+        if self._tasks:
+            for endpoint in self._by_name.values():
+                self._probe(endpoint)
+
+    def _fill_pools(self) -> None:
+        members: dict[str, list[Endpoint]] = {}
+        for endpoint in self._by_name.values():
+            for model in endpoint.models:
+                members.setdefault(model, []).append(endpoint)
+        pools = {}
+        for model in members:
+            known = self._pools.get(model)
+            pools[model] = known if known is not None else _new_pool(self._prior_s.get(model))
+        self._pools = pools
+        for endpoint in self._by_name.values():
+            endpoint.pools = tuple(pools[model] for model in endpoint.models)
+        for model, pool in pools.items():
+            pool.fill(members[model])
+
+    def _recount(self) -> None:
+        for pool in self._pools.values():
+            pool.recount()
+
+    def _probe(self, endpoint: Endpoint) -> None:
+        if endpoint not in self._probes:
+            watch = partial(endpoint_probes.watch, endpoint, self._connections, lambda: len(self._probes), self._rng)
+            self._probes[endpoint] = keep_running(f"probe {endpoint.name}", watch)
+
+    def _stop_probing(self, endpoint: Endpoint) -> None:
+        task = self._probes.pop(endpoint, None)
+        if task is not None:
+            task.cancel()
+
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_S)
+            self._retired = [one for one in self._retired if one.own > 0]
+            self._recount()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    def _read_if_changed(self) -> tuple[EndpointSpec, ...] | None:
+        stamp = _stamp(self._file)
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        return parse_endpoints(read_endpoint_file(self._file), self._file)
+
+
+_EMPTY = Pool()
+_NEVER_READ = (-1, -1, -1)
+
+
+def _new_pool(prior_s: float | None) -> Pool:
+    return Pool() if prior_s is None else Pool(prior_s)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    """What changes when the file does: a rename brings another inode, a write another time or size."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
