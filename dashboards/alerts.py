@@ -6,13 +6,9 @@ takes away the means to react to the next failure.
 
 from __future__ import annotations
 
-from dashboards.recording_rules import REFUSALS, REGION_STATE, REQUESTS, STATE_CODES, UTILISATION
+from dashboards.recording_rules import REGION_STATE, REQUESTS, STATE_CODES, UTILISATION
 from dashboards.rules import Alert
-from penstock.reasons import Reason
 from penstock.region_health import RegionState
-
-CAPACITY_REASONS = "|".join((Reason.SATURATED, Reason.NONE_READY, Reason.ENDPOINT_FULL))
-"""Refusals that more capacity would have avoided."""
 
 ALERTS = (
     Alert(
@@ -130,11 +126,11 @@ ALERTS = (
     ),
     Alert(
         name="PenstockShedding",
-        expr=f'sum by (site) ({REFUSALS.record}{{reason=~"{CAPACITY_REASONS}"}})'
+        expr=f'sum by (site) ({REQUESTS.record}{{kind!="forwarded",outcome="refused"}})'
         f' / sum by (site) ({REQUESTS.record}{{kind!="forwarded"}}) > 0.01',
         for_s=60,
         severity="page",
-        summary="{{ $labels.site }} refuses {{ $value | humanizePercentage }} of its requests for want of capacity",
+        summary="{{ $labels.site }} admits requests and refuses {{ $value | humanizePercentage }} of them",
         impact="Clients are told to try again.",
         runbook="""
             1. Panel "Refusals by reason": `none_ready` means endpoints are down, `saturated` that they are full.

@@ -92,7 +92,7 @@ HEALTH = Row(
         number(
             Prose(
                 "Answered in full",
-                "Share of requests that ended well; those that clients cancelled or got wrong are left out.",
+                "Share of admitted requests that ended well; those that clients cancelled or got wrong are left out.",
                 "Below 99.9 %: the row on refusals and errors says whether engines fail or Penstock refuses.",
             ),
             f'sum({REQUESTS.record}{{{FROM_CLIENTS},outcome="ok"}})'

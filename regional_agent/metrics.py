@@ -73,7 +73,7 @@ class RequestOutcome(StrEnum):
     CANCELLED = "cancelled"
     """The client left first."""
     REFUSED = "refused"
-    """Penstock said no, with a reason."""
+    """Admitted, but nobody could take it. What is not admitted (key, model, residency) is in `refusals` alone."""
     TIMEOUT = "timeout"
     """The deadline came first."""
 

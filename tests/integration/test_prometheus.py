@@ -92,7 +92,7 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     (
         "PenstockShedding",
         {
-            f'penstock_agent_refusals_total{{{AGENT},reason="saturated"}}': "0+5x80",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="refused"}}': "0+5x80",
             f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
         },
         "4m",
@@ -113,8 +113,7 @@ WELL = {
     f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
     'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
     'penstock_region_slots{region="eu-de",model="m"}': "100x80",
-    f'penstock_agent_refusals_total{{{AGENT},reason="saturated"}}': "0x80",
-    f'penstock_agent_refusals_total{{{AGENT},reason="unknown_key"}}': "0+50x80",
+    f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_view_up{{{AGENT}}}": "1x80",
 }

@@ -14,14 +14,14 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from control_plane.metrics import ControlPlaneMetrics
+from control_plane.metrics import ControlPlaneMetrics, PublishOutcome, ReportOutcome
 from dashboards.__main__ import GENERATED, generate, main, stale
 from dashboards.alerts import ALERTS
 from dashboards.fleet_overview import ALERTS_FIRING, MODEL_QUERY, REGION_QUERY
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
-from regional_agent.metrics import AgentMetrics
+from regional_agent.metrics import AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
 SCRAPE_LABELS = {
     "agent": frozenset({"job", "instance", "site", "agent"}),
@@ -262,8 +262,20 @@ def test_runbooks_named_in_panels_exist() -> None:
     assert named
 
 
+VOCABULARY: dict[str, frozenset[str]] = {
+    "kind": frozenset(RequestKind),
+    "outcome": frozenset({*RequestOutcome, *PublishOutcome, *ReportOutcome}),
+    "reason": frozenset({*Reason, *RetryReason}),
+    "state": frozenset(RegionState),
+    "alertstate": frozenset({"pending", "firing"}),
+}
+
+
 def test_words_matched_in_expressions_are_words_that_occur() -> None:
-    reasons = {reason.value for reason in Reason}
+    seen = set()
     for where, expression, _ in EXPRESSIONS:
-        for words in re.findall(r'reason=~"([^"$]+)"', expression):
-            assert set(words.split("|")) <= reasons, where
+        for label, words in re.findall(r'(\w+)(?:=~|!~|!=|=)"([^"]*)"', expression):
+            if label in VOCABULARY:
+                seen.add(label)
+                assert set(words.split("|")) <= VOCABULARY[label], f"{where}: {label} is never {words!r}"
+    assert {"kind", "outcome", "state"} <= seen
