@@ -1,0 +1,140 @@
+"""Documents to typed ones: the right kind, every field known and well-formed, names unique, and the right number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from control_plane.policy.documents import Document, Path
+from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError
+from control_plane.policy.kinds import KINDS
+from control_plane.policy.kinds.shape import REMEDY, REMEDY_BY_PATTERN, PolicyDocument
+
+Shape = TypeVar("Shape", bound=PolicyDocument)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A well-formed document and where it stands."""
+
+    document: Document
+    shaped: PolicyDocument
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """A bundle's documents by kind. `names` has also those whose documents are not well-formed."""
+
+    entries: dict[str, list[Entry]]
+    names: dict[str, dict[str, Document]]
+
+    def of(self, shape: type[Shape]) -> list[tuple[Document, Shape]]:
+        """Every well-formed document of one kind."""
+        return [
+            (entry.document, entry.shaped)
+            for entries in self.entries.values()
+            for entry in entries
+            if isinstance(entry.shaped, shape)
+        ]
+
+    def one(self, shape: type[Shape]) -> Shape:
+        """The only document of its kind; the bundle was checked to have exactly one."""
+        ((_, only),) = self.of(shape)
+        return only
+
+
+def check(documents: Sequence[Document]) -> tuple[Catalogue, list[PolicyError]]:
+    """Sort documents by kind and give them their shapes; whatever is wrong is in the list."""
+    errors: list[PolicyError] = []
+    entries: dict[str, list[Entry]] = defaultdict(list)
+    names: dict[str, dict[str, Document]] = defaultdict(dict)
+    counts: dict[str, int] = defaultdict(int)
+    for document in documents:
+        kind = document.content.get("kind")
+        if not isinstance(kind, str) or kind not in KINDS:
+            errors.append(_unknown_kind(document, kind))
+            continue
+        counts[kind] += 1
+        if counts[kind] == KINDS[kind].most + 1:
+            remedy = f"keep at most {KINDS[kind].most}"
+            errors.append(document.error(("kind",), f"too many documents of kind {kind}", remedy))
+        errors += _note_name(document, names[kind])
+        try:
+            entries[kind].append(Entry(document, KINDS[kind].shape.model_validate(document.content)))
+        except ValidationError as error:
+            errors += [_worded(document, KINDS[kind].shape, detail) for detail in error.errors(include_url=False)]
+    errors += [
+        PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
+        for name, kind_of in KINDS.items()
+        if counts[name] < kind_of.least
+    ]
+    return Catalogue(entries, names), errors
+
+
+def suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
+    """A remedy for a word that is not known: the likeliest that is, else all of a few, else `otherwise`."""
+    known = sorted(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"use one of {', '.join(known)}" if 0 < len(known) <= 12 else otherwise
+
+
+def _unknown_kind(document: Document, kind: Any) -> PolicyError:
+    if kind is None:
+        return document.error((), "says no kind", f"write `kind`, one of {', '.join(KINDS)}")
+    remedy = suggestion(str(kind), KINDS, f"use one of {', '.join(KINDS)}")
+    return document.error(("kind",), "is no kind of policy document", remedy)
+
+
+def _note_name(document: Document, taken: dict[str, Document]) -> list[PolicyError]:
+    name = document.content.get("name")
+    if not isinstance(name, str):
+        return []
+    before = taken.setdefault(name, document)
+    if before is document:
+        return []
+    place = f"{before.file}:{before.line_of(('name',))}"
+    return [document.error(("name",), f"{document.content['kind']} {name} exists already", f"keep one; see {place}")]
+
+
+def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) -> PolicyError:
+    path: Path = tuple(step for step in detail["loc"] if step != "[key]")
+    context = detail.get("ctx", {})
+    problem = detail["msg"][:1].lower() + detail["msg"][1:]
+    match detail["type"]:
+        case "missing":
+            problem, remedy = "is missing", "write it; nothing has a default"
+        case "extra_forbidden":
+            problem, remedy = "is no field here", _field_suggestion(shape, path)
+        case "string_pattern_mismatch":
+            problem, remedy = "is not well-formed", REMEDY_BY_PATTERN[context["pattern"]]
+        case "string_type":
+            remedy = "put the text in quotes"
+        case "literal_error":
+            problem, remedy = "is not known", f"write {context['expected']}"
+        case "float_type" | "int_type":
+            remedy = "write a number, without quotes"
+        case "too_short":
+            problem, remedy = "is empty", "list something, or remove the field"
+        case kind if kind == REMEDY:
+            remedy = context["remedy"]
+        case _:
+            remedy = "correct it; policies/schema.json describes every field"
+    return document.error(path, problem, remedy)
+
+
+def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
+    """The field of the shape at `path` that comes closest to the one that is none."""
+    for step in path[:-1]:
+        field = shape.model_fields.get(str(step))
+        inner = field.annotation if field is not None else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        shape = inner
+    known = [field.alias or name for name, field in shape.model_fields.items()]
+    return suggestion(str(path[-1]), known, "remove it; policies/schema.json describes every field")

@@ -1,0 +1,155 @@
+"""Text of a bundle to a compiled policy: accepted whole, or refused whole with everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from control_plane.client.codec import CodecError, encode
+from control_plane.policy.check import Catalogue, check
+from control_plane.policy.documents import Document, Path, read_documents
+from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.kinds.places import RegionDocument
+from control_plane.policy.kinds.residency import Places, ResidencyRuleDocument
+from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
+from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
+from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.references import References
+from penstock.policy import Failover, Model, Policy, Region, ResidencyRule, Spillover, Tenant
+
+MOST_FILES = 200
+LARGEST_FILE_BYTES = 1 << 20
+LARGEST_BUNDLE_BYTES = 8 << 20
+"""The compiled policy has to fit into one value of the store, which is smaller than this."""
+
+
+def compile_bundle(files: Mapping[str, str]) -> Policy:
+    """Compile a bundle.
+
+    Args:
+        files: text by file name.
+
+    Raises:
+        PolicyRefused: with every error that can be found at once.
+    """
+    errors = _out_of_bounds(files)
+    if errors:
+        raise PolicyRefused(errors)
+    documents: list[Document] = []
+    for file, text in sorted(files.items()):
+        found, unread = read_documents(file, text)
+        documents += found
+        errors += unread
+    catalogue, misshapen = check(documents)
+    references = References(catalogue)
+    rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
+    _check_references(catalogue, references)
+    errors += misshapen + references.errors
+    if errors:
+        raise PolicyRefused(errors)
+    policy = _policy(catalogue, references, rules)
+    try:
+        encode(policy)
+    except CodecError as error:
+        raise PolicyRefused([PolicyError(WHOLE_BUNDLE, 0, "", str(error), "make the bundle smaller")]) from None
+    return policy
+
+
+def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
+    errors = [
+        PolicyError(file, 0, "", f"larger than {LARGEST_FILE_BYTES} bytes", "split it into several files")
+        for file, text in files.items()
+        if len(text.encode()) > LARGEST_FILE_BYTES
+    ]
+    if len(files) > MOST_FILES:
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(files)} files", f"use at most {MOST_FILES}"))
+    if sum(len(text) for text in files.values()) > LARGEST_BUNDLE_BYTES:
+        problem = f"larger than {LARGEST_BUNDLE_BYTES} bytes in all"
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller"))
+    return errors
+
+
+def _check_references(catalogue: Catalogue, references: References) -> None:
+    for document, region in catalogue.of(RegionDocument):
+        references.country(document, ("country",), region.country)
+    owners: dict[str, str] = {}
+    for document, tenant in catalogue.of(TenantDocument):
+        references.check(document, ("data_class",), "DataClass", tenant.data_class)
+        for index, digest in enumerate(tenant.key_digests):
+            owner = owners.setdefault(digest, tenant.name)
+            if owner != tenant.name:
+                problem = f"tenant {owner} has this key already"
+                references.errors.append(
+                    document.error(("key_digests", index), problem, "give each tenant keys of its own")
+                )
+    for document, access in catalogue.of(AnonymousAccessDocument):
+        if access.tenant is not None:
+            references.check(document, ("tenant",), "Tenant", access.tenant)
+    for document, routing in catalogue.of(GeoRoutingDocument):
+        for origin, servers in routing.rtt_ms.items():
+            references.check(document, ("rtt_ms", origin), "Region", origin)
+            for server in servers:
+                references.check(document, ("rtt_ms", origin, server), "Region", server)
+
+
+def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
+    match = rule.match
+    allow = _regions(document, ("allow",), rule.allow, references)
+    if "allow" in rule.model_fields_set and not allow and references.complete:
+        remedy = "name a place where a region of this bundle lies"
+        references.errors.append(document.error(("allow",), "allows no region at all", remedy))
+    return ResidencyRule(
+        name=rule.name,
+        tenants=references.known(document, ("match", "tenants"), "Tenant", match.tenants),
+        data_classes=references.known(document, ("match", "data_classes"), "DataClass", match.data_classes),
+        client_countries=references.countries(references.places(document, ("match", "countries"), match.countries)),
+        allow=allow if "allow" in rule.model_fields_set else None,
+        deny=_regions(document, ("deny",), rule.deny, references),
+        source=f"{document.file}:{document.line_of(('name',))}",
+    )
+
+
+def _regions(document: Document, path: Path, places: Places, references: References) -> frozenset[str]:
+    named = references.known(document, (*path, "regions"), "Region", places.regions)
+    inside = references.places(document, (*path, "jurisdictions"), places.jurisdictions)
+    return named | references.regions_in(inside)
+
+
+def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule]) -> Policy:
+    spillover = catalogue.one(SpilloverDocument)
+    failover = catalogue.one(FailoverDocument)
+    return Policy(
+        regions={
+            one.name: Region(
+                name=one.name,
+                country=one.country,
+                latitude_deg=one.latitude_deg,
+                longitude_deg=one.longitude_deg,
+                jurisdictions=references.jurisdictions(one.name),
+                cost_per_gpu_hour=one.cost_per_gpu_hour,
+                city=one.city,
+            )
+            for _, one in catalogue.of(RegionDocument)
+        },
+        models={one.name: Model(one.name, one.expected_service_s) for _, one in catalogue.of(ModelDocument)},
+        tenants={
+            one.name: Tenant(one.name, one.data_class, tuple(sorted(one.key_digests)), one.priority)
+            for _, one in catalogue.of(TenantDocument)
+        },
+        residency=tuple(sorted(rules, key=lambda rule: rule.name)),
+        rtt_ms=catalogue.one(GeoRoutingDocument).rtt_ms,
+        spillover=Spillover(
+            target_utilisation=spillover.target_utilisation,
+            margin_s=spillover.margin_s,
+            credit_ttl_s=spillover.credit_ttl_s,
+            step_per_s=spillover.step_per_s,
+        ),
+        failover=Failover(
+            probe_interval_s=failover.probe_interval_s,
+            probe_timeout_s=failover.probe_timeout_s,
+            misses_to_fail=failover.misses_to_fail,
+            hits_to_rise=failover.hits_to_rise,
+            hold_down_s=failover.hold_down_s,
+            failback_ramp_s=failover.failback_ramp_s,
+        ),
+        anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
+    )

@@ -1,0 +1,186 @@
+"""YAML text to plain documents that remember their lines, with everything refused that surprises people or machines.
+
+Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), so that the country code NO
+is a word and not false. Anchors, aliases and tags are refused: a bundle is data that reads the same everywhere, and an
+alias can unfold into gigabytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+import msgspec
+from yaml.composer import Composer, ComposerError
+from yaml.error import Mark, MarkedYAMLError, YAMLError
+from yaml.events import AliasEvent
+from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.parser import Parser
+from yaml.reader import Reader, ReaderError
+from yaml.resolver import BaseResolver
+from yaml.scanner import Scanner
+
+from control_plane.policy.errors import PolicyError, spelled
+
+MOST_DEPTH = 8
+"""Levels of nesting; no kind needs half of them."""
+
+_TAG = "tag:yaml.org,2002:"
+_CORE_SCHEMA = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]{1,18}", list("-+0123456789")),
+    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+}
+
+Path = tuple[str | int, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One YAML document, and where it and each of its fields stand."""
+
+    file: str
+    line: int
+    content: dict[str, Any]
+    lines: dict[Path, int]
+
+    def line_of(self, path: Path) -> int:
+        """The line of a field, or of the nearest thing around it that was written."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, self.line)
+
+    def error(self, path: Path, problem: str, remedy: str) -> PolicyError:
+        """An error at a field of this document."""
+        return PolicyError(self.file, self.line_of(path), spelled(path), problem, remedy)
+
+
+def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyError]]:
+    """Every document of one file that is a mapping without surprises, and what is wrong with the others."""
+    documents: list[Document] = []
+    errors: list[PolicyError] = []
+    surprises: list[PolicyError] = []
+    try:
+        loader = _Loader(file, text, surprises)
+        while loader.check_node():
+            seen = len(surprises)
+            node: Any = loader.get_node()
+            builder = _Builder(file)
+            content = builder.build(node, ())
+            line = node.start_mark.line + 1
+            if not isinstance(content, dict):
+                remedy = "begin it with `apiVersion` and `kind`"
+                builder.errors.append(PolicyError(file, line, "", "this document is no mapping", remedy))
+            elif not builder.errors and len(surprises) == seen:
+                documents.append(Document(file, line, content, builder.lines))
+            errors += builder.errors
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        errors.append(PolicyError(file, line, "", "a character that YAML does not allow", "remove it"))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = error.problem or error.context or "not YAML"
+        remedy = "correct the YAML; what follows in this file was not read"
+        errors.append(PolicyError(file, mark.line + 1 if mark else 0, "", problem, remedy))
+    except YAMLError as error:
+        errors.append(PolicyError(file, 0, "", f"not YAML: {error}", "correct it"))
+    return documents, errors + surprises
+
+
+class _CoreResolver(BaseResolver):
+    pass
+
+
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    _CoreResolver.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), _first)
+
+
+class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
+    """Composes nodes, noting anchors, aliases and tags instead of obeying them."""
+
+    def __init__(self, file: str, text: str, surprises: list[PolicyError]) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        _CoreResolver.__init__(self)
+        self._file = file
+        self._surprises = surprises
+        self._depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        marks = (event.start_mark, event.end_mark)
+        if isinstance(event, AliasEvent):
+            self.get_event()  # type: ignore[no-untyped-call]
+            self._refuse(event, f"the alias *{event.anchor}", "write the value out where it is used")
+            return ScalarNode(_TAG + "null", "", *marks)
+        if event.anchor is not None:
+            self._refuse(event, f"the anchor &{event.anchor}", "remove it, and write values out where they are used")
+            event.anchor = None
+        if getattr(event, "tag", None) is not None:
+            self._refuse(event, f"the tag {event.tag}", "remove it")
+            event.tag = None
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            _too_deep(event.start_mark)
+        node: Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _refuse(self, event: Any, what: str, remedy: str) -> None:
+        line = event.start_mark.line + 1
+        self._surprises.append(PolicyError(self._file, line, "", f"{what} is not allowed", remedy))
+
+
+def _too_deep(mark: Mark) -> NoReturn:
+    raise ComposerError(None, None, f"nested deeper than {MOST_DEPTH} levels", mark)
+
+
+class _Builder:
+    """One document's nodes to plain values, with the line of each path."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[Path, int] = {}
+        self.errors: list[PolicyError] = []
+
+    def build(self, node: Node, path: Path) -> Any:
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, ScalarNode):
+            return _scalar(node)
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = _scalar(key_node) if isinstance(key_node, ScalarNode) else None
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str):
+                self.errors.append(
+                    PolicyError(self.file, line, spelled(path), "a field's name is not a word", "put it in quotes")
+                )
+                continue
+            here = (*path, key)
+            if key in built:
+                remedy = f"keep one; the other is at line {self.lines[here]}"
+                self.errors.append(PolicyError(self.file, line, spelled(here), "written twice", remedy))
+                continue
+            self.lines[here] = line
+            built[key] = self.build(value_node, here)
+        return built
+
+
+def _scalar(node: ScalarNode) -> Any:
+    match node.tag.removeprefix(_TAG):
+        case "null":
+            return None
+        case "bool":
+            return node.value.lower() == "true"
+        case "int":
+            return int(node.value)
+        case "float":
+            return float(node.value)
+    return node.value

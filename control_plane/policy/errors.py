@@ -1,0 +1,43 @@
+"""What is wrong with a policy bundle: each error with file, line, field and remedy, and the bundle refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+WHOLE_BUNDLE = "(bundle)"
+"""Stands for the file where an error belongs to none, such as a missing document."""
+
+
+class PolicyError(msgspec.Struct, frozen=True, order=True):
+    """One thing that is wrong, and what to do about it."""
+
+    file: str
+    line: int
+    """From 1; 0 where the error belongs to no line."""
+    field: str
+    """Path of the field, such as `match.countries[1]`; empty where the error is not of one field."""
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        field = f"{self.field}: " if self.field else ""
+        return f"{place}: {field}{self.problem}; {self.remedy}"
+
+
+class PolicyRefused(Exception):
+    """The bundle is not taken, none of it; `errors` has everything that is wrong, in order of file and line."""
+
+    def __init__(self, errors: Iterable[PolicyError]) -> None:
+        self.errors = tuple(sorted(set(errors)))
+        super().__init__("\n".join(str(error) for error in self.errors))
+
+
+def spelled(path: Iterable[str | int]) -> str:
+    """A field's path as people write it: `match.countries[1]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text

@@ -1,0 +1,37 @@
+"""The kinds of document that a bundle is made of. A new kind is a model in a file of its subject, and a row here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from control_plane.policy.kinds.places import BlocDocument, RegionDocument
+from control_plane.policy.kinds.residency import ResidencyRuleDocument
+from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
+from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
+from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.kinds.shape import PolicyDocument
+
+
+class Kind(NamedTuple):
+    """One kind: the shape of its documents, and how many a bundle has."""
+
+    shape: type[PolicyDocument]
+    least: int
+    most: int
+
+
+MANY = 10_000
+"""Bound on the documents of one kind."""
+
+KINDS = {
+    "Region": Kind(RegionDocument, 1, 1_000),
+    "Bloc": Kind(BlocDocument, 0, 1_000),
+    "Model": Kind(ModelDocument, 1, 1_000),
+    "DataClass": Kind(DataClassDocument, 1, 1_000),
+    "Tenant": Kind(TenantDocument, 1, MANY),
+    "AnonymousAccess": Kind(AnonymousAccessDocument, 1, 1),
+    "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
+    "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
+    "Spillover": Kind(SpilloverDocument, 1, 1),
+    "Failover": Kind(FailoverDocument, 1, 1),
+}

@@ -1,0 +1,37 @@
+"""Where things are: the regions that serve, and the blocs of countries that rules speak of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from control_plane.policy.kinds.shape import BlocName, Label, PolicyDocument, SomeOf
+
+
+class RegionDocument(PolicyDocument):
+    """One site that serves. It lies in the jurisdiction of its country and of every bloc that the country is in."""
+
+    kind: Literal["Region"]
+    name: Label
+    """Unique name, such as `eu-de`."""
+    city: str = Field(max_length=100)
+    """For people."""
+    country: str
+    """ISO 3166-1 alpha-2 code of the country where the hardware stands."""
+    latitude_deg: float = Field(ge=-90, le=90)
+    """Degrees north."""
+    longitude_deg: float = Field(ge=-180, le=180)
+    """Degrees east."""
+    cost_per_gpu_hour: float = Field(ge=0)
+    """Relative price of a GPU hour here, in one currency for the whole bundle."""
+
+
+class BlocDocument(PolicyDocument):
+    """A named group of countries, such as the EU."""
+
+    kind: Literal["Bloc"]
+    name: BlocName
+    """Unique name that is no country's code, such as `EU`."""
+    members: SomeOf[str]
+    """ISO 3166-1 alpha-2 codes of countries, and names of other blocs whose countries all belong."""

@@ -1,0 +1,51 @@
+"""How traffic moves between regions that may serve it: nearest first, overflow, failure and return."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from control_plane.policy.kinds.shape import Label, PolicyDocument
+
+RttMs = Annotated[float, Field(ge=0, le=10_000)]
+
+
+class GeoRoutingDocument(PolicyDocument):
+    """How far apart regions are. Exactly one a bundle."""
+
+    kind: Literal["GeoRouting"]
+    rtt_ms: dict[Label, dict[Label, RttMs]]
+    """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
+
+
+class SpilloverDocument(PolicyDocument):
+    """When a healthy region's overflow may leave it. Exactly one a bundle."""
+
+    kind: Literal["Spillover"]
+    target_utilisation: float = Field(gt=0, le=1)
+    """Share of a pool's slots that the plan fills before it sends more demand elsewhere."""
+    margin_s: float = Field(ge=0, le=60)
+    """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
+    credit_ttl_s: float = Field(gt=0, le=60)
+    """How long (s) a granted spill credit may be spent."""
+    step_per_s: float = Field(gt=0, le=1)
+    """How much (0-1) of an origin's demand the plan may move per second, failures excepted."""
+
+
+class FailoverDocument(PolicyDocument):
+    """When a region counts as lost, and how it comes back. Exactly one a bundle."""
+
+    kind: Literal["Failover"]
+    probe_interval_s: float = Field(ge=0.05, le=60)
+    """Time (s) between two probes of a peer region."""
+    probe_timeout_s: float = Field(ge=0.05, le=60)
+    """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
+    misses_to_fail: int = Field(ge=1, le=100)
+    """Consecutive misses that turn suspect into failed."""
+    hits_to_rise: int = Field(ge=1, le=100)
+    """Consecutive good probes that a failed region needs."""
+    hold_down_s: float = Field(ge=0, le=3600)
+    """Least time (s) that a failed region stays failed, so that a flapping one does not drag traffic about."""
+    failback_ramp_s: float = Field(ge=0, le=3600)
+    """Time (s) over which a recovered region's share grows from nothing to whole."""

@@ -1,0 +1,19 @@
+"""What is served; which regions run it is a fact that agents report, not policy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from control_plane.policy.kinds.shape import ModelName, PolicyDocument
+
+
+class ModelDocument(PolicyDocument):
+    """A model that clients may ask for."""
+
+    kind: Literal["Model"]
+    name: ModelName
+    """The name that clients use."""
+    expected_service_s: float = Field(gt=0, le=3600)
+    """How long (s) one request holds its slot, until completions have been seen."""

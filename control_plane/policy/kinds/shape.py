@@ -1,0 +1,61 @@
+"""What every kind of document shares: the strict base model, and the types of names and lists."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+API_VERSION = "penstock/v1"
+"""Version of the format of policy files; a change that an old control plane could misread makes it v2."""
+
+REMEDY = "remedy"
+"""Type of the errors that carry a remedy of their own in their context."""
+
+LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+"""A DNS label (RFC 1123): names of regions and tenants stand in keys, headers and metrics."""
+MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+BLOC = r"^[A-Z][A-Z0-9-]{1,31}$"
+DIGEST = r"^[0-9a-f]{64}$"
+
+REMEDY_BY_PATTERN = {
+    LABEL: "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
+    MODEL: "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
+    BLOC: "use 2 to 32 capital letters, digits and hyphens, beginning with a letter",
+    DIGEST: "write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum",
+}
+
+Item = TypeVar("Item")
+
+
+def _each_once(items: list[Item]) -> list[Item]:
+    for index, item in enumerate(items):
+        if item in items[:index]:
+            raise PydanticCustomError(
+                REMEDY, "'{item}' is listed twice", {"item": str(item), "remedy": "keep one of them"}
+            )
+    return items
+
+
+Label = Annotated[str, Field(pattern=LABEL)]
+ModelName = Annotated[str, Field(pattern=MODEL)]
+BlocName = Annotated[str, Field(pattern=BLOC)]
+KeyDigest = Annotated[str, Field(pattern=DIGEST)]
+EachOnce = Annotated[list[Item], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})]
+SomeOf = Annotated[list[Item], AfterValidator(_each_once), Field(min_length=1, json_schema_extra={"uniqueItems": True})]
+
+
+class Shape(BaseModel):
+    """A mapping whose every field is known, written, and of the type it says."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class PolicyDocument(Shape):
+    """What every document begins with, besides its kind."""
+
+    api_version: Literal["penstock/v1"] = Field(alias="apiVersion")
+    """Version of the file format."""

@@ -1,0 +1,257 @@
+"""A bundle is compiled whole, or refused whole with every error at its line and what to do about it."""
+
+# A row of a table of messages is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from control_plane.policy import compiler
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.errors import PolicyRefused
+from penstock.policy import Policy
+
+DIGEST = "ab" * 32
+
+BUNDLE = {
+    "places.yaml": """\
+apiVersion: penstock/v1
+kind: Region
+name: eu-de
+city: Frankfurt
+country: DE
+latitude_deg: 50.11
+longitude_deg: 8.68
+cost_per_gpu_hour: 1.0
+---
+apiVersion: penstock/v1
+kind: Region
+name: us-east
+city: Washington
+country: US
+latitude_deg: 38.9
+longitude_deg: -77.04
+cost_per_gpu_hour: 1.0
+---
+apiVersion: penstock/v1
+kind: Bloc
+name: EU
+members: [DE, ES]
+---
+apiVersion: penstock/v1
+kind: Bloc
+name: EEA
+members: [EU, NO]
+""",
+    "senders.yaml": f"""\
+apiVersion: penstock/v1
+kind: DataClass
+name: personal
+description: Personal data.
+---
+apiVersion: penstock/v1
+kind: Tenant
+name: one
+data_class: personal
+priority: 0
+key_digests: ["{DIGEST}"]
+---
+apiVersion: penstock/v1
+kind: AnonymousAccess
+tenant: null
+""",
+    "serving.yaml": """\
+apiVersion: penstock/v1
+kind: Model
+name: llama-3.1-8b
+expected_service_s: 5
+---
+apiVersion: penstock/v1
+kind: GeoRouting
+rtt_ms:
+  eu-de: {us-east: 98}
+---
+apiVersion: penstock/v1
+kind: Spillover
+target_utilisation: 0.8
+margin_s: 0.25
+credit_ttl_s: 0.75
+step_per_s: 0.25
+---
+apiVersion: penstock/v1
+kind: Failover
+probe_interval_s: 0.25
+probe_timeout_s: 0.5
+misses_to_fail: 2
+hits_to_rise: 3
+hold_down_s: 1.0
+failback_ramp_s: 8.0
+""",
+    "residency.yaml": """\
+apiVersion: penstock/v1
+kind: ResidencyRule
+name: stay
+description: Stays.
+match:
+  data_classes: [personal]
+  countries: [EEA]
+allow:
+  jurisdictions: [EU]
+""",
+}
+
+
+def changed(file: str, old: str, new: str) -> dict[str, str]:
+    assert BUNDLE[file].count(old) == 1, f"{old!r} is not once in {file}"
+    return BUNDLE | {file: BUNDLE[file].replace(old, new)}
+
+
+def refused(files: dict[str, str]) -> list[str]:
+    with pytest.raises(PolicyRefused) as caught:
+        compile_bundle(files)
+    return [str(error) for error in caught.value.errors]
+
+
+class TestAccepted:
+    def test_blocs_unfold_to_countries_and_regions(self) -> None:
+        policy = compile_bundle(BUNDLE)
+        (rule,) = policy.residency
+        assert rule.client_countries == {"DE", "ES", "NO"}
+        assert rule.allow == {"eu-de"}
+        assert policy.regions["eu-de"].jurisdictions == {"DE", "EU", "EEA"}
+        assert policy.regions["us-east"].jurisdictions == {"US"}
+
+    def test_a_rule_knows_where_it_was_written(self) -> None:
+        assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
+
+    def test_every_value_arrives(self) -> None:
+        policy = compile_bundle(BUNDLE)
+        assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
+        assert policy.tenants["one"].key_digests == (DIGEST,)
+        assert policy.models["llama-3.1-8b"].expected_service_s == 5
+        assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
+        assert policy.anonymous_tenant is None
+
+    def test_how_documents_are_spread_over_files_does_not_matter(self) -> None:
+        def without_sources(policy: Policy) -> object:
+            return [(rule.name, rule.allow) for rule in policy.residency], policy.regions, policy.tenants
+
+        one_file = {"all.yaml": "---\n".join(BUNDLE.values())}
+        assert without_sources(compile_bundle(one_file)) == without_sources(compile_bundle(BUNDLE))
+
+    def test_deny_and_named_regions(self) -> None:
+        files = changed(
+            "residency.yaml", "  jurisdictions: [EU]", "  regions: [eu-de, us-east]\ndeny:\n  jurisdictions: [US, CN]"
+        )
+        (rule,) = compile_bundle(files).residency
+        assert (rule.allow, rule.deny) == ({"eu-de", "us-east"}, {"us-east"})
+
+    def test_a_rule_that_only_denies_allows_what_others_do(self) -> None:
+        files = changed("residency.yaml", "allow:\n  jurisdictions: [EU]", "deny:\n  jurisdictions: [CN]")
+        assert compile_bundle(files).residency[0].allow is None
+
+
+SHAPE = [
+    ("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500", "places.yaml:6: latitude_deg: input should be less than or equal to 90; correct it; policies/schema.json describes every field"),
+    ("places.yaml", "latitude_deg: 50.11", 'latitude_deg: "50.11"', "places.yaml:6: latitude_deg: input should be a valid number; write a number, without quotes"),
+    ("places.yaml", "city: Frankfurt\n", "", "places.yaml:1: city: is missing; write it; nothing has a default"),
+    ("places.yaml", "city: Frankfurt", "ctiy: Frankfurt\ncity: x", "places.yaml:4: ctiy: is no field here; did you mean city?"),
+    ("places.yaml", "name: eu-de", "name: EU_DE", "places.yaml:3: name: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("senders.yaml", f'"{DIGEST}"', "my-secret-key", "senders.yaml:11: key_digests[0]: is not well-formed; write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum"),
+    ("senders.yaml", f'["{DIGEST}"]', f'["{DIGEST}", "{DIGEST}"]', f"senders.yaml:11: key_digests: '{DIGEST}' is listed twice; keep one of them"),
+    ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is no field here; did you mean countries?"),
+    ("residency.yaml", "countries: [EEA]", "countries: []", "residency.yaml:7: match.countries: is empty; list something, or remove the field"),
+    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: input should be a valid list; correct it; policies/schema.json describes every field"),
+    ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
+    ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
+    ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, GeoRouting, Spillover, Failover"),
+    ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:23: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:14: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:9: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+]  # fmt: skip
+
+REFERENCES = [
+    ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
+    ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
+    ("residency.yaml", "countries: [EEA]", "countries: [EEA, UK]", "residency.yaml:7: match.countries[1]: UK is no country or bloc; the United Kingdom is GB in ISO 3166-1"),
+    ("residency.yaml", "countries: [EEA]", "countries: [de]", "residency.yaml:7: match.countries[0]: de is no country or bloc; write DE, in capitals"),
+    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is no country or bloc; use one of EEA, EU"),
+    ("residency.yaml", "jurisdictions: [EU]", "regions: [eu-dd]", "residency.yaml:9: allow.regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region at all; name a place where a region of this bundle lies"),
+    ("places.yaml", "country: US", "country: USA", "places.yaml:14: country: USA is no country; use one of EEA, EU"),
+    ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:22: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
+    ("places.yaml", "name: EEA", "name: FR", "places.yaml:26: name: FR is a country's code; choose another name"),
+    ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
+    ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:15: tenant: there is no Tenant nobody; use one of one"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:9: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:12: name: Region eu-de exists already; keep one; see places.yaml:3"),
+    ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:18: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:18: kind: too many documents of kind AnonymousAccess; keep at most 1"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+]  # fmt: skip
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("file", "old", "new", "error"), SHAPE, ids=lambda value: value[:40])
+    def test_a_document_of_the_wrong_shape(self, file: str, old: str, new: str, error: str) -> None:
+        assert error in refused(changed(file, old, new))
+
+    @pytest.mark.parametrize(("file", "old", "new", "error"), REFERENCES, ids=lambda value: value[:40])
+    def test_a_name_that_does_not_fit(self, file: str, old: str, new: str, error: str) -> None:
+        assert error in refused(changed(file, old, new))
+
+    def test_every_error_of_every_file_is_listed_at_once_in_order(self) -> None:
+        places = changed("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500")
+        rules = changed("residency.yaml", "[personal]", "[personnel]")
+        files = places | {"residency.yaml": rules["residency.yaml"], "zz.yaml": "a: ["}
+        assert [error.split(": ")[0] for error in refused(files)] == ["places.yaml:6", "residency.yaml:6", "zz.yaml:1"]
+
+    @pytest.mark.parametrize("places", ["regions: [eu-de]", "jurisdictions: [EU]"])
+    def test_a_broken_document_is_one_error_and_no_more(self, places: str) -> None:
+        files = changed("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500")
+        files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", places)
+        assert [error.split(":")[0] for error in refused(files)] == ["places.yaml"]
+
+    def test_a_value_that_may_be_a_secret_is_not_repeated(self) -> None:
+        files = changed("senders.yaml", f'"{DIGEST}"', "my-secret-key")
+        assert not any("my-secret-key" in error for error in refused(files))
+
+    def test_blocs_within_blocs_without_end_take_no_time(self) -> None:
+        blocs = [f"apiVersion: penstock/v1\nkind: Bloc\nname: B{i}\nmembers: [B{i + 1}, C{i + 1}]\n---\n"
+                 f"apiVersion: penstock/v1\nkind: Bloc\nname: C{i}\nmembers: [B{i + 1}, C{i + 1}]\n" for i in range(60)]  # fmt: skip
+        last = "apiVersion: penstock/v1\nkind: Bloc\nname: B60\nmembers: [FR]\n---\napiVersion: penstock/v1\nkind: Bloc\nname: C60\nmembers: [IT]\n"
+        files = changed("residency.yaml", "countries: [EEA]", "countries: [B0]") | {
+            "blocs.yaml": "---\n".join([*blocs, last])
+        }
+        assert compile_bundle(files).residency[0].client_countries == {"FR", "IT"}
+
+    @pytest.mark.parametrize(
+        ("bound", "value", "files", "problem"),
+        [
+            ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
+            ("LARGEST_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
+            ("MOST_FILES", 3, lambda: BUNDLE, "has 4 files"),
+        ],
+    )
+    def test_bounds(
+        self, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, files: Callable[[], dict[str, str]], problem: str
+    ) -> None:
+        monkeypatch.setattr(compiler, bound, value)
+        assert any(problem in error for error in refused(files()))
+
+    def test_a_policy_that_the_store_cannot_hold(self) -> None:
+        tenant = (
+            "apiVersion: penstock/v1\nkind: Tenant\nname: t{0}\ndata_class: personal\npriority: 0\nkey_digests: [{1}]\n"
+        )
+        many = [tenant.format(i, ", ".join(f'"{i:08d}{j:056d}"' for j in range(40))) for i in range(450)]
+        files = BUNDLE | {f"tenants{i}.yaml": "---\n".join(many[i * 150 : i * 150 + 150]) for i in range(3)}
+        assert refused(files) == [
+            error
+            for error in refused(files)
+            if error.startswith("(bundle): Policy of ") and "than the store takes" in error
+        ]
