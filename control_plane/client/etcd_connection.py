@@ -118,6 +118,7 @@ class Connections:
             if self._current is connection:
                 self._current = None
                 self._turn += 1
+        self._close_if_unused(connection)
 
     def close(self) -> None:
         """Close every connection at once; calls under way fail."""

@@ -1,0 +1,119 @@
+"""etcd that wants certificates: trusted both ways, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.etcd_connection import Tls
+from control_plane.client.store import StoreUnavailable
+from lab.servers.etcd import EtcdServer
+from lab.servers.ports import free_ports
+from lab.servers.process import ServerProcess
+from tests.stores import Following, put_when_possible
+
+
+def has_openssl_3() -> bool:
+    program = shutil.which("openssl")
+    return (
+        program is not None
+        and b"OpenSSL 3" in subprocess.run([program, "version"], capture_output=True).stdout
+    )
+
+
+pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+
+
+def make_authority(directory: Path, name: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    certificate = directory / f"{name}.pem"
+    openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", directory / f"{name}.key", "-out", certificate)
+    return certificate
+
+
+def make_certificate(directory: Path, authority: str, name: str) -> Path:
+    """A certificate for loopback that `authority` signed, good for servers and clients."""
+    certificate = directory / f"{name}.pem"
+    openssl(
+        *("req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
+        *(
+            "-addext",
+            "extendedKeyUsage=serverAuth,clientAuth",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ),
+        *("-CA", directory / f"{authority}.pem", "-CAkey", directory / f"{authority}.key"),
+        *("-keyout", directory / f"{name}.key", "-out", certificate),
+    )
+    return certificate
+
+
+def openssl(*arguments: str | Path) -> None:
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    subprocess.run(["openssl", *map(str, arguments), *key], check=True, capture_output=True)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    directory = tmp_path / "certificates"
+    make_authority(directory, "authority")
+    make_authority(directory, "stranger")
+    make_certificate(directory, "authority", "server")
+    make_certificate(directory, "authority", "client")
+    return directory
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, certificates: Path) -> Iterator[str]:
+    """Of an etcd that asks its clients for certificates."""
+    client_port, peer_port = free_ports(2)
+    plain = EtcdServer(tmp_path / "etcd", client_port=client_port, peer_port=peer_port)
+    argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
+    flags = [
+        "--client-cert-auth",
+        f"--trusted-ca-file={certificates / 'authority.pem'}",
+        f"--cert-file={certificates / 'server.pem'}",
+        f"--key-file={certificates / 'server.key'}",
+    ]
+    server = ServerProcess("etcd", [*argv, *flags], log_path=tmp_path / "etcd.log")
+    server.start()
+    yield plain.endpoint
+    server.stop()
+
+
+async def test_client_certificate_is_accepted(endpoint: str, certificates: Path) -> None:
+    tls = Tls(
+        ca_path=certificates / "authority.pem",
+        cert_path=certificates / "client.pem",
+        key_path=certificates / "client.key",
+    )
+    store = EtcdStore([endpoint], tls=tls)
+    await put_when_possible(store, "/tls/x", b"1")
+    async with Following(store, "/tls/") as following:
+        assert following.values == {"/tls/x": b"1"}
+        await put_when_possible(store, "/tls/y", b"2")
+        await following.until(lambda: "/tls/y" in following.values)
+
+    for bad in (
+        Tls(ca_path=certificates / "authority.pem"),
+        Tls(ca_path=certificates / "stranger.pem", cert_path=tls.cert_path, key_path=tls.key_path),
+    ):
+        refused = EtcdStore([endpoint], tls=bad)
+        with pytest.raises(StoreUnavailable):
+            await refused.get("/tls/x")
+        await refused.close()
+    await store.close()
+
+
+async def test_missing_certificate_file_is_named(tmp_path: Path) -> None:
+    store = EtcdStore(["127.0.0.1:1"], tls=Tls(ca_path=tmp_path / "absent.pem"))
+    with pytest.raises(StoreUnavailable, match=r"absent\.pem"):
+        await store.get("/x")
+    with pytest.raises(StoreUnavailable, match=r"absent\.pem"):
+        await anext(store.watch("/x", 0))
+    await store.close()
