@@ -43,22 +43,19 @@ def decide(
     plan: RegionPlan | None,
     origin: str,
     model: str,
-    facts: RequestFacts,
+    admitted: Mask,
     views: Mapping[str, RegionView],
     rng: Random,
     *,
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Decision | Refusal:
-    """Decide one request that landed on `origin`; called again as regions refuse it.
+    """Decide where an admitted request that landed on `origin` runs; called again as regions refuse it.
 
-    Args are those of `choose_region`, with the origin's whole plan.
+    Args are those of `choose_region`, with the origin's whole plan and what `admit_at_origin` answered.
     """
-    verdict = admit_at_origin(policy, origin, model, facts)
-    if isinstance(verdict, Refusal):
-        return verdict
-    class_plan = plan.lookup(model, verdict.permitted.name) if plan is not None else None
-    where = choose_region(policy, origin, verdict.permitted, class_plan, views, rng, tried=tried, overflow=overflow)
+    class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
+    where = choose_region(policy, origin, admitted.permitted, class_plan, views, rng, tried=tried, overflow=overflow)
     if isinstance(where, Refusal):
         return where
-    return Decision(verdict, where)
+    return Decision(admitted, where)

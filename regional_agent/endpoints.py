@@ -53,6 +53,7 @@ class Endpoints:
         self._by_name: dict[str, Endpoint] = {}
         self._retired: list[Endpoint] = []
         self._pools: dict[str, Pool] = {}
+        self._others: Mapping[str, int] = {}
         self._prior_s: dict[str, float] = {}
         self._probes: dict[Endpoint, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,6 +99,7 @@ class Endpoints:
 
     def heard_of_others(self, in_flight: Mapping[str, int]) -> None:
         """Take in how many requests of other agents are believed to be on each endpoint, by name."""
+        self._others = in_flight
         for name, endpoint in self._by_name.items():
             others = in_flight.get(name, 0)
             if others != endpoint.others:
@@ -133,6 +135,7 @@ class Endpoints:
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
                 self._by_name[spec.name] = Endpoint(spec)
+                self._by_name[spec.name].heard_of_others(self._others.get(spec.name, 0))
         for gone in before.values():
             gone.retire()
             self._retired.append(gone)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from redis.asyncio.connection import parse_url as parse_redis_url
 
 from regional_agent.carry.upstream import Address
 
@@ -112,8 +113,11 @@ class AgentSettings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _redis_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+        if value is not None:
+            try:
+                parse_redis_url(value.get_secret_value())
+            except ValueError:
+                raise ValueError("not a Redis URL, such as redis://host:6379/0") from None
         return value
 
 

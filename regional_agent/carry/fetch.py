@@ -96,6 +96,9 @@ class _Waiter:
         if not self.done.done():
             self.done.set_result(Fetched(self._status, self._headers, bytes(self._body)))
 
+    def on_pause(self) -> None:
+        """Nothing is passed on before the end."""
+
     def on_broken(self, error: UpstreamError) -> None:
         if not self.done.done():
             self.done.set_exception(error)

@@ -140,10 +140,10 @@ class ClientConnection(asyncio.Protocol):
 
     # what handlers use
 
-    def write(self, *parts: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still there."""
         if self._transport is not None:
-            self._transport.writelines(parts)
+            self._transport.write(data)
 
     def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
         """Answer the current request whole."""
@@ -152,7 +152,7 @@ class ClientConnection(asyncio.Protocol):
         if request is None or not request.keep_alive or self._listener.draining:
             lines.append(b"connection: close\r\n")
         head_only = request is not None and request.method == b"HEAD"
-        self.write(response_head(status, lines), b"" if head_only else body)
+        self.write(response_head(status, lines) + (b"" if head_only else body))
         self.finished(keep_alive=True)
 
     def finished(self, *, keep_alive: bool) -> None:
@@ -314,5 +314,5 @@ class ClientConnection(asyncio.Protocol):
             b"content-length: %d\r\n" % len(body),
             b"connection: close\r\n",
         ]
-        self.write(response_head(status, lines), body)
+        self.write(response_head(status, lines) + body)
         self.close()

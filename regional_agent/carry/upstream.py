@@ -68,11 +68,15 @@ class TooLarge(UpstreamError):
 
 
 class Sink(Protocol):
-    """Who hears of a response. After `on_end` or `on_broken` nothing more comes."""
+    """Who hears of a response. After `on_end` or `on_broken` nothing more comes of it.
+
+    `on_pause` follows whatever one read brought, so that a sink may write once for all of it.
+    """
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
     def on_body(self, chunk: bytes) -> None: ...
     def on_end(self) -> None: ...
+    def on_pause(self) -> None: ...
     def on_broken(self, error: UpstreamError) -> None: ...
     def on_writable(self, writable: bool) -> None: ...
 
@@ -102,11 +106,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._buffered_head_bytes = 0
         self._keep_alive = True
 
-    def send(self, sink: Sink, *parts: bytes) -> None:
+    def send(self, sink: Sink, request: bytes) -> None:
         """Write one request and let `sink` hear of its response."""
         self.sink = sink
         assert self._transport is not None
-        self._transport.writelines(parts)
+        self._transport.write(request)
 
     def pause_reading(self) -> None:
         """Take no more bytes in: the receiver of the response is slow."""
@@ -142,6 +146,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+            if self.sink is not None:
+                self.sink.on_pause()
         except httptools.HttpParserUpgrade:
             self._break(Broken("the server switched protocols"))
         except httptools.HttpParserError as error:

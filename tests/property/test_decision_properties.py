@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.decision import decide
+from penstock.decision import admit_at_origin, decide
 from penstock.geography import Location
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
@@ -86,9 +86,13 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     permitted = allowed_by_hand(policy, about)
     name = "+".join(sorted(permitted))
     plan = RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan("m", name, plan_arcs, ()),))
-    decision = decide(policy, plan, origin, "m", about, live, Random(seed), tried=refused, overflow=overflow)
+    admitted = admit_at_origin(policy, origin, "m", about)
+    if isinstance(admitted, Refusal):
+        assert set(admitted.try_regions) <= permitted
+        return
+    assert set(admitted.permitted.regions) == permitted
+    decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
     if isinstance(decision, Refusal):
-        assert set(decision.try_regions) <= permitted
         return
     assert origin in permitted, "a forbidden origin handles nothing"
     assert decision.where.region in permitted

@@ -1,0 +1,45 @@
+"""`penstock-agent`: start the agent with the settings in the environment."""
+
+from __future__ import annotations
+
+import sys
+
+import structlog
+import typer
+import uvloop
+
+from control_plane.client.fleet_key import BadFleetKey
+from regional_agent.daemon import serve
+from regional_agent.settings import BadSettings, load_settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=None)
+
+
+@app.command()
+def run() -> None:
+    """Serve one region's GPU pools. Settings come from PENSTOCK_AGENT_* variables; see regional_agent/settings.py."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        settings = load_settings()
+        uvloop.run(serve(settings))
+    except (BadSettings, BadFleetKey) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""A request's road through this agent: identify, classify, locate, mask, where, who, and settle at the end.
+
+This is where the shell asks the core. A `Ticket` is one request's facts; `next_target` is asked again after every
+attempt that did not start, and answers with the next place to try or with the refusal to give.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock import route_context
+from penstock.decision import admit_at_origin, decide
+from penstock.policy import Policy
+from penstock.reasons import Reason, Refusal
+from penstock.region_health import RegionState
+from penstock.residency import Mask, RequestFacts, residency_class
+from penstock.route_context import RouteContext
+from penstock.signing import FleetKey
+from penstock.where import RegionView, Where
+from penstock.who import choose_endpoint
+from regional_agent.carry.messages import Request
+from regional_agent.carry.upstream import Address
+from regional_agent.classify import classify
+from regional_agent.identify import Keyring
+from regional_agent.metrics import RequestKind
+
+if TYPE_CHECKING:
+    from regional_agent.endpoint import Endpoint
+    from regional_agent.knowing import Knowing
+    from regional_agent.shared_view import Reservation
+
+MOST_ATTEMPTS = 6
+"""Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
+
+REQUEST_DEADLINE_S = 600.0
+"""Nobody waits longer for an answer, in seconds."""
+
+MOST_ADMITTED = 4096
+"""Answers of the mask that are kept at once: models x tenants x places seen lately."""
+
+_SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class Ticket:
+    """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
+
+    __slots__ = (
+        "admitted",
+        "attempts",
+        "context",
+        "deadline_at",
+        "engine_was_busy",
+        "facts",
+        "model",
+        "received_at",
+        "request_id",
+        "streaming",
+        "traceparent",
+        "tried_endpoints",
+        "tried_regions",
+    )
+
+    def __init__(self, request_id: str, model: str, facts: RequestFacts, admitted: Mask, now: float) -> None:
+        self.request_id = request_id
+        self.model = model
+        self.facts = facts
+        self.admitted = admitted
+        self.received_at = now
+        self.deadline_at = now + REQUEST_DEADLINE_S
+        self.context: RouteContext | None = None
+        """Set when another region's agent forwarded it here."""
+        self.streaming = False
+        self.traceparent = ""
+        self.attempts = 0
+        self.engine_was_busy = False
+        """An engine here answered that it is full: what is left undone is saturation, not absence."""
+        self.tried_regions: dict[str, Reason] = {}
+        self.tried_endpoints: set[str] = set()
+
+
+class Target:
+    """Where one attempt goes, and what is held for it."""
+
+    __slots__ = ("address", "endpoint", "kind", "region", "reservation", "route_header")
+
+    def __init__(self, region: str, address: Address, kind: str) -> None:
+        self.region = region
+        self.address = address
+        self.kind = kind
+        self.endpoint: Endpoint | None = None
+        """Set when the attempt goes to an engine of this region."""
+        self.reservation: Reservation | None = None
+        self.route_header = b""
+        """Set when it goes to a peer."""
+
+
+class Road:
+    """Takes requests from head to target, and settles them."""
+
+    def __init__(self, region: str, knowing: Knowing, key: FleetKey, rng: Random, clock: Callable[[], float]) -> None:
+        """`knowing` is everything this agent knows; `key` signs what it forwards; `clock` is monotonic, in seconds."""
+        self._region = region
+        self._knowing = knowing
+        self._key = key
+        self._rng = rng
+        self._clock = clock
+        self._keyring: Keyring | None = None
+        self._keyring_of: Policy | None = None
+        self._admitted: dict[tuple[str, str, str | None, str | None], Mask | Refusal] = {}
+
+    def ticket_from_client(self, request: Request, peer_ip: str, now: float) -> Ticket | Refusal:
+        """Steps 1-4 for a request that a client sent here."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=1.0)
+        tenant = self._identify(policy).identify(request.header(b"authorization"))
+        if isinstance(tenant, Refusal):
+            return tenant
+        asked = classify(request.body)
+        if isinstance(asked, Refusal):
+            return asked
+        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"))
+        facts = RequestFacts(tenant.name, tenant.data_class, location)
+        admitted = self._admit(policy, asked.model, facts)
+        if isinstance(admitted, Refusal):
+            return admitted
+        ticket = Ticket(_request_id(request), asked.model, facts, admitted, now)
+        ticket.streaming = asked.stream
+        ticket.traceparent = (request.header(b"traceparent") or b"").decode("latin-1")
+        self._knowing.demand.offered(asked.model, admitted.permitted)
+        return ticket
+
+    def ticket_from_peer(self, request: Request, now: float) -> Ticket | Refusal:
+        """The same for a request that another region's agent forwarded: its facts are believed if signed for us."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, "this agent has no policy yet")
+        token = request.header(route_context.HEADER.encode()) or b""
+        context = route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
+        if isinstance(context, Refusal):
+            return context
+        facts = RequestFacts(context.tenant, context.data_class, context.location)
+        admitted = Mask(residency_class(frozenset(context.residency)))
+        ticket = Ticket(context.request_id, context.model, facts, admitted, now)
+        ticket.context = context
+        ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
+        ticket.traceparent = context.traceparent
+        return ticket
+
+    def refuse_unknown(self, request: Request) -> Refusal | None:
+        """The refusal for a request whose key names no tenant, or None where it does."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=1.0)
+        tenant = self._identify(policy).identify(request.header(b"authorization"))
+        return tenant if isinstance(tenant, Refusal) else None
+
+    def next_target(self, ticket: Ticket, now: float) -> Target | Refusal:
+        """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
+        ticket.attempts += 1
+        if ticket.attempts > MOST_ATTEMPTS:
+            return Refusal(Reason.ENGINE_FAILED, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
+        if ticket.context is None:
+            return self._target_from_origin(ticket, now)
+        target = self._local_target(ticket, RequestKind.FORWARDED)
+        if not isinstance(target, Reason):
+            return target
+        reason = Reason.SATURATED if target is Reason.SATURATED else Reason.NONE_READY
+        return Refusal(reason, f"{self._region} cannot take it", retry_after_s=1.0)
+
+    def settle(self, target: Target, service_s: float | None) -> None:
+        """Step 9: release what the attempt held; `service_s` is how long the engine took, where it finished."""
+        if target.reservation is not None:
+            self._knowing.shared_view.release(target.reservation)
+            target.reservation = None
+        if target.endpoint is not None and service_s is not None:
+            self._knowing.endpoints.completed(target.endpoint, service_s)
+
+    def unreachable(self, ticket: Ticket, target: Target) -> None:
+        """Nobody answered there, or the connection broke before a byte: look elsewhere, and remember it."""
+        if target.endpoint is not None:
+            ticket.tried_endpoints.add(target.endpoint.name)
+            self._knowing.endpoints.failed(target.endpoint)
+        else:
+            ticket.tried_regions[target.region] = Reason.UNREACHABLE
+            self._knowing.peers.broken(target.region, target.address)
+
+    def busy(self, ticket: Ticket, target: Target, reason: Reason) -> None:
+        """The engine or the peer said, before starting, that it cannot take this one."""
+        if target.endpoint is not None:
+            ticket.tried_endpoints.add(target.endpoint.name)
+            ticket.engine_was_busy = True
+        else:
+            ticket.tried_regions[target.region] = reason
+
+    def has_failed(self, region: str) -> bool:
+        """Whether a peer region is believed dead by now, however its connections look."""
+        return self._knowing.peers.state(region) is RegionState.FAILED
+
+    def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
+        """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
+        policy, plan = self._knowing.directives.policy, self._knowing.directives.plan
+        assert policy is not None
+        while True:
+            decision = decide(
+                policy,
+                plan,
+                self._region,
+                ticket.model,
+                ticket.admitted,
+                self._views(ticket, now),
+                self._rng,
+                tried=ticket.tried_regions,
+                overflow=ticket.tried_regions.get(self._region) is Reason.SATURATED,
+            )
+            if isinstance(decision, Refusal):
+                return decision
+            where = decision.where
+            if where.region == self._region:
+                target = self._local_target(ticket, where.why)
+            else:
+                target = self._peer_target(ticket, where, policy)
+            if not isinstance(target, Reason):
+                return target
+            ticket.tried_regions[where.region] = target
+
+    def _views(self, ticket: Ticket, now: float) -> dict[str, RegionView]:
+        view = self._knowing.peers.view
+        views = {region: view(region, ticket.model, now) for region in ticket.admitted.permitted.regions}
+        views[self._region] = self._knowing.local_view(ticket.model, now)
+        return views
+
+    def _local_target(self, ticket: Ticket, kind: str) -> Target | Reason:
+        """An engine of this region with a reservation on it, or why there is none."""
+        pool = self._knowing.endpoints.pool(ticket.model)
+        who = choose_endpoint(
+            pool.views,
+            self._rng,
+            tried=ticket.tried_endpoints,
+            view_age_s=self._knowing.shared_view.age_s(),
+            service_s=pool.service_s,
+        )
+        if who.index is None:
+            full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
+            return Reason.SATURATED if full or ticket.engine_was_busy else Reason.MODEL_NOT_READY
+        endpoint = pool.endpoints[who.index]
+        target = Target(self._region, endpoint.address, kind)
+        target.endpoint = endpoint
+        target.reservation = self._knowing.shared_view.reserve(endpoint)
+        return target
+
+    def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
+        """A peer agent and the signed facts for it; spends the credit where the decision said so."""
+        address = self._knowing.peers.address(where.region)
+        if address is None:
+            return Reason.UNREACHABLE
+        if where.spends_credit:
+            self._knowing.peers.spend(where.region, ticket.model)
+        target = Target(where.region, address, where.why)
+        wall = time.time()
+        context = RouteContext(
+            request_id=ticket.request_id,
+            origin=self._region,
+            server=where.region,
+            tenant=ticket.facts.tenant,
+            data_class=ticket.facts.data_class,
+            location=ticket.facts.location,
+            model=ticket.model,
+            residency=tuple(sorted(ticket.admitted.permitted.regions)),
+            policy_digest=self._knowing.directives.policy_digest,
+            issued_at=wall,
+            deadline_at=wall + ticket.deadline_at - self._clock(),
+            traceparent=ticket.traceparent,
+        )
+        target.route_header = route_context.seal(context, self._key).encode()
+        return target
+
+    def _identify(self, policy: Policy) -> Keyring:
+        if self._keyring is None or self._keyring_of is not policy:
+            self._keyring, self._keyring_of = Keyring(policy), policy
+            self._admitted.clear()
+        return self._keyring
+
+    def _admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
+        """Step 4. Under one policy the answer depends on few things, so it is kept by them."""
+        location = facts.location
+        about = (model, facts.tenant, location.country, location.subdivision)
+        known = self._admitted.get(about)
+        if known is None:
+            known = admit_at_origin(policy, self._region, model, facts)
+            if model in policy.models:
+                if len(self._admitted) >= MOST_ADMITTED:
+                    self._admitted.clear()
+                self._admitted[about] = known
+        return known
+
+
+def _request_id(request: Request) -> str:
+    given = request.header(b"x-request-id")
+    if given is not None and _SAFE_REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return os.urandom(16).hex()
