@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from lab.engine.command import engines
+from lab.wan.command import wan
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -15,6 +16,7 @@ def lab() -> None:
 
 
 app.command()(engines)
+app.command()(wan)
 
 
 def main() -> None:

@@ -1,0 +1,112 @@
+"""What a WAN is made of: links between sites, each with a round trip and, at run time, perhaps a fault."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from lab.wan.matrix import SLOWEST_MS, RttMatrix
+
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=SLOWEST_MS)]
+
+
+class WanConfigError(Exception):
+    """A configuration cannot be used; says where and why in one line."""
+
+
+class LinkConfig(msgspec.Struct, frozen=True, rename={"origin": "from"}, forbid_unknown_fields=True):
+    """One way to one server: a listener near the client, and the distance from there to the target."""
+
+    name: str
+    """Unique; faults name links by it."""
+    origin: str
+    """The site where clients connect; `from` in the file."""
+    to: str
+    """The site where the target stands."""
+    target: str
+    """host:port that everything is forwarded to."""
+    port: _Port = 0
+    """Where to listen; 0 lets the system choose."""
+    rtt_ms: _Milliseconds | None = None
+    """Round trip (ms); None takes it from the matrix."""
+
+
+class WanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole network."""
+
+    links: tuple[LinkConfig, ...]
+    host: str = "127.0.0.1"
+    """The address that links and control listen on."""
+    control_port: _Port = 0
+    """Where faults are commanded over HTTP; 0 lets the system choose."""
+
+
+class FaultMode(StrEnum):
+    """What is wrong with a link."""
+
+    NONE = "none"
+    CUT = "cut"
+    """Connections are reset, new ones refused."""
+    BLACKHOLE = "blackhole"
+    """Everything vanishes without a sign; new connections are taken and never answered."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state that a link is put into; a later one replaces it whole."""
+
+    mode: FaultMode = FaultMode.NONE
+    extra_rtt_ms: _Milliseconds = 0.0
+    """Added to the round trip (ms), half in each direction."""
+    jitter_ms: _Milliseconds = 0.0
+    """Each piece of data is late by up to this (ms) more, uniformly; order is kept."""
+
+
+class LinkPlan(msgspec.Struct, frozen=True):
+    """A link whose every question is answered."""
+
+    name: str
+    origin: str
+    to: str
+    target_host: str
+    target_port: int
+    port: int
+    rtt_ms: float
+
+
+def read_config(path: Path) -> WanConfig:
+    """Read a WAN configuration (JSON).
+
+    Raises:
+        WanConfigError: the file cannot be read or a field is wrong.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=WanConfig)
+    except OSError as error:
+        raise WanConfigError(f"{path}: {error.strerror}; give a WAN configuration that can be read") from None
+    except msgspec.DecodeError as error:
+        raise WanConfigError(f"{path}: {error}; correct it") from None
+
+
+def plan_links(config: WanConfig, matrix: RttMatrix) -> list[LinkPlan]:
+    """Each link with its target parsed and its round trip known.
+
+    Raises:
+        WanConfigError: a name occurs twice, or a target is not host:port.
+        MatrixError: a link has no round trip of its own and the matrix lacks its pair.
+    """
+    plans: dict[str, LinkPlan] = {}
+    for link in config.links:
+        if link.name in plans:
+            raise WanConfigError(f"link {link.name!r} occurs twice; give each its own name")
+        host, _, port = link.target.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise WanConfigError(f"link {link.name!r}: target {link.target!r} is not host:port; correct it")
+        rtt_ms = link.rtt_ms if link.rtt_ms is not None else matrix.between(link.origin, link.to)
+        plans[link.name] = LinkPlan(
+            link.name, link.origin, link.to, host.strip("[]"), int(port), link.port, rtt_ms
+        )
+    return list(plans.values())

@@ -1,0 +1,171 @@
+"""A link: one listener, the distance behind it, its fault, and the connections that cross it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from random import Random
+
+import msgspec
+
+from lab.wan.config import Fault, FaultMode, LinkPlan, WanConfigError
+from lab.wan.crossing import Crossing
+
+BACKLOG = 1024
+
+MOST_CROSSINGS = 8192
+"""Connections across one link at a time; beyond, new ones are reset."""
+
+
+class LinkStatus(msgspec.Struct, frozen=True):
+    """What a link is and does, for people and programs."""
+
+    link: str
+    origin: str = msgspec.field(name="from")
+    to: str
+    host: str
+    port: int
+    target: str
+    rtt_ms: float
+    fault: Fault
+    crossings: int
+    """Connections open now."""
+    taken: int
+    """Connections accepted since the start."""
+
+
+class Link:
+    """Forwards connections to one target as if it stood as far away as the plan says."""
+
+    def __init__(self, plan: LinkPlan, host: str, rng: Random) -> None:
+        """Args: `host` is the address to listen on; `rng` draws jitter."""
+        self.plan = plan
+        self.target = (plan.target_host, plan.target_port)
+        self._host = host
+        self._rng = rng
+        self._fault = Fault()
+        self._crossings: set[Crossing] = set()
+        self._taken = 0
+        self._seat: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """Where the link listens."""
+        assert self._seat is not None, "not listening"
+        return int(self._seat.getsockname()[1])
+
+    @property
+    def one_way_s(self) -> float:
+        """Half the round trip (s) as it is now, without jitter."""
+        return (self.plan.rtt_ms + self._fault.extra_rtt_ms) / 2000.0
+
+    @property
+    def swallows(self) -> bool:
+        """Whether what crosses now vanishes."""
+        return self._fault.mode is FaultMode.BLACKHOLE
+
+    def delay_s(self) -> float:
+        """How long (s) a piece of data sent now takes, jitter included."""
+        jitter_ms = self._fault.jitter_ms
+        return self.one_way_s + (self._rng.random() * jitter_ms / 1000.0 if jitter_ms else 0.0)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            WanConfigError: the port is taken.
+        """
+        self._seat = _take_seat(self.plan.name, self._host, self.plan.port)
+        await self._listen()
+
+    async def apply(self, fault: Fault) -> None:
+        """Put the link into the state of `fault`, whatever it was in before.
+
+        Connections that lost bytes to a black hole are reset when it ends: TCP could not mend them either, once its
+        ends have given up, and no byte after a gap may ever be delivered.
+        """
+        before, self._fault = self._fault, fault
+        if fault.mode is FaultMode.CUT:
+            await self._stop_listening()
+            self._reset(list(self._crossings))
+        elif before.mode is FaultMode.CUT:
+            await self._listen()
+        if before.mode is FaultMode.BLACKHOLE and fault.mode is FaultMode.NONE:
+            self._reset([crossing for crossing in self._crossings if crossing.lost_bytes])
+
+    async def close(self) -> None:
+        """Stop listening and reset every connection."""
+        await self._stop_listening()
+        self._reset(list(self._crossings))
+        if self._seat is not None:
+            self._seat.close()
+
+    def status(self) -> LinkStatus:
+        """What the link is and does now."""
+        return LinkStatus(
+            link=self.plan.name,
+            origin=self.plan.origin,
+            to=self.plan.to,
+            host=self._host,
+            port=self.port,
+            target=f"{self.plan.target_host}:{self.plan.target_port}",
+            rtt_ms=self.plan.rtt_ms,
+            fault=self._fault,
+            crossings=len(self._crossings),
+            taken=self._taken,
+        )
+
+    async def _listen(self) -> None:
+        listener = _shared_socket(self._host)
+        try:
+            listener.bind((self._host, self.port))
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._take, sock=listener, backlog=BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+
+    async def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            # uvloop lets go of the socket on its next turn; until then it would still accept.
+            await asyncio.sleep(0)
+
+    def _take(self) -> asyncio.Protocol:
+        self._taken += 1
+        crossing = Crossing(self, self._crossings.discard)
+        self._crossings.add(crossing)
+        if len(self._crossings) > MOST_CROSSINGS:
+            asyncio.get_running_loop().call_soon(crossing.reset)
+        return crossing.client
+
+    def _reset(self, crossings: list[Crossing]) -> None:
+        for crossing in crossings:
+            crossing.reset()
+
+
+def _take_seat(name: str, host: str, port: int) -> socket.socket:
+    """A socket that owns the port without listening, so that a cut link refuses and nobody else gets its port."""
+    seat = _shared_socket(host)
+    try:
+        with socket.socket(seat.family, socket.SOCK_STREAM) as probe:
+            # Seats share their port, so another WAN's would not be noticed without a probe that does not.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+        seat.bind((host, port))
+    except OSError as error:
+        seat.close()
+        raise WanConfigError(
+            f"link {name!r}: cannot listen on {host}:{port}: {error.strerror}; give another port, or 0 for any"
+        ) from None
+    return seat
+
+
+def _shared_socket(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.setblocking(False)
+    return made
