@@ -79,7 +79,8 @@ async def _serve(config: EnginesConfig, sockets: list[socket.socket], witness: W
     def on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, WitnessBroken):
-            print(error, file=sys.stderr)
+            if not stopped.done():
+                print(error, file=sys.stderr)
             stop(NO_WITNESS)
         else:
             loop.default_exception_handler(context)

@@ -105,10 +105,11 @@ def parse_completion(
     """
     try:
         asked = (_CHAT if chat else _COMPLETION).decode(body)
-    except msgspec.MsgspecError as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # msgspec's own errors, text that is not UTF-8, too deep a nesting
         raise BadRequest(400, "BadRequestError", str(error)) from None
-    except UnicodeDecodeError as error:
-        raise BadRequest(400, "BadRequestError", f"the body is not UTF-8: {error}") from None
     if asked.model != model:
         raise BadRequest(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
     limit = asked.max_tokens

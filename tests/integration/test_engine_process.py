@@ -1,0 +1,187 @@
+"""`penstock-lab engines` as a process: many at once, bad input, signals, and a witness that outlives a SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.witness import read_witness
+from tests.engines import PROGRAM, running_engines
+
+MODEL = "llama-3.1-8b"
+ENGINE = {"name": "a", "model": MODEL, "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+def run(tmp_path: Path, content: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    config = tmp_path / "engines.yaml"
+    config.write_text(content if isinstance(content, str) else json.dumps(content))
+    return subprocess.run(
+        [PROGRAM, "engines", "--config", config],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        **options,
+    )
+
+
+async def test_two_hundred_endpoints_serve_from_one_process(tmp_path: Path) -> None:
+    engines = [{"name": f"gpu-{n:03}", "zone": f"z{n % 3}"} for n in range(200)]
+    with running_engines(tmp_path, *engines) as process:
+        assert len(set(process.urls.values())) == 200
+        limits = httpx.Limits(max_connections=400)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+
+            async def ask(name: str) -> int:
+                answer = await client.post(
+                    process.urls[name] + "/v1/chat/completions",
+                    json=CHAT,
+                    headers={"x-request-id": name, "x-lab-residency": "eu-de", "x-lab-output-tokens": "10"},
+                )
+                return answer.text.count("data: ")
+
+            assert await asyncio.gather(*map(ask, process.urls)) == [12] * 200
+        testimony = process.testimony()
+        assert testimony.checked == len(testimony.finished) == 200
+        assert not testimony.violations
+        assert process.stop() == 0
+
+
+async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "a", "max_num_seqs": 8}, region="eu-gb") as process:
+        url = process.urls["a"] + "/v1/chat/completions"
+        async with httpx.AsyncClient(timeout=30) as client:
+
+            async def ask(number: int) -> None:
+                headers = {
+                    "x-request-id": str(number),
+                    "x-lab-residency": "eu-de",
+                    "x-lab-output-tokens": "100000",
+                }
+                async with client.stream("POST", url, json=CHAT, headers=headers) as answer:
+                    assert answer.status_code == 200
+                    accepted.append(number)
+                    async for _ in answer.aiter_bytes():
+                        pass
+
+            accepted: list[int] = []
+            asking = [asyncio.create_task(ask(number)) for number in range(30)]
+            async with asyncio.timeout(30):
+                while len(accepted) < 30:  # noqa: ASYNC110 - what is awaited is in another process
+                    await asyncio.sleep(0.01)
+            process.kill()
+            results = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(result, httpx.TransportError) for result in results)
+        testimony = read_witness(process.witness_dir)
+        assert len(testimony.arrived) == testimony.checked == len(testimony.violations) == 30
+        assert len(testimony.started) == 8
+        assert not testimony.finished
+
+
+async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        with running_engines(tmp_path, {"name": "a"}) as process:
+            async with httpx.AsyncClient(timeout=30) as client:
+                await client.post(
+                    process.urls["a"] + "/v1/chat/completions",
+                    json={**CHAT, "max_tokens": 2},
+                    headers={"x-request-id": "1"},
+                )
+            process.kill()
+    assert len(list((tmp_path / "witness").iterdir())) == 2
+    assert read_witness(tmp_path / "witness").duplicates == {"1": 2}
+
+
+def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    config = tmp_path / "engines.json"
+    config.write_text(
+        json.dumps({"region": "eu-de", "witness_dir": str(tmp_path / "w"), "endpoints": [ENGINE]})
+    )
+    process = subprocess.Popen(
+        [PROGRAM, "engines", "--config", config],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=small_files,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with pytest.raises(httpx.TransportError):
+            _ask_forever(url)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert ".jsonl: a line was written only in part; is the disk full?" in errors
+        assert errors.count("\n") == 1
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_sigint_ends_it_as_sigterm_does(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "a"}) as process:
+        process.popen.send_signal(signal.SIGINT)
+        assert process.popen.wait(timeout=20) == 0
+
+
+async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "a", "time_scale": 1}) as process:
+        async with httpx.AsyncClient(timeout=30) as client:
+            headers, clock = {"x-lab-output-tokens": "300"}, asyncio.get_running_loop()
+            began_s = clock.time()
+            url = process.urls["a"] + "/v1/chat/completions"
+            async with client.stream("POST", url, json=CHAT, headers=headers) as answer:
+                pieces = answer.aiter_bytes()
+                await anext(pieces)
+                os.kill(process.popen.pid, signal.SIGSTOP)
+                await asyncio.sleep(1.5)
+                os.kill(process.popen.pid, signal.SIGCONT)
+                async for _ in pieces:
+                    pass
+            # 300 tokens of 6.5 ms take 2 s; the pause comes on top, less what may be caught up.
+            assert clock.time() - began_s > 2 + 1.5 - 0.25 - 0.1
+
+
+def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+    file = {"region": "eu-de", "witness_dir": str(tmp_path / "w"), "endpoints": [ENGINE]}
+    occupied = socket.create_server(("127.0.0.1", 0))
+    taken = {**file, "endpoints": [{**ENGINE, "port": occupied.getsockname()[1]}]}
+    not_a_directory = tmp_path / "file"
+    not_a_directory.touch()
+    for content, says in (
+        ("", "engines.yaml: Expected `object`, got `null`"),
+        (
+            {**file, "endpoints": [{**ENGINE, "accelerator": "abacus"}]},
+            "endpoints[0].accelerator: 'abacus' is not known",
+        ),
+        (
+            taken,
+            f"endpoints[0].port: cannot listen on 127.0.0.1 port {occupied.getsockname()[1]}: Address already in use",
+        ),
+        ({**file, "host": "no such host"}, "cannot listen on no such host"),
+        ({**file, "witness_dir": str(not_a_directory / "w")}, "witness_dir: cannot write in"),
+    ):
+        result = run(tmp_path, content)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1
+    occupied.close()
+    assert not (tmp_path / "w").exists(), "nothing is left behind"
+
+
+def _ask_forever(url: str) -> None:
+    with httpx.Client(timeout=30) as client:
+        while True:
+            client.post(url + "/v1/chat/completions", json={**CHAT, "max_tokens": 1})

@@ -1,0 +1,143 @@
+"""From an HTTP request to work: lengths, prefixes, limits, and errors in vLLM's words."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from lab.engine.completion_request import BadRequest, CompletionRequest, parse_completion
+
+MODEL = "llama-3.1-8b"
+CONTEXT = 131_072
+
+
+def parse(
+    body: dict[str, Any] | bytes, chat: bool = True, rng: Random | None = None, **headers: str
+) -> CompletionRequest:
+    raw = body if isinstance(body, bytes) else json.dumps({"model": MODEL, **body}).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return parse_completion(chat, raw, named, MODEL, CONTEXT, rng or Random(1))
+
+
+def chat(content: Any = "hello") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+def refused(body: dict[str, Any] | bytes, chat: bool = True, **headers: str) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        parse(body, chat, **headers)
+    return caught.value
+
+
+def test_a_prompt_is_as_long_as_its_text_or_as_the_header_says() -> None:
+    assert parse({"prompt": "x" * 4000}, chat=False).prompt_tokens == 1000
+    assert parse({"prompt": [1, 2, 3]}, chat=False).prompt_tokens == 3
+    assert parse({"prompt": ""}, chat=False).prompt_tokens == 1
+    assert 1000 < parse(chat("x" * 4000)).prompt_tokens < 1010
+    assert (
+        1000
+        < parse(
+            chat([{"type": "text", "text": "x" * 4000}, {"type": "image_url", "image_url": {}}])
+        ).prompt_tokens
+        < 1010
+    )
+    assert parse(chat(), x_lab_prompt_tokens="6758").prompt_tokens == 6758
+
+
+def test_an_answer_is_as_long_as_the_header_says_within_the_limit() -> None:
+    told = parse(chat(), x_lab_output_tokens="500")
+    assert (told.output_tokens, told.stopped_by_length) == (500, False)
+    limited = parse({**chat(), "max_tokens": 100}, x_lab_output_tokens="500")
+    assert (limited.output_tokens, limited.stopped_by_length) == (100, True)
+    newer = parse({**chat(), "max_tokens": 100, "max_completion_tokens": 50}, x_lab_output_tokens="500")
+    assert newer.output_tokens == 50
+    assert parse({"prompt": "hi"}, chat=False, x_lab_output_tokens="500").output_tokens == 16
+    whole = parse(chat(), x_lab_prompt_tokens=str(CONTEXT - 7), x_lab_output_tokens="500")
+    assert (whole.output_tokens, whole.stopped_by_length) == (7, True)
+
+
+def test_untold_answers_are_as_long_as_those_of_a_real_chat_service() -> None:
+    rng = Random(7)
+    lengths = [parse(chat(), rng=rng).output_tokens for _ in range(4000)]
+    assert 0.85 * 211 < mean(lengths) < 1.15 * 211
+    assert 0.75 * 129 < median(lengths) < 1.25 * 129
+
+
+def test_prefixes_come_from_the_header() -> None:
+    assert parse(chat(), x_lab_prefix_blocks="1,2,3").spans == (1, 2, 3)
+    assert parse(chat(), x_lab_prefix_blocks=" ").spans == ()
+
+
+def test_or_from_the_text_so_that_a_conversation_goes_on_where_it_was() -> None:
+    first = [{"role": "user", "content": "a" * 5000}]
+    later = [*first, {"role": "assistant", "content": "b" * 3000}, {"role": "user", "content": "c" * 3000}]
+    other = [{"role": "user", "content": "z" + "a" * 5000}]
+    begun, gone_on, unlike = (parse({"messages": messages}).spans for messages in (first, later, other))
+    assert len(begun) == 2
+    assert len(gone_on) == 5
+    assert gone_on[:2] == begun
+    assert not set(unlike) & set(gone_on)
+
+
+def test_streaming_and_usage_are_asked_for() -> None:
+    plain = parse(chat())
+    assert (plain.stream, plain.include_usage) == (False, False)
+    streamed = parse({**chat(), "stream": True, "stream_options": {"include_usage": True}})
+    assert (streamed.stream, streamed.include_usage) == (True, True)
+
+
+def test_an_unknown_model_is_404() -> None:
+    error = refused({**chat(), "model": "gpt-4"})
+    assert (error.status, error.error_type, error.param) == (404, "NotFoundError", "model")
+    assert str(error) == "The model `gpt-4` does not exist."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "\xff"}]}',
+        b"[" * 100_000,
+        b'{"model": "llama-3.1-8b", "messages": ' + b"[" * 100_000,
+        b'{"model": "llama-3.1-8b", "x": ' + b"[" * 100_000,
+        {},
+        {"messages": []},
+        {"messages": "hello"},
+        {"messages": [{"content": "hello"}]},
+        {**chat(), "max_tokens": 0},
+        {**chat(), "max_tokens": "many"},
+        {**chat(), "n": 2},
+        {**chat(), "stream": "yes"},
+    ],
+)
+def test_what_is_no_chat_request_is_400(body: dict[str, Any] | bytes) -> None:
+    error = refused(body)
+    assert (error.status, error.error_type) == (400, "BadRequestError")
+
+
+def test_too_long_is_400_in_the_words_of_vllm() -> None:
+    error = refused({**chat(), "max_tokens": 200}, x_lab_prompt_tokens="131000")
+    assert error.status == 400
+    assert str(error) == (
+        "This model's maximum context length is 131072 tokens. However, you requested 131200 tokens (131000 in the "
+        "messages, 200 in the completion). Please reduce the length of the messages or completion."
+    )
+    assert refused(chat(), x_lab_prompt_tokens="131072").status == 400
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "ten", "1" * 30, "٣"])
+def test_lengths_in_headers_have_to_be_numbers(value: str) -> None:
+    assert refused(chat(), x_lab_prompt_tokens=value).param == "x-lab-prompt-tokens"
+    assert refused(chat(), x_lab_output_tokens=value).param == "x-lab-output-tokens"
+
+
+@pytest.mark.parametrize("value", ["a", "1,,2", "1;2", "9" * 5000])
+def test_prefixes_in_headers_have_to_be_numbers(value: str) -> None:
+    assert refused(chat(), x_lab_prefix_blocks=value).param == "x-lab-prefix-blocks"

@@ -1,0 +1,118 @@
+"""The residency witness: counts what it should, tolerates a death in mid-line, and depends on nothing it judges."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import lab.witness
+from lab.witness import Witness, WitnessError, read_witness
+
+
+def line(
+    event: str, request_id: str | None, region: str = "eu-de", required: str | None = "eu-de,eu-es"
+) -> str:
+    record = {
+        "event": event, "t": 1.5, "request_id": request_id, "region": region, "endpoint": "a", "required": required,
+    }  # fmt: skip
+    return json.dumps(record) + "\n"
+
+
+def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None:
+    (tmp_path / "eu-de-1.jsonl").write_text(
+        line("arrived", "1") + line("arrived", "2", required="eu-es, eu-de")
+    )
+    (tmp_path / "eu-gb-2.jsonl").write_text(
+        line("arrived", "3", "eu-gb")
+        + line("arrived", "4", "eu-gb", None)
+        + line("arrived", "5", "eu-gb", "")
+    )
+    testimony = read_witness(tmp_path)
+    assert (testimony.checked, testimony.unrequired) == (4, 1)
+    assert [(seen.request_id, seen.region) for seen in testimony.violations] == [
+        ("3", "eu-gb"),
+        ("5", "eu-gb"),
+    ]
+
+
+def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path) -> None:
+    events = ["arrived", "started", "finished"]
+    (tmp_path / "a.jsonl").write_text("".join(line(event, "1", "us-east") for event in events))
+    testimony = read_witness(tmp_path)
+    assert (testimony.checked, len(testimony.violations)) == (1, 1)
+    assert set(testimony.started) == set(testimony.finished) == set(testimony.arrived) == {"1"}
+    assert not testimony.aborted
+
+
+def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(line("started", "1") + line("started", "2") + line("aborted", "1"))
+    (tmp_path / "b.jsonl").write_text(line("started", "1", "eu-es") + line("arrived", "2"))
+    assert read_witness(tmp_path).duplicates == {"1": 2}
+
+
+def test_requests_without_an_id_are_checked_but_not_matched(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(line("arrived", None) + line("started", None) + line("started", None))
+    testimony = read_witness(tmp_path)
+    assert testimony.checked == 1
+    assert not testimony.duplicates
+
+
+def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
+    witness = Witness(tmp_path / "later")
+    assert witness.read()[0].checked == 0
+    (tmp_path / "later").mkdir()
+    path = tmp_path / "later" / "a.jsonl"
+    whole = line("arrived", "2", "eu-gb")
+    path.write_text(line("arrived", "1") + whole[:20])
+    testimony, fresh = witness.read()
+    assert [seen.request_id for seen in fresh] == ["1"]
+    assert testimony.torn_lines == 1
+    with path.open("a") as file:
+        file.write(whole[20:])
+    testimony, fresh = witness.read()
+    assert [seen.request_id for seen in fresh] == ["2"]
+    assert (testimony.checked, len(testimony.violations), testimony.torn_lines) == (2, 1, 0)
+    assert witness.read()[1] == []
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "a.jsonl").write_text(line("arrived", "1") + line("arrived", "2")[:cut])
+    testimony = read_witness(tmp_path)
+    assert (testimony.checked, testimony.torn_lines) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "nonsense\n",
+        "[]\n",
+        '{"event": "vanished"}\n',
+        '{"event": "arrived"}\n',
+        line("arrived", "1").replace('"1"', "1"),
+        line("arrived", "1").replace("1.5", "null"),
+        line("arrived", "1").replace('"eu-de,eu-es"', '["eu-de"]'),
+    ],
+)
+def test_a_broken_line_in_the_middle_is_an_error_not_a_blind_eye(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "a.jsonl").write_text(line("arrived", "0") + broken + line("arrived", "2"))
+    with pytest.raises(WitnessError, match=r"a\.jsonl:2: "):
+        read_witness(tmp_path)
+
+
+def test_it_imports_nothing_but_the_standard_library() -> None:
+    tree = ast.parse(Path(lab.witness.__file__).read_text())
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        )
+    }
+    assert imported, "it does import something"
+    assert imported <= set(sys.stdlib_module_names)
