@@ -96,8 +96,7 @@ class Failover(msgspec.Struct, frozen=True):
 def failover(run: Run) -> Failover:
     """Measure the loss of the region."""
     killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
-    started = {sighting.id for sighting in run.sightings}
-    lost = [one for one in run.served if one.outcome is Outcome.FAILED and one.id not in started]
+    lost = [one for one in run.served if one.outcome is Outcome.FAILED and one.id not in run.started]
     if killed is None:
         return Failover(None, None, None, None, 0, 0, len(lost))
     until_s = back.at_s if back is not None else run.scenario.duration_s

@@ -85,6 +85,7 @@ class Sighting(msgspec.Struct, frozen=True):
     region: str
     endpoint: str
     required: tuple[str, ...]
+    """As the request itself said it, in a header that nothing on the way may change."""
 
     @property
     def violates(self) -> bool:
@@ -139,6 +140,8 @@ class Run(msgspec.Struct, frozen=True):
     scenario: Scenario
     served: tuple[Served, ...]
     sightings: tuple[Sighting, ...]
+    started: frozenset[str]
+    """Requests whose work some engine began."""
     events: tuple[Event, ...]
     beliefs: tuple[Belief, ...]
     peer_misses: tuple[PeerMiss, ...]

@@ -123,11 +123,11 @@ def demo_planet() -> Topology:
     shared view in Redis is real."""
     return Topology(
         regions=(
-            _region("eu-de", "Frankfurt", "a", small=[("a100", 5), ("l40s", 4)], large=[("h100", 4)]),
-            _region("eu-es", "Madrid", "a", small=[("a100", 6), ("l4", 2)], large=[("a100", 5)]),
+            _region("eu-de", "Frankfurt", "a", small=[("a100", 6), ("l40s", 6)], large=[("h100", 5)]),
+            _region("eu-es", "Madrid", "a", small=[("a100", 6), ("l40s", 3)], large=[("a100", 5)]),
             _region("eu-gb", "London", "a", small=[("h100", 5), ("l40s", 3)], large=[]),
             _region("us-east", "Washington DC", "ab", small=[("h100", 6), ("l40s", 4)], large=[("h100", 6)]),
-            _region("jp-tok", "Tokyo", "a", small=[("a100", 6), ("l4", 2)], large=[]),
+            _region("jp-tok", "Tokyo", "a", small=[("a100", 6), ("l40s", 3)], large=[]),
         ),
         sites=SITES,
         control_planes=("north", "south"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -33,7 +34,7 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     scenario = full_scenario("eu-de", 4.0, "eu-de")
     killed_s, started_s = scenario.act_at_s(ActName.KILL_REGION), scenario.act_at_s(ActName.START_REGION)
     ready_s = started_s + 1.4
-    served, sightings, misses = [], [], []
+    served, sightings = [], []
     at_s = 0.0
     while at_s < scenario.duration_s:
         site = rng.choices(SITES, [_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES])[0]
@@ -69,7 +70,7 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
                 id_,
                 at_s,
                 site.name,
-                "clinic" if governed else "shop",
+                "eu-personal" if governed else "open",
                 "llama-3.1-8b",
                 required,
                 home,
@@ -88,13 +89,14 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         scenario,
         tuple(one for one in served if one.due_s < scenario.duration_s),
         tuple(sightings),
+        frozenset(one.id for one in sightings),
         _events(scenario.act_at_s, killed_s, ready_s),
         (
             Belief(killed_s - 20, "us-east/a", "eu-de", "healthy"),
             Belief(killed_s + 0.41, "eu-gb/a", "eu-de", "failed"),
             Belief(killed_s + 0.55, "us-east/a", "eu-de", "failed"),
         ),
-        (*misses, PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de")),
+        (PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de"),),
         RAMP_S,
     )
 
@@ -124,7 +126,7 @@ def _weight(site: Site, factor: float) -> float:
     return site.weight * factor
 
 
-def _events(act_at_s, killed_s: float, ready_s: float) -> tuple[Event, ...]:
+def _events(act_at_s: Callable[[ActName], float], killed_s: float, ready_s: float) -> tuple[Event, ...]:
     return (
         Event(act_at_s(ActName.SURGE_BEGINS), EventKind.SURGE_BEGAN, "eu-de's clients ask for 4 times as much"),
         Event(act_at_s(ActName.SURGE_ENDS), EventKind.SURGE_ENDED, "the surge is over"),

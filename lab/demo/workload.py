@@ -1,0 +1,210 @@
+"""What clients ask for: arrivals and lengths of a trace, bent to the story's demand, with geography laid over them.
+
+The regions that may touch each request are computed here by a table written by hand from what `policies/planet` says in
+words. Nothing of Penstock's own residency code is used: the witness would prove little if it asked the accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from lab.demo.scenario import ActName, Scenario
+from lab.planet.sites import Site
+from lab.planet.topology import CHAT_8B, CHAT_70B, Topology
+from lab.traces.shape import cap_tokens
+from lab.traces.trace import TraceRequest
+from lab.wan.matrix import RttMatrix
+
+# fmt: off
+EEA = frozenset({
+    "AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT", "LU", "LV",
+    "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK", "IS", "LI", "NO",
+})
+# fmt: on
+"""The European Economic Area: the member states of the EU, and Iceland, Liechtenstein and Norway."""
+
+EU_REGIONS = ("eu-de", "eu-es")
+US_REGIONS = ("us-east",)
+
+TENANT_KEYS = {
+    "eu-personal": "demo-eu-personal",
+    "personal": "demo-personal",
+    "us-restricted": "demo-us-restricted",
+    "open": "demo-open",
+}
+"""The example bundle's tenants and the keys that everybody knows."""
+
+TENANTS_AT_HOME_IN_EEA = {"personal": 0.5, "open": 0.4, "eu-personal": 0.1}
+TENANTS_IN_US = {"open": 0.7, "us-restricted": 0.18, "eu-personal": 0.12}
+TENANTS_ELSEWHERE = {"open": 0.75, "personal": 0.15, "eu-personal": 0.1}
+"""Who asks from where: people of EU customers travel, so their requests come from everywhere."""
+
+LARGE_MODEL_SHARE = 0.2
+
+LONGEST_PROMPT_TOKENS = 4_000
+OUTPUT_DIVISOR = 3
+LONGEST_OUTPUT_TOKENS = 180
+"""Outputs are a third of the recorded ones and bounded, so that an answer lasts seconds and the story fits its time."""
+
+FEWEST_ARRIVALS = 200
+"""A trace with fewer cannot fill the phases."""
+
+
+class TooShort(Exception):
+    """The trace has too few requests for the story."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request that a client is going to send."""
+
+    id: str
+    due_s: float
+    site: Site
+    tenant: str
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    prefix_blocks: tuple[int, ...]
+    required: tuple[str, ...]
+    """The regions that may ever touch it."""
+    home: str
+    """The nearest region, seen from the entry, that may and can serve it."""
+    entries: tuple[str, ...]
+    """Every region's entry, nearest to the client first: where it goes without knowing anything of residency."""
+
+
+def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple[str, ...]:
+    """Which regions may touch a request, by tenant and by the country of its client.
+
+    Raises:
+        KeyError: no such tenant.
+    """
+    return {
+        "eu-personal": EU_REGIONS,
+        "personal": EU_REGIONS if country in EEA else tuple(regions),
+        "us-restricted": US_REGIONS,
+        "open": tuple(regions),
+    }[tenant]
+
+
+def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[TraceRequest]:
+    """The `count` successive requests of a trace whose arrivals are nearest to an even flow.
+
+    The story brings a surge of its own, and its steady state has to be one; within the stretch nothing is smoothed.
+    """
+    if len(trace) <= count:
+        return trace
+    marks = range(0, count, max(1, count // 16))
+
+    def unevenness(first: int) -> float:
+        began_s, span_s = trace[first].at_s, trace[first + count - 1].at_s - trace[first].at_s
+        if span_s <= 0:
+            return float("inf")
+        return max(abs((trace[first + mark].at_s - began_s) / span_s - mark / (count - 1)) for mark in marks)
+
+    first = min(range(0, len(trace) - count + 1, max(1, count // 20)), key=unevenness)
+    return trace[first : first + count]
+
+
+def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
+    """When each request of a trace is due in the story.
+
+    The trace's own time runs faster where the story wants more. Order and relative burstiness stay; every arrival is a
+    recorded one, none is made up.
+
+    Args:
+        trace: arrivals in order.
+        scenario: says how long the story is, when the surge is, and by which factor.
+        surge_share: the part (0-1) of the demand that the surge multiplies.
+    """
+    step_s = 0.02
+    steps = round(scenario.duration_s / step_s)
+    wanted = [
+        1.0 + surge_share * (scenario.demand_factor(scenario.surge_region, step * step_s) - 1.0)
+        for step in range(steps)
+    ]
+    span_s = trace[-1].at_s - trace[0].at_s
+    speeds = [span_s * factor / (sum(wanted) * step_s) for factor in wanted]
+    due_s: list[float] = []
+    passed_s = 0.0
+    for step, speed in enumerate(speeds):
+        while len(due_s) < len(trace) and trace[len(due_s)].at_s - trace[0].at_s < passed_s + speed * step_s:
+            due_s.append(step * step_s + (trace[len(due_s)].at_s - trace[0].at_s - passed_s) / speed)
+        passed_s += speed * step_s
+    return due_s
+
+
+def home_of(site: Site, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
+    """The nearest region that may and can serve it, as seen from the entry where the client's network ends."""
+    entry = site.nearest_first(topology.region_names)[0]
+    able = set(required) & set(topology.serving(model))
+    return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
+
+
+def lay_geography(
+    trace: Sequence[TraceRequest],
+    topology: Topology,
+    scenario: Scenario,
+    matrix: RttMatrix,
+    rate_per_s: float,
+    rng: Random,
+) -> list[Ask]:
+    """The story's requests: a place, a tenant and a model for each arrival of a stretch of the trace.
+
+    Args:
+        trace: arrivals in order, as long as the story needs or longer.
+        topology: the sites, and which region serves which model.
+        scenario: the surge multiplies what clients ask whose nearest region is the surged one.
+        matrix: round trips between regions.
+        rate_per_s: mean demand outside the surge; less where the trace is too short.
+        rng: draws places, tenants and models.
+
+    Raises:
+        TooShort: the trace has fewer than FEWEST_ARRIVALS requests, or all of them at once.
+    """
+    if len(trace) < FEWEST_ARRIVALS or trace[-1].at_s <= trace[0].at_s:
+        raise TooShort(f"has {len(trace)} requests; the story needs at least {FEWEST_ARRIVALS}, spread over time")
+    regions = topology.region_names
+    nearest = {site.name: site.nearest_first(regions) for site in topology.sites}
+    whole = sum(site.weight for site in topology.sites)
+    surge_share = sum(s.weight for s in topology.sites if nearest[s.name][0] == scenario.surge_region) / whole
+    surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
+    count = round(rate_per_s * (scenario.duration_s + surge_s * surge_share * (scenario.surge_factor - 1.0)))
+    trace = steadiest_stretch(trace, count)
+    due_s = bend_arrivals(trace, scenario, surge_share)
+    lengths = [msgspec.structs.replace(one, output_tokens=max(1, one.output_tokens // OUTPUT_DIVISOR)) for one in trace]
+    lengths = cap_tokens(lengths[: len(due_s)], LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
+    asks = []
+    for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
+        weights = [site.weight * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]
+        site = rng.choices(topology.sites, weights)[0]
+        tenants = tenants_of(site.country)
+        tenant = rng.choices(list(tenants), list(tenants.values()))[0]
+        model = CHAT_70B if rng.random() < LARGE_MODEL_SHARE else CHAT_8B
+        required = required_regions(tenant, site.country, regions)
+        asks.append(
+            Ask(
+                id=f"demo-{number:05d}",
+                due_s=at_s,
+                site=site,
+                tenant=tenant,
+                model=model,
+                prompt_tokens=length.prompt_tokens,
+                output_tokens=length.output_tokens,
+                prefix_blocks=length.prefix_blocks,
+                required=required,
+                home=home_of(site, required, model, topology, matrix),
+                entries=nearest[site.name],
+            )
+        )
+    return asks
+
+
+def tenants_of(country: str) -> dict[str, float]:
+    """Which tenants ask from a country, and in what proportion."""
+    if country in EEA:
+        return TENANTS_AT_HOME_IN_EEA
+    return TENANTS_IN_US if country == "US" else TENANTS_ELSEWHERE

@@ -1,0 +1,275 @@
+"""A whole planet as real processes: start it, kill parts of it, bring them back, stop it. Nothing outlives this process.
+
+Every method blocks; from asyncio call them with `await asyncio.to_thread(...)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lab.planet.configs import (
+    Ports,
+    agent_environment,
+    control_plane_environment,
+    control_plane_urls,
+    endpoints_file,
+    engines_file,
+    url,
+    wan_file,
+    write_json,
+)
+from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port
+from lab.servers.errors import MissingBinary, NotReady
+from lab.servers.etcd import EtcdServer
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.redis import RedisServer
+from lab.wan.matrix import RttMatrix
+
+READY_S = 45.0
+"""Longest time (s) that a process may take until it serves: a busy machine is no reason to give up."""
+
+STOP_GRACE_S = 3.0
+
+ASK_TIMEOUT_S = 1.0
+
+Told = Callable[[str], None]
+"""Is told each step of a start, in a few words."""
+
+
+class Planet:
+    """All processes of one topology.
+
+    Args:
+        topology: what there is.
+        ports: as `assign_ports` gives them for `Topology.port_names`.
+        matrix: round trips between regions.
+        directory: state and configuration files; has to be empty.
+        logs: where each process's log goes.
+        policy_dir: the bundle that the control planes publish.
+        geoip_file: the database that agents locate clients by.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        ports: Ports,
+        matrix: RttMatrix,
+        *,
+        directory: Path,
+        logs: Path,
+        policy_dir: Path,
+        geoip_file: Path,
+    ) -> None:
+        self.topology = topology
+        self.ports = ports
+        self.witness_dir = directory / "witness"
+        self._directory = directory
+        self._logs = logs
+        self._policy_dir = policy_dir
+        self._geoip_file = geoip_file
+        self._processes: dict[str, ServerProcess] = {}
+        self._given_up: set[str] = set()
+        self._write_files(matrix)
+        self._make_processes()
+
+    def start(self, tell: Told = lambda _: None) -> None:
+        """Start everything and wait until all of it serves and every agent has a plan.
+
+        Raises:
+            ServerError: a program is missing, a port was taken, or something does not serve in time.
+        """
+        for name, process in self._processes.items():
+            process.start()
+            tell(f"{name} starts")
+        self._wait_ready(self._processes, tell)
+        self._wait_for_plans(self.topology.regions, tell)
+
+    def stop(self) -> None:
+        """End everything in good order, then by force; returns when nothing is left."""
+        alive = [process for process in self._processes.values() if process.alive]
+        self._given_up.update(self._processes)
+        with ThreadPoolExecutor(max_workers=max(1, len(alive))) as pool:
+            list(pool.map(lambda process: process.stop(STOP_GRACE_S), alive))
+
+    def kill_region(self, region: str) -> float:
+        """SIGKILL a region's agents and engines; returns when (monotonic clock, s) the first signal was sent."""
+        return self._kill([*self._agents(region), _engines(region)])
+
+    def start_region(self, region: str) -> None:
+        """Start a killed region again, where it was; returns when its agents serve."""
+        names = [_engines(region), *self._agents(region)]
+        for name in names:
+            self._processes[name].start()
+            self._given_up.discard(name)
+        self._wait_ready(names, lambda _: None)
+
+    def kill_control_plane(self, name: str) -> float:
+        """SIGKILL a control plane."""
+        return self._kill([_control_plane(name)])
+
+    def kill_etcd(self) -> float:
+        """SIGKILL etcd."""
+        return self._kill(["etcd"])
+
+    def kill_redis(self) -> float:
+        """SIGKILL Redis."""
+        return self._kill(["redis"])
+
+    def leading_control_plane(self) -> str | None:
+        """The control plane that leads by its own word; None while none says so."""
+        for name, where in zip(
+            self.topology.control_planes, control_plane_urls(self.topology, self.ports), strict=True
+        ):
+            status = ask(where + "/v1/status")
+            if status is not None and status.get("leading"):
+                return name
+        return None
+
+    def admin_urls(self) -> dict[str, str]:
+        """Each agent's admin URL by region/agent."""
+        return {
+            f"{region.name}/{agent}": url(self.ports[agent_port(region.name, agent, "admin")])
+            for region in self.topology.regions
+            for agent in region.agents
+        }
+
+    def died_unasked(self) -> list[str]:
+        """What ended without being told to, each with its exit code and the end of its log; told once."""
+        found = []
+        for name, process in self._processes.items():
+            if name not in self._given_up and not process.alive:
+                self._given_up.add(name)
+                last = process.log_tail(1).strip()
+                found.append(f"{name} (code {process.returncode}): {last or 'its log is empty'}")
+        return found
+
+    def log_path(self, name: str) -> Path:
+        """Where a process's log is."""
+        return self._processes[name].log_path
+
+    def processes(self) -> dict[str, ServerProcess]:
+        """Every process by name."""
+        return dict(self._processes)
+
+    def _kill(self, names: Iterable[str]) -> float:
+        names = list(names)
+        self._given_up.update(names)
+        at = time.monotonic()
+        for name in names:
+            self._processes[name].kill()
+        return at
+
+    def _wait_ready(self, names: Iterable[str], tell: Told) -> None:
+        for name in names:
+            self._processes[name].wait_ready(READY_S)
+            tell(f"{name} serves")
+
+    def _wait_for_plans(self, regions: Iterable[Region], tell: Told) -> None:
+        deadline = time.monotonic() + READY_S
+        for name, admin in self.admin_urls().items():
+            while (ask(admin + "/status") or {}).get("plan") is None:
+                if time.monotonic() > deadline:
+                    raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self._logs}")
+                time.sleep(0.05)
+            tell(f"{name} has a plan")
+
+    def _agents(self, region: str) -> list[str]:
+        return [_agent(region, agent) for agent in self.topology.region(region).agents]
+
+    def _write_files(self, matrix: RttMatrix) -> None:
+        key = self._directory / "fleet.key"
+        key.parent.mkdir(parents=True, exist_ok=True)
+        key.touch(mode=0o600)
+        key.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        write_json(self._directory / "wan.json", wan_file(self.topology, self.ports, matrix))
+        for region in self.topology.regions:
+            engines = engines_file(self.topology, region, self.ports, self.witness_dir)
+            write_json(self._directory / f"{region.name}-engines.yaml", engines)
+            write_json(self._directory / f"{region.name}-endpoints.yaml", endpoints_file(region, self.ports))
+
+    def _make_processes(self) -> None:
+        """In the order in which they are started; everything waits for what it needs by itself."""
+        ports, topology = self.ports, self.topology
+        etcd = EtcdServer(self._directory / "etcd", client_port=ports["etcd client"], peer_port=ports["etcd peer"])
+        redis = RedisServer(self._directory / "redis", port=ports["redis"])
+        for name, server in (("etcd", etcd), ("redis", redis)):
+            server.log_path = self._logs / f"{name}.log"
+            self._processes[name] = server
+        lab = program("penstock-lab")
+        for region in topology.regions:
+            engines = [ports[engine_port(region.name, engine.name)] for engine in region.engines]
+            command = [lab, "engines", "--config", str(self._directory / f"{region.name}-engines.yaml")]
+            self._add(_engines(region.name), command, [f"{url(port)}/health" for port in engines], engines)
+        for name in topology.control_planes:
+            port = ports[control_plane_port(name)]
+            environment = control_plane_environment(topology, name, ports, self._directory, self._policy_dir)
+            command = [program("penstock"), "serve"]
+            self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)
+        for region in topology.regions:
+            for agent in region.agents:
+                environment = agent_environment(topology, region, agent, ports, self._directory, self._geoip_file)
+                faces = [ports[agent_port(region.name, agent, face)] for face in ("traffic", "peer", "admin")]
+                ready = [f"{url(faces[2])}/readyz"]
+                self._add(_agent(region.name, agent), [program("penstock-agent")], ready, faces, environment)
+        links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
+        command = [lab, "wan", "--config", str(self._directory / "wan.json")]
+        self._add("wan", command, [f"{url(links[0])}/links"], links)
+
+    def _add(
+        self, name: str, argv: list[str], ready: list[str], ports: list[int], environment: dict[str, str] | None = None
+    ) -> None:
+        checks = [http_ok(where) for where in ready]
+        self._processes[name] = ServerProcess(
+            name,
+            argv,
+            log_path=self._logs / f"{name.replace(' ', '-').replace('/', '-')}.log",
+            ready=lambda: all(check() for check in checks),
+            ports=ports,
+            env={**os.environ, **(environment or {})},
+        )
+
+
+def program(name: str) -> str:
+    """Path of one of Penstock's own programs: beside this interpreter, else on PATH.
+
+    Raises:
+        MissingBinary: neither place has it.
+    """
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise MissingBinary(f"{name} not found beside {sys.executable}, nor on PATH; install penstock there")
+    return found
+
+
+def ask(address: str) -> dict[str, Any] | None:
+    """A GET of JSON; None where there is no answer in time or it is no object."""
+    try:
+        with urllib.request.urlopen(address, timeout=ASK_TIMEOUT_S) as answer:
+            content = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _engines(region: str) -> str:
+    return f"engines {region}"
+
+
+def _agent(region: str, agent: str) -> str:
+    return f"agent {region}/{agent}"
+
+
+def _control_plane(name: str) -> str:
+    return f"control plane {name}"

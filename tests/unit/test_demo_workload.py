@@ -1,0 +1,155 @@
+"""What clients ask for: real arrivals in the story's time, residency by hand, homes by distance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from lab.demo.scenario import ActName, PhaseName, full_scenario
+from lab.demo.workload import (
+    EEA,
+    LONGEST_OUTPUT_TOKENS,
+    TENANT_KEYS,
+    TooShort,
+    bend_arrivals,
+    home_of,
+    lay_geography,
+    required_regions,
+    steadiest_stretch,
+)
+from lab.planet.bundle import load_bundle, matrix_of
+from lab.planet.sites import SITES
+from lab.planet.topology import CHAT_8B, CHAT_70B, demo_planet
+from lab.traces.generate import generate
+from lab.traces.trace import TraceRequest
+
+PLANET = demo_planet()
+REGIONS = PLANET.region_names
+SCENARIO = full_scenario("eu-de", 4.0, "eu-de")
+MATRIX = matrix_of(load_bundle())
+TRACE = generate(400.0, Random(1))
+SITE = {site.name: site for site in SITES}
+
+
+def asks(seed: int = 3):
+    return lay_geography(TRACE, PLANET, SCENARIO, MATRIX, 6.5, Random(seed))
+
+
+def test_the_same_seed_gives_the_same_story() -> None:
+    assert asks(3) == asks(3)
+    assert asks(3) != asks(4)
+
+
+def test_requests_are_in_order_within_the_story_and_named_once() -> None:
+    story = asks()
+    due_s = [ask.due_s for ask in story]
+    assert due_s == sorted(due_s)
+    assert due_s[0] >= 0
+    assert due_s[-1] < SCENARIO.duration_s
+    assert len({ask.id for ask in story}) == len(story)
+    assert all(1 <= ask.output_tokens <= LONGEST_OUTPUT_TOKENS for ask in story)
+
+
+def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
+    begin_s, end_s = SCENARIO.act_at_s(ActName.SURGE_BEGINS), SCENARIO.act_at_s(ActName.SURGE_ENDS)
+    near, far = Counter(), Counter()
+    for seed in range(8):
+        for ask in asks(seed):
+            when = "surge" if begin_s <= ask.due_s < end_s else "else"
+            (near if ask.entries[0] == "eu-de" else far)[when] += 1
+    surge_s, else_s = end_s - begin_s, SCENARIO.duration_s - (end_s - begin_s)
+    assert 3.0 < (near["surge"] / surge_s) / (near["else"] / else_s) < 5.0
+    assert 0.7 < (far["surge"] / surge_s) / (far["else"] / else_s) < 1.4
+
+
+def test_every_region_has_a_home_demand_in_every_phase() -> None:
+    story = asks()
+    for phase in SCENARIO.phases:
+        assert {ask.home for ask in story if phase.covers(ask.due_s)} == set(REGIONS), phase.name
+
+
+def test_a_trace_is_bent_and_not_made_up() -> None:
+    trace = [TraceRequest(10.0 + number * 0.5, 100, 10) for number in range(400)]
+    due_s = bend_arrivals(trace, SCENARIO, 0.5)
+    assert len(due_s) == len(trace)
+    gaps = [b - a for a, b in pairwise(due_s)]
+    surge = [gap for at, gap in zip(due_s, gaps, strict=False) if 16 < at < 24]
+    steady = [gap for at, gap in zip(due_s, gaps, strict=False) if at < 14]
+    assert sum(steady) / len(steady) == pytest.approx(2.5 * sum(surge) / len(surge), rel=0.05)
+
+
+def test_the_steadiest_stretch_is_a_run_of_the_trace() -> None:
+    bursts = [TraceRequest(number // 100 * 9.0 + number * 0.001, 1, 1) for number in range(300)]
+    even = [TraceRequest(20.0 + number * 0.2, 1, 1) for number in range(300)]
+    stretch = steadiest_stretch([*bursts, *even], 250)
+    assert len(stretch) == 250
+    assert stretch[0].at_s >= 18.0
+    assert list(steadiest_stretch(even, 1000)) == even
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [[], [TraceRequest(float(number), 1, 1) for number in range(10)], [TraceRequest(1.0, 1, 1)] * 300],
+)
+def test_a_trace_that_cannot_fill_the_story_is_refused(trace: list[TraceRequest]) -> None:
+    with pytest.raises(TooShort, match="the story needs at least"):
+        lay_geography(trace, PLANET, SCENARIO, MATRIX, 6.5, Random(1))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "country", "required"),
+    [
+        ("eu-personal", "DE", {"eu-de", "eu-es"}),
+        ("eu-personal", "US", {"eu-de", "eu-es"}),
+        ("eu-personal", "JP", {"eu-de", "eu-es"}),
+        ("personal", "FR", {"eu-de", "eu-es"}),
+        ("personal", "NO", {"eu-de", "eu-es"}),
+        ("personal", "GB", set(REGIONS)),
+        ("personal", "BR", set(REGIONS)),
+        ("us-restricted", "US", {"us-east"}),
+        ("us-restricted", "DE", {"us-east"}),
+        ("open", "DE", set(REGIONS)),
+    ],
+)
+def test_the_hand_written_residency(tenant: str, country: str, required: set[str]) -> None:
+    assert set(required_regions(tenant, country, REGIONS)) == required
+
+
+def test_the_eea_has_thirty_members() -> None:
+    assert len(EEA) == 30
+    assert EEA.isdisjoint({"GB", "CH", "US", "TR"})
+
+
+@pytest.mark.parametrize(
+    ("site", "required", "model", "home"),
+    [
+        ("Hamburg", REGIONS, CHAT_8B, "eu-de"),
+        ("Paris", REGIONS, CHAT_8B, "eu-gb"),
+        ("Paris", ("eu-de", "eu-es"), CHAT_8B, "eu-de"),
+        ("New York", ("eu-de", "eu-es"), CHAT_8B, "eu-es"),
+        ("Manchester", REGIONS, CHAT_70B, "eu-de"),
+        ("Osaka", REGIONS, CHAT_70B, "us-east"),
+        ("Lagos", REGIONS, CHAT_8B, "eu-es"),
+    ],
+)
+def test_home_is_the_nearest_that_may_and_can(site: str, required: tuple[str, ...], model: str, home: str) -> None:
+    assert home_of(SITE[site], required, model, PLANET, MATRIX) == home
+
+
+def test_phases_and_acts_follow_each_other() -> None:
+    ends = [phase.to_s for phase in SCENARIO.phases]
+    assert [phase.from_s for phase in SCENARIO.phases] == [0.0, *ends[:-1]]
+    assert [act.at_s for act in SCENARIO.acts] == sorted(act.at_s for act in SCENARIO.acts)
+    loss, control = SCENARIO.phase(PhaseName.REGION_LOSS), SCENARIO.phase(PhaseName.CONTROL_LOSS)
+    assert loss.covers(SCENARIO.act_at_s(ActName.KILL_REGION))
+    assert loss.covers(SCENARIO.act_at_s(ActName.START_REGION))
+    assert all(control.covers(SCENARIO.act_at_s(name)) for name in (ActName.KILL_LEADER, ActName.KILL_REDIS))
+    assert SCENARIO.phase_at(1e9).name is PhaseName.CONTROL_LOSS
+    assert full_scenario("a", 2.0, "b", pace=0.5).duration_s == pytest.approx(SCENARIO.duration_s / 2)
+
+
+def test_there_is_a_key_for_every_tenant_that_asks() -> None:
+    assert {ask.tenant for ask in asks()} == set(TENANT_KEYS)
