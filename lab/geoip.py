@@ -1,0 +1,201 @@
+"""Where clients are and which addresses they have: a table with its own MaxMind database, or a real one's networks.
+
+The table's prefixes are from 198.18.0.0/15, which is reserved for benchmarks (RFC 2544) and belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import maxminddb
+import msgspec
+from mmdb_writer import MMDBWriter
+from netaddr import IPSet
+
+MOST_NETWORKS_READ_WHOLE = 200_000
+"""Databases with more nodes than this are sampled: reading every network of a full one takes minutes."""
+
+SAMPLES = 20_000
+"""Addresses looked up in such a database."""
+
+
+class GeoDatabaseError(Exception):
+    """A GeoIP database cannot be used; says which, why and what to do, in one line."""
+
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        super().__init__(f"{path}: {problem}; {remedy}")
+        self.path = path
+
+
+class ClientSite(msgspec.Struct, frozen=True):
+    """A place where clients are."""
+
+    name: str
+    """Unique among the sites of one workload."""
+    country: str
+    """ISO 3166-1 alpha-2."""
+    subdivision: str
+    """ISO 3166-2 without the country part; empty where there is none."""
+    city: str
+    latitude_deg: float
+    longitude_deg: float
+    share: float
+    """Its part of all traffic, relative to the other sites'."""
+    network: str
+    """Prefix that its clients' addresses are from."""
+
+    def address(self, rng: Random) -> str:
+        """An address of one client here."""
+        network = ip_network(self.network)
+        return str(network[rng.randrange(network.num_addresses)])
+
+
+def _site(
+    number: int, country: str, subdivision: str, city: str, lat: float, lon: float, share: float
+) -> ClientSite:
+    return ClientSite(city, country, subdivision, city, lat, lon, share, f"198.18.{number}.0/24")
+
+
+SITES = (
+    _site(1, "DE", "HH", "Hamburg", 53.55, 9.99, 1.3),
+    _site(2, "SE", "AB", "Stockholm", 59.33, 18.07, 1.1),
+    _site(3, "PL", "14", "Warsaw", 52.23, 21.01, 0.9),
+    _site(4, "IT", "25", "Milan", 45.46, 9.19, 0.9),
+    _site(5, "ES", "CT", "Barcelona", 41.39, 2.17, 1.0),
+    _site(6, "PT", "11", "Lisbon", 38.72, -9.14, 0.6),
+    _site(7, "FR", "IDF", "Paris", 48.86, 2.35, 0.9),
+    _site(8, "IE", "L", "Dublin", 53.35, -6.26, 0.5),
+    _site(9, "NL", "NH", "Amsterdam", 52.37, 4.90, 0.6),
+    _site(10, "GB", "ENG", "Manchester", 53.48, -2.24, 1.3),
+    _site(11, "CH", "ZH", "Zurich", 47.37, 8.54, 0.5),
+    _site(12, "NO", "03", "Oslo", 59.91, 10.75, 0.4),
+    _site(13, "US", "NY", "New York", 40.71, -74.01, 1.4),
+    _site(14, "US", "CA", "Los Angeles", 34.05, -118.24, 0.8),
+    _site(15, "CA", "ON", "Toronto", 43.65, -79.38, 0.4),
+    _site(16, "BR", "SP", "Sao Paulo", -23.55, -46.63, 0.6),
+    _site(17, "JP", "27", "Osaka", 34.69, 135.50, 1.3),
+    _site(18, "KR", "11", "Seoul", 37.57, 126.98, 0.6),
+    _site(19, "IN", "MH", "Mumbai", 19.08, 72.88, 0.7),
+    _site(20, "SG", "", "Singapore", 1.35, 103.82, 0.5),
+    _site(21, "AU", "NSW", "Sydney", -33.87, 151.21, 0.5),
+    _site(22, "NG", "LA", "Lagos", 6.52, 3.38, 0.3),
+)
+"""Cities in many countries. The shares are the lab's own: no public trace says where its clients were."""
+
+SHARE_ELSEWHERE = 0.3
+"""Share of a site in a country that the table does not have."""
+
+
+def write_geoip(path: Path, sites: Sequence[ClientSite] = SITES) -> None:
+    """Write a MaxMind City database that locates the clients of `sites`, and nobody else."""
+    writer = MMDBWriter(
+        ip_version=4,
+        database_type="Penstock-Lab-City",
+        languages=["en"],
+        description="Client sites of the lab; addresses of RFC 2544",
+        int_type="u32",
+    )
+    for site in sites:
+        subdivisions = [{"iso_code": site.subdivision}] if site.subdivision else []
+        record = {
+            "city": {"names": {"en": site.city}},
+            "country": {"iso_code": site.country},
+            "location": {"latitude": site.latitude_deg, "longitude": site.longitude_deg},
+            "subdivisions": subdivisions,
+        }
+        writer.insert_network(IPSet([site.network]), record)
+    writer.to_db_file(str(path))
+
+
+def sites_from_database(path: Path, rng: Random, most_sites: int = 24) -> list[ClientSite]:
+    """A client site in each country of a City database, at a network of its that has a country and a location.
+
+    Countries of the lab's own table come first and keep their share of traffic; IPv4 networks go before IPv6.
+
+    Args:
+        path: a MaxMind DB with countries and locations.
+        rng: picks the network in each country, the countries where there are too many, and samples large databases.
+        most_sites: at most so many sites.
+
+    Raises:
+        GeoDatabaseError: the file is missing, no MaxMind DB, corrupt in what was read, or locates nothing.
+    """
+    by_country: dict[str, list[ClientSite]] = {}
+    if path.exists() and not path.is_file():
+        raise GeoDatabaseError(path, "not a file", "give the path of a MaxMind City database")
+    try:
+        # The reader in Python, not the one in C: whatever is wrong with a file ends in an exception.
+        with maxminddb.open_database(str(path), maxminddb.MODE_MEMORY) as reader:
+            for network, record in _networks(reader, rng):
+                site = _site_of(network, record)
+                if site is not None:
+                    by_country.setdefault(site.country, []).append(site)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise GeoDatabaseError(path, problem, "give the path of a MaxMind City database") from None
+    except Exception as error:  # a corrupt file makes the decoder fail in any way there is
+        problem = f"not a sound MaxMind DB ({type(error).__name__}: {' '.join(str(error).split())[:160]})"
+        raise GeoDatabaseError(path, problem, "fetch the database again") from None
+    if not by_country:
+        problem = "no network in it has both a country and a location"
+        raise GeoDatabaseError(path, problem, "give a City database, not one of countries or networks")
+    chosen = [_pick(sites, rng) for _, sites in sorted(by_country.items())]
+    rng.shuffle(chosen)
+    return sorted(chosen, key=lambda site: -site.share)[:most_sites]
+
+
+def _networks(reader: maxminddb.Reader, rng: Random) -> Iterator[tuple[IPv4Network | IPv6Network, Any]]:
+    if reader.metadata().node_count <= MOST_NETWORKS_READ_WHOLE:
+        yield from reader
+        return
+    for _ in range(SAMPLES):
+        address = IPv4Address(rng.randrange(1 << 24, 224 << 24))
+        record, prefix_bits = reader.get_with_prefix_len(address)
+        if record is not None:
+            yield IPv4Network((address, prefix_bits), strict=False), record
+
+
+def _site_of(network: IPv4Network | IPv6Network, record: Any) -> ClientSite | None:
+    country = _text(_at(record, "country", "iso_code"))
+    latitude, longitude = _at(record, "location", "latitude"), _at(record, "location", "longitude")
+    if not country or not (_within(latitude, 90.0) and _within(longitude, 180.0)):
+        return None
+    if network.is_loopback or network.is_link_local or network.is_multicast or network.is_unspecified:
+        return None
+    subdivisions = _at(record, "subdivisions")
+    subdivision = (
+        _text(_at(subdivisions[0], "iso_code")) if isinstance(subdivisions, list) and subdivisions else ""
+    )
+    city = _text(_at(record, "city", "names", "en"))
+    name = f"{city} ({country})" if city else country
+    share = _SHARES.get(country, SHARE_ELSEWHERE)
+    return ClientSite(name, country, subdivision, city, latitude, longitude, share, str(network))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 100 else ""
+
+
+def _within(value: Any, most: float) -> bool:
+    return isinstance(value, (int, float)) and abs(value) <= most
+
+
+def _at(record: Any, *keys: str) -> Any:
+    for key in keys:
+        record = record.get(key) if isinstance(record, dict) else None
+    return record
+
+
+def _pick(sites: list[ClientSite], rng: Random) -> ClientSite:
+    of_version_4 = [site for site in sites if ip_network(site.network).version == 4]
+    return rng.choice(of_version_4 or sites)
+
+
+_SHARES = {
+    country: sum(site.share for site in SITES if site.country == country)
+    for country in {site.country for site in SITES}
+}
