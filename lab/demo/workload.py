@@ -12,7 +12,8 @@ from random import Random
 import msgspec
 
 from lab.demo.scenario import ActName, Scenario
-from lab.planet.sites import Site
+from lab.geoip import ClientSite
+from lab.planet.sites import nearest_first
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology
 from lab.traces.shape import cap_tokens
 from lab.traces.trace import TraceRequest
@@ -62,7 +63,9 @@ class Ask(msgspec.Struct, frozen=True):
 
     id: str
     due_s: float
-    site: Site
+    site: ClientSite
+    client_address: str
+    """As the edge of the client's site vouches for it."""
     tenant: str
     model: str
     prompt_tokens: int
@@ -137,9 +140,9 @@ def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share
     return due_s
 
 
-def home_of(site: Site, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
+def home_of(site: ClientSite, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
     """The nearest region that may and can serve it, as seen from the entry where the client's network ends."""
-    entry = site.nearest_first(topology.region_names)[0]
+    entry = nearest_first(site, topology.region_names)[0]
     able = set(required) & set(topology.serving(model))
     return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
 
@@ -168,9 +171,9 @@ def lay_geography(
     if len(trace) < FEWEST_ARRIVALS or trace[-1].at_s <= trace[0].at_s:
         raise TooShort(f"has {len(trace)} requests; the story needs at least {FEWEST_ARRIVALS}, spread over time")
     regions = topology.region_names
-    nearest = {site.name: site.nearest_first(regions) for site in topology.sites}
-    whole = sum(site.weight for site in topology.sites)
-    surge_share = sum(s.weight for s in topology.sites if nearest[s.name][0] == scenario.surge_region) / whole
+    nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
+    whole = sum(site.share for site in topology.sites)
+    surge_share = sum(s.share for s in topology.sites if nearest[s.name][0] == scenario.surge_region) / whole
     surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
     count = round(rate_per_s * (scenario.duration_s + surge_s * surge_share * (scenario.surge_factor - 1.0)))
     trace = steadiest_stretch(trace, count)
@@ -179,7 +182,7 @@ def lay_geography(
     lengths = cap_tokens(lengths[: len(due_s)], LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
     asks = []
     for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
-        weights = [site.weight * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]
+        weights = [site.share * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]
         site = rng.choices(topology.sites, weights)[0]
         tenants = tenants_of(site.country)
         tenant = rng.choices(list(tenants), list(tenants.values()))[0]
@@ -190,6 +193,7 @@ def lay_geography(
                 id=f"demo-{number:05d}",
                 due_s=at_s,
                 site=site,
+                client_address=site.address(rng),
                 tenant=tenant,
                 model=model,
                 prompt_tokens=length.prompt_tokens,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.planet.sites import entry_rtt_ms
 from lab.planet.topology import (
     FACES,
     Region,
@@ -77,7 +78,7 @@ def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, A
     links = []
     for link in topology.links():
         site = sites.get(link.origin)
-        rtt_ms = site.rtt_ms(link.region) if site is not None else matrix.between(link.origin, link.region)
+        rtt_ms = entry_rtt_ms(site, link.region) if site is not None else matrix.between(link.origin, link.region)
         links.append(
             {
                 "name": link.name,

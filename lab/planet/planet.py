@@ -1,4 +1,4 @@
-"""A whole planet as real processes: start it, kill parts of it, bring them back, stop it. Nothing outlives this process.
+"""A whole planet as real processes: start it, kill parts of it, bring them back, stop it; nothing outlives us.
 
 Every method blocks; from asyncio call them with `await asyncio.to_thread(...)`.
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lab.planet.sites import SITES, Site
+from lab.geoip import SITES, ClientSite
 
 CHAT_8B = "llama-3.1-8b"
 CHAT_70B = "llama-3.1-70b"
@@ -36,7 +36,7 @@ class Topology(msgspec.Struct, frozen=True):
     """The whole planet."""
 
     regions: tuple[Region, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[ClientSite, ...]
     control_planes: tuple[str, ...]
     time_scale: float
     """How many times as fast as the modelled hardware the engines run."""
@@ -118,7 +118,7 @@ def peer_link(origin: str, region: str, agent: str) -> str:
     return f"{origin} > {region}/{agent}"
 
 
-def demo_planet() -> Topology:
+def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
     """Five regions, two of them in the EU; the large model runs in three of them; us-east has two agents, so that their
     shared view in Redis is real."""
     return Topology(
@@ -129,7 +129,7 @@ def demo_planet() -> Topology:
             _region("us-east", "Washington DC", "ab", small=[("h100", 6), ("l40s", 4)], large=[("h100", 6)]),
             _region("jp-tok", "Tokyo", "a", small=[("a100", 6), ("l40s", 3)], large=[]),
         ),
-        sites=SITES,
+        sites=tuple(sites),
         control_planes=("north", "south"),
         time_scale=0.5,
     )

@@ -20,12 +20,13 @@ from lab.demo.records import (
     Sighting,
 )
 from lab.demo.scenario import ActName, PhaseName, full_scenario
-from lab.planet.sites import SITES, Site
+from lab.demo.workload import EEA
+from lab.geoip import SITES, ClientSite
+from lab.planet.sites import entry_rtt_ms, nearest_first
 
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 EU = ("eu-de", "eu-es")
 RAMP_S = 8.0
-EU_COUNTRIES = {"DE", "SE", "PL", "AT", "ES", "PT", "IE", "FR"}
 
 
 def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
@@ -39,8 +40,8 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     while at_s < scenario.duration_s:
         site = rng.choices(SITES, [_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES])[0]
         total = sum(_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES)
-        at_s += rng.expovariate(rate_per_s * total / sum(one.weight for one in SITES))
-        governed = rng.random() < (0.6 if site.country in EU_COUNTRIES else 0.1)
+        at_s += rng.expovariate(rate_per_s * total / sum(one.share for one in SITES))
+        governed = rng.random() < (0.6 if site.country in EEA else 0.1)
         required = EU if governed else REGIONS
         home = _home(site, required)
         surging = home == "eu-de" and 2.0 < at_s - scenario.act_at_s(ActName.SURGE_BEGINS) < 9.5
@@ -48,7 +49,7 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         attempts = []
         first = _home(site, REGIONS)
         dead = killed_s <= at_s < ready_s
-        others = [region for region in site.nearest_first(required) if region != "eu-de"]
+        others = [region for region in nearest_first(site, required) if region != "eu-de"]
         if surging and rng.random() < 0.45:
             server = others[0]
         if home == "eu-de" and dead:
@@ -60,7 +61,9 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         if first not in required:
             attempts.append(Attempt(at_s, first, Answer.REDIRECTED))
         attempts.append(Attempt(at_s + 0.03, server if dead and home == "eu-de" else home, Answer.SERVED))
-        ttft_s = 0.12 + site.rtt_ms(server) / 1000 + rng.expovariate(9.0) + (0.5 * rng.random() if surging else 0.0)
+        ttft_s = (
+            0.12 + entry_rtt_ms(site, server) / 1000 + rng.expovariate(9.0) + (0.5 * rng.random() if surging else 0.0)
+        )
         e2e_s = ttft_s + rng.lognormvariate(0.0, 0.5)
         running = home == "eu-de" and at_s < killed_s < at_s + e2e_s and server == "eu-de"
         id_ = f"r{len(served):05d}"
@@ -118,12 +121,12 @@ def in_phase(run: Run, name: PhaseName) -> list[int]:
     return [number for number, one in enumerate(run.served) if run.scenario.phase(name).covers(one.due_s)]
 
 
-def _home(site: Site, permitted: tuple[str, ...]) -> str:
-    return site.nearest_first(permitted)[0]
+def _home(site: ClientSite, permitted: tuple[str, ...]) -> str:
+    return nearest_first(site, permitted)[0]
 
 
-def _weight(site: Site, factor: float) -> float:
-    return site.weight * factor
+def _weight(site: ClientSite, factor: float) -> float:
+    return site.share * factor
 
 
 def _events(act_at_s: Callable[[ActName], float], killed_s: float, ready_s: float) -> tuple[Event, ...]:

@@ -19,7 +19,7 @@ from lab.demo.records import Outcome, Run
 from lab.demo.report import Setting, build_report, write_report
 from lab.demo.verdict import judge
 from lab.demo.world import land_dots, on_land
-from lab.planet.sites import SITES
+from lab.geoip import SITES
 from lab.wan.matrix import SHIPPED_SITES
 
 RUN = story_run()

@@ -20,8 +20,8 @@ from lab.demo.workload import (
     required_regions,
     steadiest_stretch,
 )
+from lab.geoip import SITES
 from lab.planet.bundle import load_bundle, matrix_of
-from lab.planet.sites import SITES
 from lab.planet.topology import CHAT_8B, CHAT_70B, demo_planet
 from lab.traces.generate import generate
 from lab.traces.trace import TraceRequest
