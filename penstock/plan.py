@@ -13,7 +13,7 @@ class ArcReason(StrEnum):
     HOME = "home"
     """The nearest permitted region that has the model: where this demand belongs."""
     SPILLOVER = "spillover"
-    """Home is fuller than its target while healthy."""
+    """Home is healthy, but fuller than its target, or another region serves this part better; the detail says which."""
     FAILOVER = "failover"
     """Home is failed or draining."""
     FAILBACK = "failback"
@@ -27,6 +27,8 @@ class Arc(msgspec.Struct, frozen=True):
     share: float
     """0-1; the shares of a class sum to 1."""
     why: ArcReason
+    detail: str = ""
+    """What `why` does not say, in a few words that stay the same while the reason does."""
 
 
 class ClassPlan(msgspec.Struct, frozen=True):

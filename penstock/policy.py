@@ -22,6 +22,8 @@ class Region(msgspec.Struct, frozen=True):
     cost_per_gpu_hour: float = 1.0
     """Relative price of a GPU hour here, in the currency of the bundle."""
     city: str = ""
+    egress_cost_per_gb: float = 0.0
+    """Price of 10^9 bytes that leave this region for another one, in the currency of the bundle."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -30,6 +32,10 @@ class Model(msgspec.Struct, frozen=True):
     name: str
     expected_service_s: float = 5.0
     """How long one request holds its slot, until completions have been seen; a prior, in seconds."""
+    request_bytes: float = 4_000.0
+    """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
+    response_bytes: float = 4_000.0
+    """Mean size (bytes) of an answer's body: what comes back from there."""
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -90,6 +96,24 @@ class Failover(msgspec.Struct, frozen=True):
     """Time (s) over which a recovered region's share grows from nothing to whole."""
 
 
+class Objective(msgspec.Struct, frozen=True):
+    """What a plan minimises and what it keeps in reserve; everything is weighed in milliseconds of a request's latency.
+
+    A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
+    """
+
+    latency_ms_per_cost: float = 20_000.0
+    """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
+    queueing_weight: float = 1.0
+    """How many milliseconds of round trip one millisecond of expected queueing is worth."""
+    change_ms: float = 5.0
+    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; going home is free."""
+    survive_one_loss: bool = True
+    """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
+    forecast_ahead_s: float = 10.0
+    """How far ahead (s) demand is forecast; a plan is for the higher of the forecast and what is measured."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
@@ -103,6 +127,7 @@ class Policy(msgspec.Struct, frozen=True):
     failover: Failover = Failover()
     anonymous_tenant: str | None = None
     """The tenant of requests that carry no key; None refuses them."""
+    objective: Objective = Objective()
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

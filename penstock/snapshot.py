@@ -140,25 +140,39 @@ class FadedPool(msgspec.Struct, frozen=True):
     """0-1; by the report's age."""
 
 
-def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
-    """A region's pool for one model; None where no report tells of it any more.
+def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
+    """Every pool that some report still tells of, by (region, model).
 
     Every agent of a region sees the same endpoints, so the one that sees the most, faded by its age, is believed: an
     agent that has just started and has probed nothing yet does not make a region's capacity vanish.
     """
-    seen = [
-        FadedPool(pool, freshness(now - held.received_at))
-        for held in snapshot.of(region)
-        for pool in held.report.pools
-        if pool.model == model
-    ]
-    best = max(seen, key=lambda one: (one.report.slots * one.counts, one.counts), default=None)
-    return best if best is not None and best.counts > 0.0 else None
+    best: dict[tuple[str, str], FadedPool] = {}
+    for (region, _), held in snapshot.agents.items():
+        counts = freshness(now - held.received_at)
+        if counts <= 0.0:
+            continue
+        for report in held.report.pools:
+            one = FadedPool(report, counts)
+            before = best.get((region, report.model))
+            if before is None or _believed_first(one) > _believed_first(before):
+                best[region, report.model] = one
+    return best
 
 
-def heard_from(snapshot: Snapshot, region: str, now: float) -> bool:
-    """Whether any report of the region still counts."""
-    return any(freshness(now - held.received_at) > 0.0 for held in snapshot.of(region))
+def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
+    """A region's pool for one model, as `pools` has it; None where no report tells of it any more."""
+    return pools(Snapshot({(region, held.report.agent): held for held in snapshot.of(region)}), now).get(
+        (region, model)
+    )
+
+
+def _believed_first(one: FadedPool) -> tuple[float, float]:
+    return one.report.slots * one.counts, one.counts
+
+
+def heard(snapshot: Snapshot, now: float) -> frozenset[str]:
+    """The regions of which some report still counts."""
+    return frozenset(region for (region, _), held in snapshot.agents.items() if freshness(now - held.received_at) > 0.0)
 
 
 class Demand(msgspec.Struct, frozen=True):

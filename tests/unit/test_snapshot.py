@@ -21,7 +21,7 @@ from penstock.snapshot import (
     Verdict,
     demand,
     freshness,
-    heard_from,
+    heard,
     pool,
     resume,
     settled,
@@ -135,8 +135,8 @@ class TestAge:
         assert pool(whole, "a", "m", 0.0).counts == 1.0  # type: ignore[union-attr]
         assert pool(whole, "a", "m", FADED_S) is None
         assert pool(whole, "a", "other", 0.0) is None
-        assert heard_from(whole, "a", FADED_S - 0.1)
-        assert not heard_from(whole, "a", FADED_S)
+        assert heard(whole, FADED_S - 0.1) >= {"a"}
+        assert "a" not in heard(whole, FADED_S)
 
     def test_an_agent_that_has_probed_nothing_yet_hides_no_capacity(self) -> None:
         blind = msgspec.structs.replace(POOL, ready=0, slots=0)

@@ -1,0 +1,165 @@
+"""From the shares that a planner wants to the slices that are published: one step closer, with reasons and fallbacks.
+
+Whatever decides the shares, this is how they come into force: by bounded steps from what is in force, never where they
+may not be, and with what an origin had where it is not heard from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Policy
+from penstock.region_health import RegionState
+from penstock.snapshot import Demand, Snapshot, heard
+from penstock.steps import step_towards
+from penstock.supply import Supply
+
+
+class Key(NamedTuple):
+    """What shares are decided for: one traffic class at one origin."""
+
+    origin: str
+    model: str
+    residency: str
+
+
+class Edition(NamedTuple):
+    """What every slice of one plan carries, and how far it may be from the plan before it."""
+
+    generation: int
+    epoch: int
+    policy_digest: str
+    now: float
+    """The planner's clock, in seconds."""
+    elapsed_s: float
+    """Time (s) since the plan in force was made."""
+
+
+NearestFirst = Callable[[str, frozenset[str]], tuple[str, ...]]
+"""`Policy.nearest_first`, or something that remembers what it answers."""
+
+Detail = Callable[[Key, str, str], str]
+"""What to say of an arc besides its reason: of whom, from which home, to which server."""
+
+
+def no_detail(key: Key, home: str, server: str) -> str:
+    """For planners whose arcs all have the one reason that `ArcReason` names."""
+    return ""
+
+
+def planned_for(policy: Policy, demands: list[Demand]) -> list[Demand]:
+    """The part of demand that the policy knows: its regions' and its models'."""
+    return [one for one in demands if one.model in policy.models and one.origin in policy.regions]
+
+
+def in_force(previous: Mapping[str, RegionPlan], demands: list[Demand]) -> dict[Key, ClassPlan]:
+    """The entries to move from: none where the plan has no such class, or sends it where it may not be."""
+    entries = {(name, one.model, one.residency): one for name, plan in previous.items() for one in plan.classes}
+    found = {}
+    for one in demands:
+        key = Key(one.origin, one.model, one.residency)
+        entry = entries.get(key)
+        if entry is not None and all(arc.server in one.regions for arc in entry.arcs):
+            found[key] = entry
+    return found
+
+
+def slices(
+    policy: Policy,
+    snapshot: Snapshot,
+    previous: Mapping[str, RegionPlan],
+    demands: list[Demand],
+    targets: Mapping[Key, Mapping[str, float]],
+    supply: Mapping[tuple[str, str], Supply],
+    edition: Edition,
+    *,
+    nearest_first: NearestFirst,
+    detail: Detail = no_detail,
+) -> dict[str, RegionPlan]:
+    """One slice for every region of the policy.
+
+    An origin that is not heard from keeps what it had: silence is no news of its demand.
+
+    Args:
+        previous: the slices in force, from which shares move at a bounded rate.
+        demands: what is planned for.
+        targets: the shares wanted, by key; a demand without any has no entry, since nobody can serve it.
+        supply: who can take traffic.
+    """
+    spoke = heard(snapshot, edition.now)
+    classes: dict[str, list[ClassPlan]] = {
+        region: [] if region in spoke else _still_standing(previous.get(region), policy) for region in policy.regions
+    }
+    alive: dict[str, set[str]] = {}
+    for region, model in supply:
+        alive.setdefault(model, set()).add(region)
+    words = _Words.of(snapshot)
+    before = in_force(previous, demands)
+    for one in demands:
+        key = Key(one.origin, one.model, one.residency)
+        if not (target := targets.get(key)):
+            continue
+        entry = before.get(key)
+        shares = step_towards(
+            {arc.server: arc.share for arc in entry.arcs} if entry is not None else {},
+            target,
+            policy.spillover.step_per_s * edition.elapsed_s,
+            alive=alive[one.model],
+        )
+        nearest = nearest_first(one.origin, one.regions & policy.regions.keys())
+        home = next((name for name in nearest if not words.lacks(name, one.model)), nearest[0])
+        away = _why_away(snapshot.state(home), home in alive[one.model])
+        arcs = tuple(
+            Arc(name, shares[name], ArcReason.HOME)
+            if name == home
+            else Arc(name, shares[name], away, detail(key, home, name) if away is ArcReason.SPILLOVER else "")
+            for name in sorted(shares, key=nearest.index)
+        )
+        fallbacks = tuple(name for name in nearest if name not in shares and name in alive[one.model])
+        classes[one.origin].append(ClassPlan(one.model, one.residency, arcs, fallbacks))
+    return {
+        region: RegionPlan(
+            region, edition.generation, edition.epoch, edition.policy_digest, edition.now, tuple(entries)
+        )
+        for region, entries in classes.items()
+    }
+
+
+def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
+    """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
+    return [
+        msgspec.structs.replace(one, fallbacks=tuple(name for name in one.fallbacks if name in policy.regions))
+        for one in (before.classes if before is not None else ())
+        if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)
+    ]
+
+
+class _Words(NamedTuple):
+    """What regions' agents say of the models that they have endpoints of, dead ones included."""
+
+    spoken: set[str]
+    having: set[tuple[str, str]]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Words:
+        having = {
+            (region, pool.model)
+            for (region, _), held in snapshot.agents.items()
+            for pool in held.report.pools
+            if pool.endpoints > 0
+        }
+        return cls({region for region, _ in snapshot.agents}, having)
+
+    def lacks(self, region: str, model: str) -> bool:
+        """Whether the region's agents say that it has no endpoints of the model at all."""
+        return region in self.spoken and (region, model) not in self.having
+
+
+def _why_away(home: RegionState, home_serves: bool) -> ArcReason:
+    if home is RegionState.RECOVERING:
+        return ArcReason.FAILBACK
+    return ArcReason.SPILLOVER if home_serves else ArcReason.FAILOVER
