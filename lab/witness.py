@@ -41,7 +41,7 @@ class Sighting:
 
 
 @dataclass
-class Testimony:
+class Findings:
     """Everything that was read so far."""
 
     checked: int = 0
@@ -74,10 +74,10 @@ class Witness:
         self._directory = directory
         self._read_bytes: dict[Path, int] = {}
         self._lines: dict[Path, int] = {}
-        self._testimony = Testimony()
+        self._findings = Findings()
 
-    def read(self) -> tuple[Testimony, list[Sighting]]:
-        """Read on. The testimony so far, and the arrivals that are new since the last time.
+    def read(self) -> tuple[Findings, list[Sighting]]:
+        """Read on. The findings so far, and the arrivals that are new since the last time.
 
         Raises:
             WitnessError: on a line that is whole and yet not understood.
@@ -93,11 +93,11 @@ class Witness:
                 number = self._lines[path] = self._lines.get(path, 0) + 1
                 self._take(_parse(line, f"{path}:{number}"), f"{path}:{number}", fresh)
                 self._read_bytes[path] = self._read_bytes.get(path, 0) + len(line) + 1
-        self._testimony.torn_lines = torn
-        return self._testimony, fresh
+        self._findings.torn_lines = torn
+        return self._findings, fresh
 
     def _take(self, record: dict[str, Any], where: str, fresh: list[Sighting]) -> None:
-        testimony, event = self._testimony, record["event"]
+        findings, event = self._findings, record["event"]
         try:
             sighting = Sighting(
                 float(record["t"]),
@@ -109,19 +109,19 @@ class Witness:
         except (KeyError, TypeError, ValueError) as error:
             raise WitnessError(f"{where}: {error!r} in a witness line") from None
         if sighting.request_id is not None:
-            counted: Counter[str] = getattr(testimony, event)
+            counted: Counter[str] = getattr(findings, event)
             counted[sighting.request_id] += 1
         if event == "arrived":
             fresh.append(sighting)
             if sighting.required is None:
-                testimony.unrequired += 1
+                findings.unrequired += 1
             else:
-                testimony.checked += 1
+                findings.checked += 1
             if sighting.violates:
-                testimony.violations.append(sighting)
+                findings.violations.append(sighting)
 
 
-def read_witness(directory: Path) -> Testimony:
+def read_witness(directory: Path) -> Findings:
     """Everything that the files in a directory say.
 
     Raises:

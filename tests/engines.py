@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.witness import Testimony, read_witness
+from lab.witness import Findings, read_witness
 
 PROGRAM = Path(sys.executable).with_name("penstock-lab")
 
@@ -25,7 +25,7 @@ class EngineProcess:
         self.urls = urls
         self.witness_dir = witness_dir
 
-    def testimony(self) -> Testimony:
+    def findings(self) -> Findings:
         """What its witness files say now."""
         return read_witness(self.witness_dir)
 

@@ -52,9 +52,9 @@ async def test_two_hundred_endpoints_serve_from_one_process(tmp_path: Path) -> N
                 return answer.text.count("data: ")
 
             assert await asyncio.gather(*map(ask, process.urls)) == [12] * 200
-        testimony = process.testimony()
-        assert testimony.checked == len(testimony.finished) == 200
-        assert not testimony.violations
+        findings = process.findings()
+        assert findings.checked == len(findings.finished) == 200
+        assert not findings.violations
         assert process.stop() == 0
 
 
@@ -83,10 +83,10 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
             process.kill()
             results = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results)
-        testimony = read_witness(process.witness_dir)
-        assert len(testimony.arrived) == testimony.checked == len(testimony.violations) == 30
-        assert len(testimony.started) == 8
-        assert not testimony.finished
+        findings = read_witness(process.witness_dir)
+        assert len(findings.arrived) == findings.checked == len(findings.violations) == 30
+        assert len(findings.started) == 8
+        assert not findings.finished
 
 
 async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:

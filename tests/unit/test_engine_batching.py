@@ -128,11 +128,10 @@ def test_when_the_cache_is_full_the_youngest_gives_way_and_starts_over() -> None
 
 
 def test_what_was_preempted_in_a_pass_is_not_admitted_in_the_same() -> None:
-    model = engine(kv_blocks=100)
+    model = engine(kv_blocks=100, budget=400)  # chunks so small that one would fit at once
     old, young = Sequence(799, 300), Sequence(799, 300)
     model.add(old)
     model.add(young)
-    one_pass(model)
     while not model.preemptions:
         step = model.begin(0)
         assert step is not None

@@ -69,3 +69,18 @@ def test_a_span_computed_twice_is_kept_once() -> None:
     cache.release(0, [1])
     cache.release(0, [1])
     assert (cache.held_blocks, cache.cached_blocks) == (0, SPAN_BLOCKS)
+
+
+def test_the_end_of_a_prefix_is_found_again_when_its_start_is_computed_anew() -> None:
+    cache = KvCache(4 * SPAN_BLOCKS)
+    computed(cache, 1, 2)
+    assert cache.hold_prefix([1]) == 1
+    cache.release(0, [1])
+    assert cache.hold_prefix([2]) == 1
+    assert cache.hold_blocks(3 * SPAN_BLOCKS), "which forgets the start, as the end is held"
+    cache.release(3 * SPAN_BLOCKS, [2])
+    assert cache.hold_prefix([1, 2]) == 0
+    computed(cache, 1, 2)
+    assert (cache.held_blocks, cache.cached_blocks) == (0, 2 * SPAN_BLOCKS)
+    assert cache.hold_prefix([1, 2]) == 2
+    assert (cache.held_blocks, cache.cached_blocks) == (2 * SPAN_BLOCKS, 0)

@@ -31,9 +31,9 @@ def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None
         + line("arrived", "4", "eu-gb", None)
         + line("arrived", "5", "eu-gb", "")
     )
-    testimony = read_witness(tmp_path)
-    assert (testimony.checked, testimony.unrequired) == (4, 1)
-    assert [(seen.request_id, seen.region) for seen in testimony.violations] == [
+    findings = read_witness(tmp_path)
+    assert (findings.checked, findings.unrequired) == (4, 1)
+    assert [(seen.request_id, seen.region) for seen in findings.violations] == [
         ("3", "eu-gb"),
         ("5", "eu-gb"),
     ]
@@ -42,10 +42,10 @@ def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None
 def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path) -> None:
     events = ["arrived", "started", "finished"]
     (tmp_path / "a.jsonl").write_text("".join(line(event, "1", "us-east") for event in events))
-    testimony = read_witness(tmp_path)
-    assert (testimony.checked, len(testimony.violations)) == (1, 1)
-    assert set(testimony.started) == set(testimony.finished) == set(testimony.arrived) == {"1"}
-    assert not testimony.aborted
+    findings = read_witness(tmp_path)
+    assert (findings.checked, len(findings.violations)) == (1, 1)
+    assert set(findings.started) == set(findings.finished) == set(findings.arrived) == {"1"}
+    assert not findings.aborted
 
 
 def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
 
 def test_requests_without_an_id_are_checked_but_not_matched(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", None) + line("started", None) + line("started", None))
-    testimony = read_witness(tmp_path)
-    assert testimony.checked == 1
-    assert not testimony.duplicates
+    findings = read_witness(tmp_path)
+    assert findings.checked == 1
+    assert not findings.duplicates
 
 
 def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
@@ -68,22 +68,22 @@ def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "later" / "a.jsonl"
     whole = line("arrived", "2", "eu-gb")
     path.write_text(line("arrived", "1") + whole[:20])
-    testimony, fresh = witness.read()
+    findings, fresh = witness.read()
     assert [seen.request_id for seen in fresh] == ["1"]
-    assert testimony.torn_lines == 1
+    assert findings.torn_lines == 1
     with path.open("a") as file:
         file.write(whole[20:])
-    testimony, fresh = witness.read()
+    findings, fresh = witness.read()
     assert [seen.request_id for seen in fresh] == ["2"]
-    assert (testimony.checked, len(testimony.violations), testimony.torn_lines) == (2, 1, 0)
+    assert (findings.checked, len(findings.violations), findings.torn_lines) == (2, 1, 0)
     assert witness.read()[1] == []
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
 def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", "1") + line("arrived", "2")[:cut])
-    testimony = read_witness(tmp_path)
-    assert (testimony.checked, testimony.torn_lines) == (1, 1)
+    findings = read_witness(tmp_path)
+    assert (findings.checked, findings.torn_lines) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,9 @@ async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, con
         rest = asyncio.create_task(_drain(pieces))
         done, _ = await asyncio.wait([held, probe, rest], timeout=0.4)
         assert not done
-        testimony = engines.testimony()
-        assert testimony.arrived["held"] == 1
-        assert "held" not in testimony.started
+        findings = engines.findings()
+        assert findings.arrived["held"] == 1
+        assert "held" not in findings.started
         await turn(control)
         assert (await held).status_code == (await probe).status_code == 200
         assert b"[DONE]" in await rest
@@ -100,9 +100,9 @@ async def test_a_client_that_gives_up_on_a_hung_engine_is_forgotten(
         )
     await turn(control)
     assert (await complete(control, 2)).status_code == 200
-    testimony = engines.testimony()
-    assert testimony.arrived["gave-up"] == 1
-    assert "gave-up" not in testimony.started
+    findings = engines.findings()
+    assert findings.arrived["gave-up"] == 1
+    assert "gave-up" not in findings.started
 
 
 async def test_a_share_of_requests_fails(engines: EngineProcess, connect: Connect) -> None:
@@ -115,9 +115,9 @@ async def test_a_share_of_requests_fails(engines: EngineProcess, connect: Connec
     answer = await complete(client, 1, headers={"x-request-id": "failed-1"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, 500)
     assert (await client.get("/health")).status_code == 200
-    testimony = engines.testimony()
-    assert testimony.arrived["failed-1"] == 1
-    assert "failed-1" not in testimony.started
+    findings = engines.findings()
+    assert findings.arrived["failed-1"] == 1
+    assert "failed-1" not in findings.started
     await turn(client)
 
 
@@ -137,9 +137,9 @@ async def test_dies_mid_stream_after_so_many_tokens(
     assert sum(bool(event["choices"][0]["delta"].get("content")) for event in said) == tokens
     await turn(client)
     assert (await complete(client, 2)).status_code == 200
-    testimony = engines.testimony()
-    assert testimony.aborted[f"died-{tokens}"] == 1
-    assert f"died-{tokens}" not in testimony.finished
+    findings = engines.findings()
+    assert findings.aborted[f"died-{tokens}"] == 1
+    assert f"died-{tokens}" not in findings.finished
 
 
 async def test_dying_resets_whole_answers_too(connect: Connect) -> None:
