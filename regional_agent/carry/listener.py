@@ -16,6 +16,9 @@ from regional_agent.carry.messages import Request, response_head
 
 LARGEST_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 128
+LARGEST_READ_BYTES = 256 * 1024
+"""What the event loop reads at once; the end of one request and the start of the next may share it."""
+
 MOST_PIPELINED = 16
 """Requests parsed ahead on one connection before reading stops."""
 
@@ -109,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
         "_current",
         "_current_head_bytes",
         "_handler",
+        "_in_head",
         "_listener",
         "_parser",
         "_pumping",
@@ -117,6 +121,7 @@ class ClientConnection(asyncio.Protocol):
         "_serving",
         "_since",
         "_transport",
+        "_unparsed_bytes",
         "_waiting",
         "peer_ip",
     )
@@ -128,6 +133,9 @@ class ClientConnection(asyncio.Protocol):
         self._current: Request | None = None
         """The request that is being received."""
         self._current_head_bytes = 0
+        self._in_head = True
+        self._unparsed_bytes = 0
+        """Read since the current head began, while it is not whole."""
         self._serving: Request | None = None
         """The request that is being answered."""
         self._waiting: deque[Request] = deque()
@@ -208,6 +216,8 @@ class ClientConnection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+            if self._in_head:
+                self._count_unparsed(len(data))
         except httptools.HttpParserUpgrade:
             self._refuse(400, "protocol upgrades are not served here")
         except httptools.HttpParserError as error:
@@ -237,6 +247,7 @@ class ClientConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._current = Request()
         self._current_head_bytes = 0
+        self._in_head, self._unparsed_bytes = True, 0
         if self._serving is None:
             self._since = asyncio.get_running_loop().time()
 
@@ -251,6 +262,7 @@ class ClientConnection(asyncio.Protocol):
             self._count_head(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         if self._current is None or self._refused is not None:
             return
         self._current.method = self._parser.get_method()
@@ -271,6 +283,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request, self._current = self._current, None
+        self._in_head, self._unparsed_bytes = True, 0
         if request is None or self._refused is not None:
             return
         self._waiting.append(request)
@@ -295,6 +308,12 @@ class ClientConnection(asyncio.Protocol):
         if not self._reading and len(self._waiting) < MOST_PIPELINED and self._transport is not None:
             self._transport.resume_reading()
             self._reading = True
+
+    def _count_unparsed(self, more_bytes: int) -> None:
+        """The parser holds an unfinished header itself, so its growth is bounded here, by what was read for it."""
+        self._unparsed_bytes += more_bytes
+        if self._unparsed_bytes > LARGEST_HEAD_BYTES + LARGEST_READ_BYTES and self._refused is None:
+            self._refuse(431, "the request head is too large")
 
     def _count_head(self, more_bytes: int) -> None:
         self._current_head_bytes += more_bytes

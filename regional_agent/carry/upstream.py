@@ -85,12 +85,13 @@ class UpstreamConnection(asyncio.Protocol):
     """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time."""
 
     __slots__ = (
-        "_buffered_head_bytes",
         "_headers",
+        "_in_head",
         "_keep_alive",
         "_parser",
         "_pool",
         "_transport",
+        "_unparsed_bytes",
         "address",
         "sink",
     )
@@ -103,12 +104,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
-        self._buffered_head_bytes = 0
+        self._in_head = True
+        self._unparsed_bytes = 0
         self._keep_alive = True
 
     def send(self, sink: Sink, request: bytes) -> None:
         """Write one request and let `sink` hear of its response."""
         self.sink = sink
+        self._in_head, self._unparsed_bytes = True, 0
         assert self._transport is not None
         self._transport.write(request)
 
@@ -146,6 +149,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+            if self._in_head:
+                self._count_unparsed(len(data))
             if self.sink is not None:
                 self.sink.on_pause()
         except httptools.HttpParserUpgrade:
@@ -183,18 +188,15 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A new response."""
         self._headers = []
-        self._buffered_head_bytes = 0
+        self._in_head, self._unparsed_bytes = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line; a head that never ends is refused."""
-        self._buffered_head_bytes += len(name) + len(value)
-        if self._buffered_head_bytes > LARGEST_HEAD_BYTES:
-            self._break(TooLarge("the response head is too large"))
-            return
+        """One header line."""
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        self._in_head = False
         self._keep_alive = self._parser.should_keep_alive()
         status = self._parser.get_status_code()
         if self.sink is not None and status >= 200:
@@ -216,6 +218,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.close()
         if sink is not None:
             sink.on_end()
+
+    def _count_unparsed(self, more_bytes: int) -> None:
+        """The parser holds an unfinished head itself, so its growth is bounded here, by what was read for it."""
+        self._unparsed_bytes += more_bytes
+        if self._unparsed_bytes > LARGEST_HEAD_BYTES:
+            self._break(TooLarge("the response head is too large"))
 
     def _close_delimits_body(self) -> bool:
         names = {name for name, _ in self._headers}

@@ -1,0 +1,161 @@
+"""An agent's three faces on real sockets, over real endpoints and reservations, with what it knows of the world fixed.
+
+Directives and peers are what a test says they are; everything a request passes through is the real thing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from penstock.endpoint_health import ProbeOutcome
+from penstock.geography import NOWHERE, Location
+from penstock.plan import RegionPlan
+from penstock.policy import Policy
+from penstock.region_health import RegionState
+from penstock.residency import ResidencyClass
+from penstock.signing import FleetKey
+from penstock.where import RegionView
+from regional_agent.carry.carrier import Carrier
+from regional_agent.carry.listener import Listener
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.endpoints import Endpoints
+from regional_agent.metrics import AgentMetrics
+from regional_agent.road import Road
+from regional_agent.services import PeerService, TrafficService
+from regional_agent.shared_view import SharedView
+from tests.planet import MODEL, policy
+
+KEY = FleetKey(b"tests-only-tests-only-tests-only")
+LARGEST_BODY_BYTES = 64 * 1024
+
+
+class FixedPeers:
+    """Other regions as a test says they are."""
+
+    def __init__(self, addresses: Mapping[str, Address], credits: Mapping[str, int]) -> None:
+        self.addresses = dict(addresses)
+        self.credits = dict(credits)
+        self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
+        self.broke: list[str] = []
+        self.spent: list[str] = []
+
+    def view(self, region: str, model: str, now: float) -> RegionView:
+        return RegionView(self.state(region), ready=region in self.addresses, credits=self.credits.get(region, 0))
+
+    def state(self, region: str) -> RegionState:
+        return self.states.get(region, RegionState.UNKNOWN)
+
+    def address(self, region: str) -> Address | None:
+        return self.addresses.get(region)
+
+    def broken(self, region: str, address: Address) -> None:
+        self.broke.append(region)
+
+    def spend(self, region: str, model: str) -> None:
+        self.spent.append(region)
+
+
+class FixedKnowing:
+    """Stands where `regional_agent.knowing.Knowing` does."""
+
+    def __init__(self, endpoints: Endpoints, region: str, policy: Policy | None, plan: RegionPlan | None) -> None:
+        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest")
+        self.endpoints = endpoints
+        self.shared_view = SharedView(region, "agent-1", 1, endpoints, None, Random(1))
+        self.peers = FixedPeers({}, {})
+        self.location: Location = NOWHERE
+        self.locator = SimpleNamespace(locate_client=lambda ip, forwarded_for: self.location)
+        self.offered: list[tuple[str, str]] = []
+        self.demand = SimpleNamespace(offered=self._offered)
+
+    def local_view(self, model: str, now: float) -> RegionView:
+        pool = self.endpoints.pool(model)
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0)
+
+    def why_not_ready(self) -> str | None:
+        return None if self.directives.policy is not None else "no policy"
+
+    def _offered(self, model: str, residency: ResidencyClass) -> None:
+        self.offered.append((model, residency.name))
+
+
+class Agent:
+    """What a test has in hand."""
+
+    def __init__(self, knowing: FixedKnowing, carrier: Carrier, traffic: Listener, metrics: AgentMetrics) -> None:
+        self.knowing, self.carrier, self.listener, self.metrics = knowing, carrier, traffic, metrics
+        self.traffic = self.peer = Address("", 0)
+
+    def held(self) -> int:
+        """Reservations that are out."""
+        return sum(endpoint.own for endpoint in self.knowing.endpoints.every())
+
+    def counted(self) -> dict[str, float]:
+        """`requests_total` by outcome."""
+        found: dict[str, float] = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == "penstock_agent_requests_total":
+                    outcome = sample.labels["outcome"]
+                    found[outcome] = found.get(outcome, 0.0) + sample.value
+        return found
+
+
+@asynccontextmanager
+async def agent(
+    directory: Path,
+    engines: Sequence[Address],
+    *,
+    region: str = "eu-de",
+    slots: int = 4,
+    queue: int = 4,
+    anonymous: str | None = "open",
+    plan: RegionPlan | None = None,
+    peers: Mapping[str, Address] | None = None,
+    credits: Mapping[str, int] | None = None,
+) -> AsyncIterator[Agent]:
+    """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force."""
+    connections = UpstreamPool()
+    endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue), connections, Random(1))
+    for endpoint in endpoints.every():
+        endpoint.probed(ProbeOutcome.GOOD)
+    in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
+    knowing: Any = FixedKnowing(endpoints, region, in_force, plan)
+    knowing.peers = FixedPeers(peers or {}, credits or {})
+    metrics = AgentMetrics()
+    metrics.use_names(in_force.models, in_force.regions)
+    road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
+    carrier = Carrier(road, connections, metrics)
+    carrier.start()
+    traffic = Listener(TrafficService(road, carrier, knowing), largest_body_bytes=LARGEST_BODY_BYTES)
+    peer = Listener(PeerService(road, carrier, knowing), largest_body_bytes=LARGEST_BODY_BYTES)
+    one = Agent(knowing, carrier, traffic, metrics)
+    one.traffic = Address(*await traffic.start("127.0.0.1", 0))
+    one.peer = Address(*await peer.start("127.0.0.1", 0))
+    try:
+        yield one
+    finally:
+        for listener in (traffic, peer):
+            listener.stop_accepting()
+            await listener.drain(0.0)
+        carrier.stop()
+        connections.close()
+
+
+def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "endpoints.yaml"
+    specs = [
+        {"name": f"gpu-{n}", "url": f"http://{address}", "models": [MODEL], "slots": slots, "queue": queue}
+        for n, address in enumerate(engines)
+    ]
+    file.write_bytes(msgspec.yaml.encode(specs))
+    return file

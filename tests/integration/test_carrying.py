@@ -1,0 +1,460 @@
+"""What an agent does with a request on the wire: streams, cancels, goes elsewhere, refuses, and lets go of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.geography import Location
+from penstock.region_health import RegionState
+from regional_agent.carry.upstream import Address
+from tests.agents import LARGEST_BODY_BYTES, Agent, agent
+from tests.planet import MODEL, plan
+from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+
+BODY = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
+NOBODY = Address("127.0.0.1", 1)
+"""Nothing listens on ports 1 and 2: connections are refused."""
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def code(body: bytes) -> str:
+    return str(json.loads(body)["error"]["code"])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the event loop will bring about."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  the condition is plain state, without an event to wait for
+            await asyncio.sleep(0.005)
+
+
+async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(JSON_ANSWER)
+
+
+async def streams_forever(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    await asyncio.Event().wait()
+
+
+async def says_nothing(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def is_busy(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy")
+
+
+async def ask(one: Agent, *headers: str, body: bytes = BODY) -> tuple[int, dict[str, str], bytes]:
+    client = await RawClient.connect(one.traffic)
+    client.say(post(body, *headers))
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+async def test_a_stream_flows_as_it_comes(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await go_on.wait()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        status, headers = await client.head()
+        assert (status, headers["x-penstock-region"], headers["x-penstock-endpoint"]) == (200, "eu-de", "gpu-0")
+        assert await client.chunk() == b"data: 1\n\n", "before the stream has ended"
+        assert one.held() == 1
+        go_on.set()
+        assert await client.chunk() == b"data: [DONE]\n\n"
+        assert await client.chunk() == b""
+        assert one.held() == 0
+        assert one.counted() == {"ok": 1}
+
+
+async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        for _ in range(3):
+            client.say(post(BODY))
+            answer = await client.answer()
+            assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
+        assert len(gpu.heard) == 3
+
+
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05 if len(e.heard) == 1 else 0.0)
+        name = heard.header("x-request-id") or ""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
+
+    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(40)))
+        assert [(await client.answer()).body for _ in range(40)] == [f"r{n}".encode() for n in range(40)]
+
+
+async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        client.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await gpu.closed_by_client.wait()
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"cancelled": 1}
+
+
+async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path) -> None:
+    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await until(lambda: bool(gpu.heard))
+        client.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await gpu.closed_by_client.wait()
+        await until(lambda: one.held() == 0)
+
+
+async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, Address("127.0.0.1", 2), gpu.address]) as one:
+        for _ in range(5):
+            status, headers, _ = await ask(one)
+            assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-2")
+        assert one.held() == 0
+
+
+@pytest.mark.parametrize("early", [b"", SSE_HEAD, b"HTTP/1.1 200 OK\r\nContent-Le"])
+async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_path: Path, early: bytes) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(early)
+        writer.close()
+
+    async with engine(dies) as dead, engine(answers) as gpu, agent(tmp_path, [dead.address, gpu.address]) as one:
+        for _ in range(6):
+            status, headers, _ = await ask(one)
+            assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-1")
+        assert dead.heard, "it was tried"
+        assert one.held() == 0
+
+
+async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None:
+    async with engine(is_busy) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+        for _ in range(6):
+            assert (await ask(one))[0] == 200
+        assert busy.heard
+
+
+async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
+    async with engine(is_busy) as busy, agent(tmp_path / "busy", [busy.address]) as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (429, "saturated")
+        assert int(headers["retry-after"]) >= 1
+    async with agent(tmp_path / "none", [NOBODY]) as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (503, "none_ready")
+
+
+async def test_a_full_pool_is_429_without_touching_the_engine(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=1) as one:
+        clients = [await RawClient.connect(one.traffic) for _ in range(2)]
+        for client in clients:
+            client.say(post(BODY))
+            await client.head()
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (429, "saturated")
+        assert len(gpu.heard) == 2
+        clients[0].close()
+        await until(lambda: one.held() == 1)
+        late = await RawClient.connect(one.traffic)
+        late.say(post(BODY))
+        assert (await late.head())[0] == 200
+        late.close()
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await writer.drain()
+        writer.transport.abort()
+
+    async with engine(dies) as gpu, engine(answers) as other, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        _, _, body = await client.answer()
+        first, _, event = body.partition(b"data: {")
+        assert first == b"data: 1\n\n"
+        assert json.loads(b"{" + event)["error"]["code"] == "engine_failed"
+        assert await client.closed()
+        assert (one.held(), one.counted()) == (0, {"engine_error": 1})
+        assert not other.heard, "never again after the first byte"
+
+
+async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await writer.drain()
+        writer.transport.abort()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()
+        await until(lambda: one.held() == 0)
+
+
+@pytest.mark.parametrize("garbage", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"x" * 200_000, b"\x00" * 64])
+async def test_an_engine_that_speaks_garbage_is_passed_over(tmp_path: Path, garbage: bytes) -> None:
+    async def speaks(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(garbage)
+        await asyncio.Event().wait()
+
+    async with engine(speaks) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
+        for _ in range(4):
+            assert (await ask(one))[0] == 200
+        assert bad.heard
+        assert one.held() == 0
+
+
+async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_path: Path) -> None:
+    sent_bytes = 0
+
+    async def floods(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent_bytes
+        writer.write(SSE_HEAD)
+        block = chunk(b"x" * 65536)
+        while sent_bytes < 512 * 1024 * 1024:
+            writer.write(block)
+            await writer.drain()
+            sent_bytes += len(block)
+
+    async with engine(floods) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.say(post(BODY))
+        await until(lambda: sent_bytes > 0)
+        before = -1
+        while before != sent_bytes:
+            before = sent_bytes
+            await asyncio.sleep(0.3)
+        assert sent_bytes < 64 * 1024 * 1024, "socket buffers, not the answer"
+        client.close()
+        await until(lambda: one.held() == 0)
+
+
+async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        await ask(
+            one,
+            "Connection: keep-alive, X-Hop",
+            "X-Hop: 1",
+            "TE: trailers",
+            "X-Penstock-Route: forged",
+            "X-Forwarded-For: 192.0.2.1",
+            "X-Request-Id: mine-1",
+            "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "X-Lab-Residency: eu-de",
+        )
+        heard = gpu.heard[0]
+        for gone in ("connection", "x-hop", "te", "x-penstock-route", "x-forwarded-for", "authorization"):
+            assert heard.header(gone) is None, gone
+        assert heard.header("x-request-id") == "mine-1"
+        assert heard.header("x-lab-residency") == "eu-de"
+        assert (heard.header("traceparent") or "").startswith("00-0af7")
+
+
+async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
+    async def forges(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
+            b"X-Penstock-Region: moon\r\nX-Penstock-Refusal: saturated\r\n\r\nok"
+        )
+
+    async with engine(forges) as gpu, agent(tmp_path, [gpu.address]) as one:
+        status, headers, _ = await ask(one)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+        assert "x-penstock-refusal" not in headers
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "reason"),
+    [
+        (post(b"{"), 400, "bad_request"),
+        (post(b'{"model": 5}'), 400, "bad_request"),
+        (post(b'{"model": "no-such"}'), 404, "unknown_model"),
+        (post(BODY, path="/v1/nothing"), 404, "not_found"),
+        (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
+        (post(BODY, "Authorization: Bearer nobody"), 401, "unknown_key"),
+        (post(BODY, "Authorization: Basic Zm9v"), 401, "unknown_key"),
+        (post(b"x" * (LARGEST_BODY_BYTES + 1)), 413, "bad_request"),
+        (post(BODY, "X-Big: " + "x" * 70_000), 431, "bad_request"),
+        (post(BODY, *(f"X-{n}: 1" for n in range(200))), 431, "bad_request"),
+        (b"POST / HTTP/1.1\r\nX-Endless: " + b"x" * 700_000, 431, "bad_request"),
+        (b"POST /" + b"x" * 700_000, 431, "bad_request"),
+        (b"nonsense\r\n\r\n", 400, "bad_request"),
+        (post(BODY, "Transfer-Encoding: chunked"), 400, "bad_request"),
+        (post(BODY, "Content-Length: 3"), 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost : a\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\x00b\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "bad_request"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
+    tmp_path: Path, request_bytes: bytes, status: int, reason: str
+) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(request_bytes)
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (status, reason)
+        assert not gpu.heard
+        assert one.held() == 0
+
+
+async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        for byte in head + chunk(BODY[:10]) + chunk(BODY[10:]) + b"0\r\n\r\n":
+            client.say(bytes([byte]))
+            await client.writer.drain()
+        assert (await client.answer()).status == 200
+        assert gpu.heard[0].body == BODY
+        assert gpu.heard[0].header("transfer-encoding") is None
+
+
+async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (401, "unknown_key")
+
+
+async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], region="us-east", anonymous="personal") as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (421, "misdirected")
+        assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
+        assert not gpu.heard
+        assert one.knowing.offered == [], "not this origin's demand"
+
+
+async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
+    async with (
+        engine(answers) as far,
+        engine(answers) as near,
+        agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None) as server,
+        agent(
+            tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": server.peer}
+        ) as origin,
+    ):
+        origin.knowing.location = Location("DE")
+        status, headers, _ = await ask(origin, "X-Request-Id: far-1")
+        assert (status, headers["x-penstock-region"]) == (200, "eu-es")
+        assert (len(far.heard), len(near.heard)) == (1, 0)
+        assert far.heard[0].header("x-request-id") == "far-1"
+        assert far.heard[0].header("x-penstock-route") is None, "an engine never sees the route context"
+        assert server.knowing.offered == [], "demand is counted where it lands"
+        assert server.counted() == origin.counted() == {"ok": 1}
+
+
+async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(answers) as near,
+        agent(tmp_path / "server", [NOBODY], region="eu-es") as server,
+        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
+        assert server.counted() == {"refused": 1}
+        origin.knowing.peers.addresses["eu-es"] = NOBODY
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
+        assert origin.knowing.peers.broke == ["eu-es"]
+
+
+async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(says_nothing) as black_hole,
+        engine(answers) as near,
+        agent(tmp_path, [near.address], plan=away, peers={"eu-es": black_hole.address}) as origin,
+    ):
+        asked = asyncio.create_task(ask(origin))
+        await until(lambda: bool(black_hole.heard))
+        origin.knowing.peers.states["eu-es"] = RegionState.FAILED
+        status, headers, _ = await asked
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+
+
+async def test_a_full_home_spends_a_credit_or_refuses(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as near,
+        engine(answers) as far,
+        agent(tmp_path / "server", [far.address], region="us-east") as server,
+        agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
+    ):
+        first = await RawClient.connect(origin.traffic)
+        first.say(post(BODY))
+        await first.head()
+        assert (await ask(origin))[0] == 429, "not invited"
+        origin.knowing.peers.credits["us-east"] = 1
+        status, headers, _ = await ask(origin)
+        assert (status, headers["x-penstock-region"]) == (200, "us-east")
+        assert origin.knowing.peers.spent == ["us-east"]
+        first.close()
+
+
+async def test_the_peer_face_believes_nobody_without_a_signature(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        for route in ("forged", "e30.00", ""):
+            client = await RawClient.connect(one.peer)
+            client.say(post(BODY, f"X-Penstock-Route: {route}"))
+            assert (await client.answer()).status == 403
+            client.close()
+        client = await RawClient.connect(one.peer)
+        client.say(post(BODY))
+        assert (await client.answer()).status == 404, "clients have no business there"
+        assert not gpu.heard
+
+
+async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await go_on.wait()
+        writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
+
+    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
+        idle = await RawClient.connect(one.traffic)
+        busy = await RawClient.connect(one.traffic)
+        busy.say(post(BODY))
+        await busy.head()
+        one.listener.stop_accepting()
+        drained = asyncio.create_task(one.listener.drain(PATIENCE_S))
+        assert await idle.closed()
+        with pytest.raises(OSError, match=r"."):
+            await RawClient.connect(one.traffic)
+        go_on.set()
+        assert await busy.chunk() == b"data: 1\n\n"
+        assert await busy.chunk() == b"data: 2\n\n"
+        assert await busy.chunk() == b""
+        assert await busy.closed()
+        assert await drained == 0
