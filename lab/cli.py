@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from lab.demo.command import demo
 from lab.engine.command import engines
 from lab.wan.command import wan
 
@@ -15,6 +16,7 @@ def lab() -> None:
     """A planet on one machine: what it takes to run and test Penstock without a GPU."""
 
 
+app.command()(demo)
 app.command()(engines)
 app.command()(wan)
 

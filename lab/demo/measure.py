@@ -131,14 +131,14 @@ def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
 
 
 def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Served, float]]:
-    """Requests whose first attempt went to the dead region and broke, with when that was."""
+    """Attempts of clients that went to the dead region in vain, with when that was."""
     return [
-        (one, one.attempts[0].at_s)
+        (one, attempt.at_s)
         for one in run.served
-        if one.attempts
-        and one.attempts[0].region == run.scenario.lost_region
-        and one.attempts[0].answer is Answer.BROKEN
-        and from_s <= one.attempts[0].at_s < to_s
+        for attempt in one.attempts
+        if attempt.region == run.scenario.lost_region
+        and attempt.answer is Answer.BROKEN
+        and from_s <= attempt.at_s < to_s
     ]
 
 

@@ -15,6 +15,7 @@ from lab.demo.scenario import ActName, Scenario
 from lab.geoip import ClientSite
 from lab.planet.sites import nearest_first
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology
+from lab.replay.workload import PlannedRequest
 from lab.traces.shape import cap_tokens
 from lab.traces.trace import TraceRequest
 from lab.wan.matrix import RttMatrix
@@ -59,24 +60,11 @@ class TooShort(Exception):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One request that a client is going to send."""
+    """One request that a client is going to send, and where it belongs."""
 
-    id: str
-    due_s: float
-    site: ClientSite
-    client_address: str
-    """As the edge of the client's site vouches for it."""
-    tenant: str
-    model: str
-    prompt_tokens: int
-    output_tokens: int
-    prefix_blocks: tuple[int, ...]
-    required: tuple[str, ...]
-    """The regions that may ever touch it."""
+    planned: PlannedRequest
     home: str
-    """The nearest region, seen from the entry, that may and can serve it."""
-    entries: tuple[str, ...]
-    """Every region's entry, nearest to the client first: where it goes without knowing anything of residency."""
+    """The nearest region, seen from the entry where the client's network ends, that may and can serve it."""
 
 
 def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple[str, ...]:
@@ -147,22 +135,29 @@ def home_of(site: ClientSite, required: Sequence[str], model: str, topology: Top
     return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
 
 
+def near_share(topology: Topology, region: str) -> float:
+    """The part (0-1) of the demand whose clients have `region` as their nearest."""
+    near = sum(s.share for s in topology.sites if nearest_first(s, topology.region_names)[0] == region)
+    return near / sum(site.share for site in topology.sites)
+
+
+def requests_wanted(topology: Topology, scenario: Scenario, rate_per_s: float) -> int:
+    """How many requests the story has room for at `rate_per_s` outside the surge."""
+    surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
+    surplus = near_share(topology, scenario.surge_region) * (scenario.surge_factor - 1.0)
+    return round(rate_per_s * (scenario.duration_s + surge_s * surplus))
+
+
 def lay_geography(
-    trace: Sequence[TraceRequest],
-    topology: Topology,
-    scenario: Scenario,
-    matrix: RttMatrix,
-    rate_per_s: float,
-    rng: Random,
+    trace: Sequence[TraceRequest], topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
 ) -> list[Ask]:
-    """The story's requests: a place, a tenant and a model for each arrival of a stretch of the trace.
+    """The story's requests: a place, a tenant and a model for each arrival of a trace.
 
     Args:
-        trace: arrivals in order, as long as the story needs or longer.
+        trace: arrivals in order; all of them are used.
         topology: the sites, and which region serves which model.
         scenario: the surge multiplies what clients ask whose nearest region is the surged one.
         matrix: round trips between regions.
-        rate_per_s: mean demand outside the surge; less where the trace is too short.
         rng: draws places, tenants and models.
 
     Raises:
@@ -172,12 +167,7 @@ def lay_geography(
         raise TooShort(f"has {len(trace)} requests; the story needs at least {FEWEST_ARRIVALS}, spread over time")
     regions = topology.region_names
     nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
-    whole = sum(site.share for site in topology.sites)
-    surge_share = sum(s.share for s in topology.sites if nearest[s.name][0] == scenario.surge_region) / whole
-    surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
-    count = round(rate_per_s * (scenario.duration_s + surge_s * surge_share * (scenario.surge_factor - 1.0)))
-    trace = steadiest_stretch(trace, count)
-    due_s = bend_arrivals(trace, scenario, surge_share)
+    due_s = bend_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
     lengths = [msgspec.structs.replace(one, output_tokens=max(1, one.output_tokens // OUTPUT_DIVISOR)) for one in trace]
     lengths = cap_tokens(lengths[: len(due_s)], LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
     asks = []
@@ -188,22 +178,18 @@ def lay_geography(
         tenant = rng.choices(list(tenants), list(tenants.values()))[0]
         model = CHAT_70B if rng.random() < LARGE_MODEL_SHARE else CHAT_8B
         required = required_regions(tenant, site.country, regions)
-        asks.append(
-            Ask(
-                id=f"demo-{number:05d}",
-                due_s=at_s,
-                site=site,
-                client_address=site.address(rng),
-                tenant=tenant,
-                model=model,
-                prompt_tokens=length.prompt_tokens,
-                output_tokens=length.output_tokens,
-                prefix_blocks=length.prefix_blocks,
-                required=required,
-                home=home_of(site, required, model, topology, matrix),
-                entries=nearest[site.name],
-            )
+        planned = PlannedRequest(
+            id=f"demo-{number:05d}",
+            at_s=at_s,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=model,
+            lengths=length,
+            required_regions=required,
         )
+        asks.append(Ask(planned, home_of(site, required, model, topology, matrix)))
     return asks
 
 

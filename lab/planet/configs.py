@@ -23,6 +23,9 @@ from lab.wan.matrix import RttMatrix
 Ports = Mapping[str, int]
 """By the names of `Topology.port_names`."""
 
+FLEET_KEY_FILE = "fleet.key"
+ADMIN_TOKEN_FILE = "admin.token"
+
 QUEUE_PER_ENGINE = 16
 """Requests that may wait in an engine beyond those it runs, so that a burst is late rather than refused."""
 
@@ -110,11 +113,11 @@ def agent_environment(
             **listens,
             "peer_urls": json.dumps(peer_urls),
             "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
-            "control_plane_urls": ",".join(control_plane_urls(topology, ports)),
+            "control_plane_urls": ",".join(control_plane_urls(topology, ports).values()),
             "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
             "endpoints_file": str(directory / f"{region.name}-endpoints.yaml"),
             "geoip_file": str(geoip_file),
-            "fleet_key_file": str(directory / "fleet.key"),
+            "fleet_key_file": str(directory / FLEET_KEY_FILE),
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
             # Clients come through the site's edge, which says where they are; here that edge is loopback.
             "trusted_proxies": "127.0.0.0/8",
@@ -122,9 +125,26 @@ def agent_environment(
     )
 
 
-def control_plane_urls(topology: Topology, ports: Ports) -> list[str]:
-    """Where the control planes listen."""
-    return [url(ports[control_plane_port(name)]) for name in topology.control_planes]
+def control_plane_environment(
+    topology: Topology, name: str, ports: Ports, directory: Path, policy_dir: Path
+) -> dict[str, str]:
+    """For `penstock serve`."""
+    return _environment(
+        "PENSTOCK_",
+        {
+            "name": name,
+            "listen": f"{LOOPBACK}:{ports[control_plane_port(name)]}",
+            "etcd_endpoints": f"{LOOPBACK}:{ports['etcd client']}",
+            "policy_dir": str(policy_dir),
+            "fleet_key_file": str(directory / FLEET_KEY_FILE),
+            "admin_token_file": str(directory / ADMIN_TOKEN_FILE),
+        },
+    )
+
+
+def control_plane_urls(topology: Topology, ports: Ports) -> dict[str, str]:
+    """Where the control planes listen, by name."""
+    return {name: url(ports[control_plane_port(name)]) for name in topology.control_planes}
 
 
 def url(port: int) -> str:

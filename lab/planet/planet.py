@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.planet.configs import (
+    ADMIN_TOKEN_FILE,
+    FLEET_KEY_FILE,
     Ports,
     agent_environment,
     control_plane_environment,
@@ -75,11 +77,12 @@ class Planet:
         self.ports = ports
         self.witness_dir = directory / "witness"
         self._directory = directory
-        self._logs = logs
+        self.logs = logs
         self._policy_dir = policy_dir
         self._geoip_file = geoip_file
         self._processes: dict[str, ServerProcess] = {}
         self._given_up: set[str] = set()
+        self._stopping = False
         self._write_files(matrix)
         self._make_processes()
 
@@ -90,6 +93,8 @@ class Planet:
             ServerError: a program is missing, a port was taken, or something does not serve in time.
         """
         for name, process in self._processes.items():
+            if self._stopping:
+                raise NotReady("the planet was stopped while it started")
             process.start()
             tell(f"{name} starts")
         self._wait_ready(self._processes, tell)
@@ -97,6 +102,7 @@ class Planet:
 
     def stop(self) -> None:
         """End everything in good order, then by force; returns when nothing is left."""
+        self._stopping = True
         alive = [process for process in self._processes.values() if process.alive]
         self._given_up.update(self._processes)
         with ThreadPoolExecutor(max_workers=max(1, len(alive))) as pool:
@@ -109,6 +115,14 @@ class Planet:
     def start_region(self, region: str) -> None:
         """Start a killed region again, where it was; returns when its agents serve."""
         names = [_engines(region), *self._agents(region)]
+        for name in names:
+            self._processes[name].start()
+            self._given_up.discard(name)
+        self._wait_ready(names, lambda _: None)
+
+    def restart_killed(self) -> None:
+        """Start everything again that was killed on purpose and not brought back."""
+        names = [name for name, process in self._processes.items() if not process.alive]
         for name in names:
             self._processes[name].start()
             self._given_up.discard(name)
@@ -128,10 +142,9 @@ class Planet:
 
     def leading_control_plane(self) -> str | None:
         """The control plane that leads by its own word; None while none says so."""
-        for name, where in zip(
-            self.topology.control_planes, control_plane_urls(self.topology, self.ports), strict=True
-        ):
-            status = ask(where + "/v1/status")
+        token = (self._directory / ADMIN_TOKEN_FILE).read_text(encoding="ascii").strip()
+        for name, where in control_plane_urls(self.topology, self.ports).items():
+            status = ask(where + "/v1/status", token)
             if status is not None and status.get("leading"):
                 return name
         return None
@@ -180,7 +193,7 @@ class Planet:
         for name, admin in self.admin_urls().items():
             while (ask(admin + "/status") or {}).get("plan") is None:
                 if time.monotonic() > deadline:
-                    raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self._logs}")
+                    raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self.logs}")
                 time.sleep(0.05)
             tell(f"{name} has a plan")
 
@@ -188,10 +201,11 @@ class Planet:
         return [_agent(region, agent) for agent in self.topology.region(region).agents]
 
     def _write_files(self, matrix: RttMatrix) -> None:
-        key = self._directory / "fleet.key"
-        key.parent.mkdir(parents=True, exist_ok=True)
-        key.touch(mode=0o600)
-        key.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for name in (FLEET_KEY_FILE, ADMIN_TOKEN_FILE):
+            secret = self._directory / name
+            secret.touch(mode=0o600)
+            secret.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
         write_json(self._directory / "wan.json", wan_file(self.topology, self.ports, matrix))
         for region in self.topology.regions:
             engines = engines_file(self.topology, region, self.ports, self.witness_dir)
@@ -204,7 +218,7 @@ class Planet:
         etcd = EtcdServer(self._directory / "etcd", client_port=ports["etcd client"], peer_port=ports["etcd peer"])
         redis = RedisServer(self._directory / "redis", port=ports["redis"])
         for name, server in (("etcd", etcd), ("redis", redis)):
-            server.log_path = self._logs / f"{name}.log"
+            server.log_path = self.logs / f"{name}.log"
             self._processes[name] = server
         lab = program("penstock-lab")
         for region in topology.regions:
@@ -233,7 +247,7 @@ class Planet:
         self._processes[name] = ServerProcess(
             name,
             argv,
-            log_path=self._logs / f"{name.replace(' ', '-').replace('/', '-')}.log",
+            log_path=self.logs / f"{name.replace(' ', '-').replace('/', '-')}.log",
             ready=lambda: all(check() for check in checks),
             ports=ports,
             env={**os.environ, **(environment or {})},
@@ -253,10 +267,11 @@ def program(name: str) -> str:
     return found
 
 
-def ask(address: str) -> dict[str, Any] | None:
-    """A GET of JSON; None where there is no answer in time or it is no object."""
+def ask(address: str, token: str = "") -> dict[str, Any] | None:
+    """A GET of JSON, as an operator where a token is given; None where there is no answer in time or no object."""
+    request = urllib.request.Request(address, headers={"authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(address, timeout=ASK_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
             content = json.load(answer)
     except (OSError, ValueError):
         return None

@@ -17,11 +17,14 @@ from lab.demo.workload import (
     bend_arrivals,
     home_of,
     lay_geography,
+    near_share,
+    requests_wanted,
     required_regions,
     steadiest_stretch,
 )
 from lab.geoip import SITES
 from lab.planet.bundle import load_bundle, matrix_of
+from lab.planet.sites import nearest_first
 from lab.planet.topology import CHAT_8B, CHAT_70B, demo_planet
 from lab.traces.generate import generate
 from lab.traces.trace import TraceRequest
@@ -31,11 +34,12 @@ REGIONS = PLANET.region_names
 SCENARIO = full_scenario("eu-de", 4.0, "eu-de")
 MATRIX = matrix_of(load_bundle())
 TRACE = generate(400.0, Random(1))
+STRETCH = steadiest_stretch(TRACE, requests_wanted(PLANET, SCENARIO, 6.5))
 SITE = {site.name: site for site in SITES}
 
 
 def asks(seed: int = 3):
-    return lay_geography(TRACE, PLANET, SCENARIO, MATRIX, 6.5, Random(seed))
+    return lay_geography(STRETCH, PLANET, SCENARIO, MATRIX, Random(seed))
 
 
 def test_the_same_seed_gives_the_same_story() -> None:
@@ -45,12 +49,12 @@ def test_the_same_seed_gives_the_same_story() -> None:
 
 def test_requests_are_in_order_within_the_story_and_named_once() -> None:
     story = asks()
-    due_s = [ask.due_s for ask in story]
+    due_s = [ask.planned.at_s for ask in story]
     assert due_s == sorted(due_s)
     assert due_s[0] >= 0
     assert due_s[-1] < SCENARIO.duration_s
-    assert len({ask.id for ask in story}) == len(story)
-    assert all(1 <= ask.output_tokens <= LONGEST_OUTPUT_TOKENS for ask in story)
+    assert len({ask.planned.id for ask in story}) == len(story)
+    assert all(1 <= ask.planned.lengths.output_tokens <= LONGEST_OUTPUT_TOKENS for ask in story)
 
 
 def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
@@ -58,8 +62,8 @@ def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
     near, far = Counter(), Counter()
     for seed in range(8):
         for ask in asks(seed):
-            when = "surge" if begin_s <= ask.due_s < end_s else "else"
-            (near if ask.entries[0] == "eu-de" else far)[when] += 1
+            when = "surge" if begin_s <= ask.planned.at_s < end_s else "else"
+            (near if nearest_first(SITE[ask.planned.site], REGIONS)[0] == "eu-de" else far)[when] += 1
     surge_s, else_s = end_s - begin_s, SCENARIO.duration_s - (end_s - begin_s)
     assert 3.0 < (near["surge"] / surge_s) / (near["else"] / else_s) < 5.0
     assert 0.7 < (far["surge"] / surge_s) / (far["else"] / else_s) < 1.4
@@ -68,7 +72,7 @@ def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
 def test_every_region_has_a_home_demand_in_every_phase() -> None:
     story = asks()
     for phase in SCENARIO.phases:
-        assert {ask.home for ask in story if phase.covers(ask.due_s)} == set(REGIONS), phase.name
+        assert {ask.home for ask in story if phase.covers(ask.planned.at_s)} == set(REGIONS), phase.name
 
 
 def test_a_trace_is_bent_and_not_made_up() -> None:
@@ -96,7 +100,7 @@ def test_the_steadiest_stretch_is_a_run_of_the_trace() -> None:
 )
 def test_a_trace_that_cannot_fill_the_story_is_refused(trace: list[TraceRequest]) -> None:
     with pytest.raises(TooShort, match="the story needs at least"):
-        lay_geography(trace, PLANET, SCENARIO, MATRIX, 6.5, Random(1))
+        lay_geography(trace, PLANET, SCENARIO, MATRIX, Random(1))
 
 
 @pytest.mark.parametrize(
@@ -152,4 +156,8 @@ def test_phases_and_acts_follow_each_other() -> None:
 
 
 def test_there_is_a_key_for_every_tenant_that_asks() -> None:
-    assert {ask.tenant for ask in asks()} == set(TENANT_KEYS)
+    assert {ask.planned.tenant for ask in asks()} == set(TENANT_KEYS)
+
+
+def test_shares_of_nearest_clients_sum_to_one() -> None:
+    assert sum(near_share(PLANET, region) for region in REGIONS) == pytest.approx(1.0)

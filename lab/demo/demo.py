@@ -1,0 +1,162 @@
+"""One demo from its options to its report: gather, start, tell, judge, write, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from lab.demo.listing import print_where_everything_listens
+from lab.demo.material import Material, gather
+from lab.demo.page.page import render_page
+from lab.demo.records import Run
+from lab.demo.report import Setting, build_report, write_report
+from lab.demo.screen import Screen, make_screen
+from lab.demo.story import Story
+from lab.demo.verdict import Check, judge
+from lab.geoip import write_geoip
+from lab.planet.bundle import write_bundle
+from lab.planet.planet import Planet
+from lab.planet.ports import assign_ports
+
+
+class Options(msgspec.Struct, frozen=True):
+    """As the command line has them."""
+
+    trace: Path | None
+    geoip: Path | None
+    rtt: Path | None
+    keep: bool
+    out: Path
+    port_base: int | None
+    pace: float
+    seed: int
+
+
+async def run_demo(options: Options, console: Console) -> bool:
+    """Run it; returns whether every check passed. Everything that it started is gone afterwards, whatever happens.
+
+    Raises:
+        TraceError, GeoDatabaseError, MatrixError, PolicyRefused: a file cannot be used; nothing was started.
+        ServerError: a program is missing, a port is taken, or a process does not serve.
+    """
+    began = time.monotonic()
+    material = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
+    options.out.mkdir(parents=True, exist_ok=True)
+    logs = options.out / "logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    planet = None
+    try:
+        planet = _planet(options, material, directory, logs)
+        with make_screen(console, material.topology.region_names, material.scenario.duration_s) as screen:
+            await _start(planet, screen)
+            started_s = time.monotonic() - began
+            ramp_s = material.policy.failover.failback_ramp_s
+            run = await Story(planet, material.scenario, material.asks, screen, ramp_s).tell()
+        checks = judge(run)
+        report = build_report(run, checks, _setting(material, started_s))
+        write_report(report, options.out / "report.json")
+        page = await asyncio.to_thread(render_page, report, run)
+        (options.out / "report.html").write_text(page, encoding="utf-8")
+        _print_verdict(console, checks, run, options.out)
+        if options.keep:
+            await _keep(planet, console, directory)
+        return bool(report["passed"])
+    finally:
+        if planet is not None:
+            await asyncio.shield(asyncio.to_thread(planet.stop))
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _planet(options: Options, material: Material, directory: Path, logs: Path) -> Planet:
+    ports = assign_ports(material.topology.port_names(), options.port_base, Random())
+    write_bundle(directory / "policy", material.matrix)
+    geoip_file = options.geoip
+    if geoip_file is None:
+        geoip_file = directory / "sites.mmdb"
+        write_geoip(geoip_file)
+    return Planet(
+        material.topology,
+        ports,
+        material.matrix,
+        directory=directory,
+        logs=logs,
+        policy_dir=directory / "policy",
+        geoip_file=geoip_file.resolve(),
+    )
+
+
+async def _start(planet: Planet, screen: Screen) -> None:
+    loop = asyncio.get_running_loop()
+    steps = 2 * len(planet.processes()) + len(planet.admin_urls())
+    done = 0
+
+    def tell(step: str) -> None:
+        nonlocal done
+        done += 1
+        loop.call_soon_threadsafe(screen.starting, step, done, steps)
+
+    await asyncio.to_thread(planet.start, tell)
+
+
+async def _keep(planet: Planet, console: Console, directory: Path) -> None:
+    """Bring back what the story killed, say where everything is, and wait for Ctrl-C."""
+    await asyncio.to_thread(planet.restart_killed)
+    print_where_everything_listens(planet, console, directory)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        # Ctrl-C is how a kept planet ends; the exit code is still the verdict's.
+        console.print("stopping the planet")
+
+
+def _setting(material: Material, started_s: float) -> Setting:
+    topology, policy = material.topology, material.policy
+    regions: list[dict[str, Any]] = [
+        {
+            "name": region.name,
+            "city": region.city,
+            "latitude_deg": policy.regions[region.name].latitude_deg,
+            "longitude_deg": policy.regions[region.name].longitude_deg,
+            "agents": len(region.agents),
+            "engines": [msgspec.to_builtins(engine) for engine in region.engines],
+        }
+        for region in topology.regions
+    ]
+    return Setting(
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=material.workload,
+        geography=material.geography,
+        network=material.network,
+        regions=tuple(regions),
+        sites=tuple(msgspec.to_builtins(site) for site in topology.sites),
+        environment={
+            "Machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+            "Python": platform.python_version(),
+            "Engines": f"modelled hardware at {topology.time_scale:g} times its speed",
+            "Start": f"{started_s:.1f} s until the whole planet served",
+            "Policy digest": policy.digest()[:16],
+        },
+    )
+
+
+def _print_verdict(console: Console, checks: Sequence[Check], run: Run, out: Path) -> None:
+    for check in checks:
+        mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
+        console.print(mark, f"[bold]{check.name}[/]", highlight=False, end=": ")
+        console.print(check.says, highlight=False, markup=False, soft_wrap=True)
+    failed = sum(not check.passed for check in checks)
+    verdict = "[bold green]every promise was kept[/]" if not failed else f"[bold red]{failed} checks failed[/]"
+    console.print(f"{verdict}; {len(run.served)} requests; {out}/report.html", highlight=False, soft_wrap=True)

@@ -1,0 +1,209 @@
+"""Tells the story: lets clients ask, does to the planet what the schedule says, and writes down what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from lab.demo.clients import as_served, entries_of
+from lab.demo.records import Event, EventKind, Run, Served
+from lab.demo.scenario import Act, ActName, Scenario
+from lab.demo.screen import Screen
+from lab.demo.tally import Tally
+from lab.demo.watching import AgentWatch, WitnessWatch, every
+from lab.demo.workload import Ask
+from lab.planet.planet import Planet
+from lab.planet.topology import agent_port
+from lab.replay.outcome import Outcome
+from lab.replay.replayer import Replayer
+from lab.servers.ports import LOOPBACK
+from lab.witness import Witness
+
+HEAD_START_S = 0.5
+"""Time (s) between everything being ready for the first request and its being due."""
+
+DRAIN_S = 15.0
+"""How long (s) the last requests may take after they were due."""
+
+DRAW_EVERY_S = 0.125
+LOOK_EVERY_S = 0.5
+LEADER_WITHIN_S = 15.0
+"""How long (s) a new leader is waited for; one that comes later is none."""
+
+STYLES = {
+    EventKind.SURGE_BEGAN: "yellow",
+    EventKind.REGION_KILLED: "bold red",
+    EventKind.LEADER_KILLED: "bold red",
+    EventKind.ETCD_KILLED: "bold red",
+    EventKind.REDIS_KILLED: "bold red",
+    EventKind.DIED_UNASKED: "bold red",
+    EventKind.LOSS_DETECTED: "cyan",
+    EventKind.REGION_READY: "green",
+    EventKind.NEW_LEADER: "green",
+}
+
+
+class Story:
+    """One telling of the story on a planet that is up."""
+
+    def __init__(
+        self, planet: Planet, scenario: Scenario, asks: Sequence[Ask], screen: Screen, failback_ramp_s: float
+    ) -> None:
+        self._planet = planet
+        self._scenario = scenario
+        self._screen = screen
+        self._failback_ramp_s = failback_ramp_s
+        topology, ports = planet.topology, planet.ports
+        admin = {
+            f"{region.name}/{agent}": ports[agent_port(region.name, agent, "admin")]
+            for region in topology.regions
+            for agent in region.agents
+        }
+        self._asks = {ask.planned.id: ask for ask in asks}
+        workload = [ask.planned for ask in asks]
+        self._replayer = Replayer(workload, entries_of(topology, ports), on_outcome=self._ended)
+        self._tally = Tally({region.name: region.city for region in topology.regions})
+        self._agents = AgentWatch(admin, LOOPBACK, self._now)
+        self._zero = 0.0
+        self._events: list[Event] = []
+        self._served: list[Served] = []
+        self._lost_region_is = "serving"
+
+    async def tell(self) -> Run:
+        """Tell it from the first request to the last answer."""
+        self._zero = time.monotonic() + HEAD_START_S
+        witness = WitnessWatch(Witness(self._planet.witness_dir), time.time() + HEAD_START_S)
+        watching = [
+            asyncio.create_task(job)
+            for job in (
+                self._agents.run(),
+                every(DRAW_EVERY_S, self._draw),
+                every(LOOK_EVERY_S, partial(self._look, witness)),
+            )
+        ]
+        acting = asyncio.create_task(self._act())
+        asking = asyncio.create_task(self._replayer.run(DRAIN_S, self._zero))
+        jobs = [*watching, acting, asking]
+        try:
+            # Whatever ends first with an error ends the story; watching ends in no other way.
+            pending = {acting, asking}
+            while pending:
+                done, _ = await asyncio.wait(pending | set(watching), return_when=asyncio.FIRST_COMPLETED)
+                for job in done:
+                    job.result()
+                pending -= done
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        await self._look(witness)
+        await self._draw()
+        return Run(
+            scenario=self._scenario,
+            served=tuple(sorted(self._served, key=lambda one: one.due_s)),
+            sightings=tuple(witness.sightings),
+            started=await witness.started(),
+            events=tuple(sorted(self._events, key=lambda event: event.at_s)),
+            beliefs=tuple(self._agents.beliefs),
+            peer_misses=tuple(self._agents.misses),
+            failback_ramp_s=self._failback_ramp_s,
+        )
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero
+
+    def _note(self, kind: EventKind, text: str, at_s: float | None = None) -> None:
+        event = Event(self._now() if at_s is None else at_s, kind, text)
+        self._events.append(event)
+        self._screen.event(event.at_s, text, STYLES.get(kind, ""))
+
+    def _ended(self, outcome: Outcome) -> None:
+        served = as_served(outcome, self._asks[outcome.id])
+        self._served.append(served)
+        self._tally.ended(served, self._now())
+
+    async def _draw(self) -> None:
+        running: dict[str, int] = {}
+        for agent, requests in self._agents.running.items():
+            region = agent.partition("/")[0]
+            running[region] = running.get(region, 0) + requests
+        states = {self._scenario.lost_region: self._lost_region_is}
+        now_s = max(0.0, self._now())
+        self._tally.asked = self._replayer.sent
+        self._screen.show(self._tally.now(now_s, self._scenario.phase_at(now_s).title, states, running))
+
+    async def _look(self, witness: WitnessWatch) -> None:
+        self._tally.violations = await witness.read()
+        for death in await asyncio.to_thread(self._planet.died_unasked):
+            self._note(EventKind.DIED_UNASKED, f"{death} died unasked")
+
+    async def _act(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for act in self._scenario.acts:
+                await asyncio.sleep(max(0.0, act.at_s - self._now()))
+                # Starting a region takes a while, and waiting for a leader too; the schedule goes on meanwhile.
+                group.create_task(self._do(act))
+
+    async def _do(self, act: Act) -> None:
+        scenario, planet = self._scenario, self._planet
+        match act.name:
+            case ActName.SURGE_BEGINS:
+                times = f"{scenario.surge_factor:.2g} times as much"
+                self._note(EventKind.SURGE_BEGAN, f"clients near {scenario.surge_region} ask for {times}")
+            case ActName.SURGE_ENDS:
+                self._note(EventKind.SURGE_ENDED, "the surge is over")
+            case ActName.KILL_REGION:
+                await self._lose_region(scenario.lost_region)
+            case ActName.START_REGION:
+                await self._return_region(scenario.lost_region)
+            case ActName.KILL_LEADER:
+                await self._replace_leader()
+            case ActName.KILL_ETCD:
+                at = await asyncio.to_thread(planet.kill_etcd)
+                self._note(EventKind.ETCD_KILLED, "kill -9 of etcd: no configuration, no leadership", at - self._zero)
+            case ActName.KILL_REDIS:
+                at = await asyncio.to_thread(planet.kill_redis)
+                self._note(EventKind.REDIS_KILLED, "kill -9 of Redis: no shared in-flight view", at - self._zero)
+
+    async def _lose_region(self, region: str) -> None:
+        self._agents.tense_about = region
+        self._lost_region_is = "dead"
+        at_s = await asyncio.to_thread(self._planet.kill_region, region) - self._zero
+        self._note(EventKind.REGION_KILLED, f"kill -9 of everything in {region}", at_s)
+        seen = None
+        while seen is None and self._lost_region_is == "dead":
+            await asyncio.sleep(0.01)
+            seen = next(
+                (b for b in self._agents.beliefs if b.region == region and b.state == "failed" and b.at_s > at_s), None
+            )
+        if seen is not None:
+            text = f"{seen.observer} says that {region} has failed, {seen.at_s - at_s:.2f} s after"
+            self._note(EventKind.LOSS_DETECTED, text, seen.at_s)
+
+    async def _return_region(self, region: str) -> None:
+        self._agents.tense_about = None
+        self._lost_region_is = "starting"
+        self._note(EventKind.REGION_STARTED, f"{region} is started again")
+        await asyncio.to_thread(self._planet.start_region, region)
+        self._lost_region_is = "returning"
+        self._note(EventKind.REGION_READY, f"{region} is ready; its traffic comes back by and by")
+        await asyncio.sleep(self._failback_ramp_s)
+        self._lost_region_is = "serving"
+
+    async def _replace_leader(self) -> None:
+        planet = self._planet
+        leader = await asyncio.to_thread(planet.leading_control_plane)
+        if leader is None:
+            self._screen.event(self._now(), "no control plane says that it leads; none is killed", "bold red")
+            return
+        at = await asyncio.to_thread(planet.kill_control_plane, leader)
+        self._note(EventKind.LEADER_KILLED, f"kill -9 of the leading control plane, {leader}", at - self._zero)
+        while time.monotonic() < at + LEADER_WITHIN_S:
+            successor = await asyncio.to_thread(planet.leading_control_plane)
+            if successor not in (None, leader):
+                took_s = time.monotonic() - at
+                self._note(EventKind.NEW_LEADER, f"{successor} leads, {took_s:.1f} s after")
+                return
+            await asyncio.sleep(0.1)

@@ -1,0 +1,145 @@
+"""Looks at the planet from outside while the story goes on: agents' beliefs, what they carry, the witness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lab.demo.records import Belief, PeerMiss, Sighting
+from lab.witness import Sighting as Testified
+from lab.witness import Witness
+
+CALM_POLL_S = 0.25
+TENSE_POLL_S = 0.05
+"""How often agents are asked while a region's death is to be noticed."""
+
+ASK_TIMEOUT_S = 0.5
+LARGEST_ANSWER_BYTES = 1 << 20
+
+Clock = Callable[[], float]
+"""Seconds since the first request was due."""
+
+
+async def get(host: str, port: int, path: str) -> tuple[int, bytes] | None:
+    """Status and body of a GET over a connection of its own; None where nothing whole comes in ASK_TIMEOUT_S."""
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n".encode())
+                answer = await reader.read(LARGEST_ANSWER_BYTES)
+                while more := await reader.read(LARGEST_ANSWER_BYTES - len(answer)):
+                    answer += more
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b" ", 2)
+    if len(words) < 2 or not words[1].isdigit():
+        return None
+    return int(words[1]), body
+
+
+async def get_json(host: str, port: int, path: str) -> dict[str, Any] | None:
+    """A 200 answer's JSON object; None otherwise."""
+    answer = await get(host, port, path)
+    if answer is None or answer[0] != 200:
+        return None
+    try:
+        content = json.loads(answer[1])
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+class AgentWatch:
+    """Asks every agent what it believes and carries."""
+
+    def __init__(self, admin_ports: dict[str, int], host: str, clock: Clock) -> None:
+        """Args: `admin_ports` by region/agent."""
+        self._ports = admin_ports
+        self._host = host
+        self._clock = clock
+        self._states: dict[tuple[str, str], str] = {}
+        self._retries: dict[str, int] = {}
+        self.beliefs: list[Belief] = []
+        self.misses: list[PeerMiss] = []
+        self.running: dict[str, int] = {}
+        """Requests that each region's agents carry."""
+        self.tense_about: str | None = None
+        """The region whose death is to be noticed."""
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            began = time.monotonic()
+            await asyncio.gather(*(self._ask(observer) for observer in self._ports))
+            pause_s = TENSE_POLL_S if self.tense_about is not None else CALM_POLL_S
+            await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
+
+    async def _ask(self, observer: str) -> None:
+        status = await get_json(self._host, self._ports[observer], "/status")
+        region = observer.partition("/")[0]
+        self.running[observer] = 0
+        if status is None:
+            return
+        self.running[observer] = sum(status["in_flight"].values())
+        for peer, seen in status["peers"].items():
+            state = str(seen["state"])
+            if self._states.get((observer, peer)) != state:
+                self._states[observer, peer] = state
+                self.beliefs.append(Belief(self._clock(), observer, peer, state))
+        if self.tense_about not in (None, region):
+            await self._count_retries(observer)
+
+    async def _count_retries(self, observer: str) -> None:
+        answer = await get(self._host, self._ports[observer], "/metrics")
+        if answer is None:
+            return
+        retries = sum(
+            float(line.rsplit(b" ", 1)[1])
+            for line in answer[1].splitlines()
+            if line.startswith(b"penstock_agent_retries_total{")
+            and (b"connect_failed" in line or b"closed_early" in line)
+        )
+        if retries > self._retries.get(observer, retries) and self.tense_about is not None:
+            self.misses.append(PeerMiss(self._clock(), observer, self.tense_about))
+        self._retries[observer] = int(retries)
+
+
+class WitnessWatch:
+    """Reads on what engines have written down."""
+
+    def __init__(self, witness: Witness, wall_clock_zero: float) -> None:
+        """Args: `wall_clock_zero` is the Unix time (s) at which the first request was due."""
+        self._witness = witness
+        self._zero = wall_clock_zero
+        self.sightings: list[Sighting] = []
+        self.unrequired = 0
+
+    async def read(self) -> int:
+        """Read what is new; returns the violations so far."""
+        testimony, fresh = await asyncio.to_thread(self._witness.read)
+        self.sightings += [self._sighting(one) for one in fresh if one.required is not None]
+        self.unrequired = testimony.unrequired
+        return len(testimony.violations)
+
+    async def started(self) -> frozenset[str]:
+        """Ids of the requests whose work some engine began."""
+        testimony, _ = await asyncio.to_thread(self._witness.read)
+        return frozenset(testimony.started)
+
+    def _sighting(self, seen: Testified) -> Sighting:
+        required = tuple(sorted(seen.required or ()))
+        return Sighting(seen.request_id or "", seen.t - self._zero, seen.region, seen.endpoint, required)
+
+
+async def every(pause_s: float, do: Callable[[], Awaitable[None]]) -> None:
+    """Do something again and again until cancelled, with `pause_s` seconds between."""
+    while True:
+        await do()
+        await asyncio.sleep(pause_s)
