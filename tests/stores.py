@@ -62,9 +62,11 @@ class Following:
 async def eventually(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Wait until `holds`, for what tells nobody when it changes."""
     deadline = asyncio.get_running_loop().time() + within_s
+    wait_s = 0.0
     while not holds():
         assert asyncio.get_running_loop().time() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(wait_s)
+        wait_s = min(0.02, wait_s + 0.0001)
 
 
 async def put(store: ConfigStore, key: str, value: bytes) -> int:
