@@ -117,13 +117,11 @@ def tick(snapshot: Snapshot, now: float, policy: Policy) -> Snapshot:
 
 
 def resume(snapshot: Snapshot, now: float) -> Snapshot:
-    """What a new leader may still believe of what it last heard: all about regions heard just now, else nothing.
+    """What a new leader may still believe of what it last heard: the reports of just now, and no judgement.
 
-    Agents report to the leader alone, so their silence towards a follower is no sign of a failure.
+    Agents report to the leader alone, so the silence that a follower judged regions by is no sign of a failure.
     """
-    fresh = {key: held for key, held in snapshot.agents.items() if now - held.received_at <= FRESH_S}
-    heard = {region for region, _ in fresh}
-    return Snapshot(fresh, {region: health for region, health in snapshot.health.items() if region in heard})
+    return Snapshot({key: held for key, held in snapshot.agents.items() if now - held.received_at <= FRESH_S})
 
 
 def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:

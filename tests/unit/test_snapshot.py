@@ -212,14 +212,15 @@ class TestJudging:
 
 class TestLeading:
     def test_a_new_leader_forgets_what_it_heard_long_ago(self) -> None:
-        whole = held(report("a"))
-        failed = tick(tick(tick(whole, 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
-        assert failed.state("a") is RegionState.FAILED
-        assert resume(failed, 4.0) == Snapshot()
+        assert resume(held(report("a")), FRESH_S + 0.1) == Snapshot()
 
-    def test_a_new_leader_keeps_what_it_heard_just_now(self) -> None:
-        whole = tick(held(report("a")), 0.1, POLICY)
-        assert resume(whole, 0.5) == whole
+    def test_a_new_leader_keeps_what_it_heard_just_now_but_judges_anew(self) -> None:
+        silent = tick(tick(tick(held(report("a")), 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
+        assert silent.state("a") is RegionState.FAILED
+        heard, _ = take_in(silent, report("a", seq=2), 4.0, POLICY)
+        resumed = resume(heard, 4.1)
+        assert resumed == Snapshot(heard.agents)
+        assert tick(resumed, 4.1, POLICY).state("a") is RegionState.HEALTHY
 
     def test_settled_when_every_region_spoke_or_it_took_too_long(self) -> None:
         some = held(report("a"), report("b"), report("c"))

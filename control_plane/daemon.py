@@ -1,0 +1,166 @@
+"""One control plane put together: what it watches, what runs when, and the order in which it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+
+import structlog
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from control_plane.campaign import Campaign
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.lease import Registration
+from control_plane.client.members import AgentMember, Member
+from control_plane.client.store import ConfigStore, StoreError
+from control_plane.fleet import Fleet
+from control_plane.intake import Intake, Receipt
+from control_plane.metrics import ControlPlaneMetrics
+from control_plane.mirror import Mirror
+from control_plane.planning import TICK_S, Planning
+from control_plane.policy_source import PolicySource
+from control_plane.publishing import Publisher
+from control_plane.status import (
+    LeaderStatus,
+    Status,
+    StoreStatus,
+    agent_statuses,
+    arc_statuses,
+    plan_status,
+    policy_status,
+    region_statuses,
+)
+from penstock.plan import RegionPlan
+from penstock.signing import FleetKey
+
+POLICY_POLL_S = 1.0
+"""Time (s) between two looks at the policy folder; a change is in force two looks later."""
+
+REGISTRATION_TTL_S = 5
+"""How long (s) after its death a control plane is still listed."""
+
+_log = structlog.get_logger(__name__)
+
+
+def steady_unix_clock() -> Callable[[], float]:
+    """A clock of Unix time (s) that never jumps: ages and ramps are measured with it, and people can read it."""
+    offset = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset
+
+
+class ControlPlane:
+    """Everything but the HTTP server.
+
+    Args:
+        store: the fleet's configuration store.
+        member: our name and base URL.
+        key: the fleet's secret.
+        policies: what to plan by.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self, store: ConfigStore, member: Member, *, key: FleetKey, policies: PolicySource, rng: Random
+    ) -> None:
+        self.member = member
+        self.metrics = ControlPlaneMetrics()
+        self.policies = policies
+        self._store = store
+        self._clock = steady_unix_clock()
+        self._fleet = Fleet()
+        self._campaign = Campaign(
+            store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
+        )
+        self._agents = Mirror(store, keys.AGENTS, AgentMember, rng=rng)
+        self._members = Mirror(store, keys.CONTROL_PLANES, Member, rng=rng)
+        self._plans = Mirror(store, keys.PLANS, RegionPlan, rng=rng)
+        self._registration = Registration(
+            store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
+        )
+        self._planning = Planning(self._campaign, policies, self._fleet, Publisher(store), self.metrics, self._clock)
+        self.intake = Intake(
+            key,
+            self._fleet,
+            policy=lambda: policies.current,
+            leading=self._receipt,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
+        self._scheduler = AsyncIOScheduler(
+            timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        )
+
+    async def start(self) -> asyncio.Task[None]:
+        """Begin; the task returned runs until `stop`, and ends before only by a defect."""
+        await self.policies.load()
+        for mirror in (self._agents, self._members, self._plans):
+            mirror.informer.start()
+        self._registration.start()
+        task = self._campaign.start()
+        self._scheduler.add_job(self._planning.tick, "interval", seconds=TICK_S)
+        self._scheduler.add_job(self._poll_policy, "interval", seconds=POLICY_POLL_S)
+        self._scheduler.start()
+        return task
+
+    async def stop(self) -> None:
+        """End: resign first, so that another takes over at once."""
+        self._scheduler.shutdown(wait=False)
+        await self._campaign.stop()
+        await self._registration.stop()
+        for mirror in (self._agents, self._members, self._plans):
+            await mirror.informer.stop()
+
+    @property
+    def plans(self) -> dict[str, RegionPlan]:
+        """The plan in the store, by region, as last seen."""
+        return self._plans.values
+
+    def not_ready(self) -> list[str]:
+        """Why this control plane could not do a leader's work now; empty when it could."""
+        reasons = []
+        if self.policies.current is None:
+            reasons.append("no policy is in force: the folder has no good one, and neither has the store")
+        if not self._campaign.mirror.store_is_up:
+            reasons.append("the store does not answer: nothing is planned, agents go on with what they have")
+        return reasons
+
+    def status(self) -> Status:
+        """Everything for operators, from memory: it can be had with the store away."""
+        now = self._clock()
+        belief = self._campaign.belief
+        policy = self.policies.current
+        leader = self._campaign.leader
+        epoch = self._campaign.epoch
+        return Status(
+            at=now,
+            name=self.member.name,
+            url=self.member.url,
+            leading=epoch is not None,
+            role=belief.role.value,
+            role_age_s=now - belief.since,
+            why=belief.why,
+            epoch=epoch or 0,
+            leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
+            store=StoreStatus(up=self._campaign.mirror.store_is_up),
+            policy=policy_status(self.policies),
+            plan=plan_status(self.plans, now),
+            regions=region_statuses(policy, self._fleet.snapshot, now),
+            agents=agent_statuses(self._agents.values, self._fleet.snapshot, now),
+            control_planes=tuple(self._members.values.values()),
+            arcs=arc_statuses(self.plans),
+        )
+
+    def _receipt(self) -> Receipt:
+        leader = self._campaign.leader
+        return Receipt(self._campaign.epoch is not None, leader.value.url if leader is not None else None)
+
+    async def _poll_policy(self) -> None:
+        await self.policies.poll()
+        if self.policies.current is None:
+            try:
+                await self.policies.adopt(self._store)
+            except StoreError as error:
+                _log.warning("no policy from the store", reason=str(error))

@@ -1,0 +1,28 @@
+"""The snapshot in use: one place that intake fills, planning reads, and status shows."""
+
+from __future__ import annotations
+
+from penstock import snapshot as snapshots
+from penstock.policy import Policy
+from penstock.report import AgentReport
+from penstock.snapshot import Snapshot, Verdict
+
+
+class Fleet:
+    """Holds the newest snapshot; what it may contain is decided in `penstock.snapshot`."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+
+    def take_in(self, report: AgentReport, now: float, policy: Policy) -> Verdict:
+        """Add a report, or refuse it."""
+        self.snapshot, verdict = snapshots.take_in(self.snapshot, report, now, policy)
+        return verdict
+
+    def tick(self, now: float, policy: Policy) -> None:
+        """Let time pass."""
+        self.snapshot = snapshots.tick(self.snapshot, now, policy)
+
+    def resume(self, now: float) -> None:
+        """Begin to lead: what was heard long ago counts no more."""
+        self.snapshot = snapshots.resume(self.snapshot, now)

@@ -1,0 +1,150 @@
+"""The leader's tick: let the snapshot age, plan from it, publish the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from control_plane.campaign import Campaign
+from control_plane.client.store import StoreError
+from control_plane.fleet import Fleet
+from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
+from control_plane.policy_source import PolicySource
+from control_plane.publishing import Fenced, Publisher
+from penstock import waterfall
+from penstock.policy import Policy
+from penstock.snapshot import demand, pool, settled
+
+TICK_S = 0.5
+"""Time (s) between two plans."""
+
+LONGEST_STEP_S = 1.0
+"""However long (s) the last plan is ago, shares move no further than this much time allows."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Planning:
+    """Plans while its control plane leads.
+
+    Args:
+        campaign: says whether, and under which epoch.
+        policies: what to plan by.
+        fleet: what to plan from.
+        publisher: where plans go.
+        metrics: shows what was done.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        policies: PolicySource,
+        fleet: Fleet,
+        publisher: Publisher,
+        metrics: ControlPlaneMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._campaign = campaign
+        self._policies = policies
+        self._fleet = fleet
+        self._publisher = publisher
+        self._metrics = metrics
+        self._clock = clock
+        self._epoch: int | None = None
+        self._leading_since = 0.0
+        self._planned_at = 0.0
+        self._last: PublishOutcome | None = None
+        self._shown_policy: Policy | None = None
+
+    async def tick(self) -> None:
+        """Do one round; what goes wrong with the store is told and tried again in the next one."""
+        now = self._clock()
+        policy = self._policies.current
+        epoch = self._campaign.epoch
+        self._take_office(epoch, now)
+        if policy is None:
+            return
+        if policy is not self._shown_policy:
+            self._metrics.set_policy(policy.digest())
+            self._shown_policy = policy
+        self._fleet.tick(now, policy)
+        if epoch is None:
+            return
+        self._show_fleet(policy, now)
+        try:
+            if self._publisher.uncertain:
+                await self._publisher.adopt(epoch)
+            if self._may_plan(policy, now):
+                self._conclude(await self._plan(policy, epoch, now))
+        except Fenced as error:
+            _log.warning("fenced", reason=str(error))
+            self._campaign.fenced(epoch)
+            self._conclude(PublishOutcome.FENCED)
+        except StoreError as error:
+            self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+
+    async def _plan(self, policy: Policy, epoch: int, now: float) -> PublishOutcome:
+        began = time.perf_counter()
+        plans = waterfall.plan(
+            policy,
+            self._fleet.snapshot,
+            self._publisher.in_force,
+            now=now,
+            epoch=epoch,
+            generation=self._publisher.generation + 1,
+            elapsed_s=min(LONGEST_STEP_S, now - self._planned_at),
+        )
+        self._planned_at = now
+        self._metrics.planned(time.perf_counter() - began)
+        outcome = await self._publisher.publish(plans, policy, now)
+        self._metrics.show_plan(list(self._publisher.in_force.values()))
+        return outcome
+
+    def _may_plan(self, policy: Policy, now: float) -> bool:
+        """A plan in force is not replaced by one that was made before the regions had time to speak."""
+        return not self._publisher.in_force or settled(self._fleet.snapshot, now, policy, self._leading_since)
+
+    def _take_office(self, epoch: int | None, now: float) -> None:
+        """Begin anew with every epoch: nothing that an earlier one knew of the store or the fleet is taken on trust."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        self._metrics.set_leadership(epoch)
+        if epoch is not None:
+            self._fleet.resume(now)
+            self._publisher.uncertain = True
+            self._leading_since = now
+            self._planned_at = now - TICK_S
+
+    def _conclude(self, outcome: PublishOutcome, **why: str) -> None:
+        self._metrics.published(outcome)
+        # Unchanged follows published all day long; only a change between well and ill is news.
+        well = (PublishOutcome.PUBLISHED, PublishOutcome.UNCHANGED)
+        if (outcome in well) != (self._last in well):
+            _log.info("publishing", outcome=outcome.value, **why)
+        self._last = outcome
+
+    def _show_fleet(self, policy: Policy, now: float) -> None:
+        snapshot = self._fleet.snapshot
+        newest = {region: snapshot.newest(region) for region in policy.regions}
+        self._metrics.show_regions(
+            {
+                region: RegionGauges(snapshot.state(region), now - held.received_at if held else float("inf"))
+                for region, held in newest.items()
+            }
+        )
+        pools = {
+            (region, model): seen.report
+            for region in policy.regions
+            for model in policy.models
+            if (seen := pool(snapshot, region, model, now)) is not None
+        }
+        self._metrics.show_pools({key: PoolGauges(one.slots, one.in_flight) for key, one in pools.items()})
+        rates: dict[tuple[str, str], float] = {}
+        for one in demand(snapshot, now):
+            if one.model in policy.models:
+                rates[one.origin, one.model] = rates.get((one.origin, one.model), 0.0) + one.requests_per_s
+        self._metrics.show_demand(rates)

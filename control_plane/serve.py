@@ -1,0 +1,106 @@
+"""`penstock serve`: settings to a running process that resigns and stops when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import structlog
+import uvicorn
+import uvloop
+
+from control_plane.admin_token import load_admin_token
+from control_plane.app import create_app
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.fleet_key import load_fleet_key
+from control_plane.client.members import Member
+from control_plane.daemon import ControlPlane
+from control_plane.policy_source import PolicySource
+from control_plane.settings import ControlPlaneSettings, HostPort
+
+DRAIN_S = 2
+"""How long (s) requests under way may take to end when the process stops."""
+
+MOST_CONNECTIONS = 1_000
+"""Connections and requests at a time; more are answered with 503."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+def serve(settings: ControlPlaneSettings) -> None:
+    """Run a control plane until SIGTERM or SIGINT.
+
+    Raises:
+        BadFleetKey, BadAdminToken: a secret's file cannot be used.
+        CannotListen: the address is taken or not ours.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: ControlPlaneSettings) -> None:
+    key = load_fleet_key(settings.fleet_key_file)
+    token = load_admin_token(settings.admin_token_file)
+    listener = _listen(settings.listen)
+    url = settings.advertise_url or f"http://{HostPort(settings.listen.host, listener.getsockname()[1])}"
+    store = EtcdStore(settings.etcd_endpoints)
+    control_plane = ControlPlane(
+        store, Member(settings.name, url), key=key, policies=PolicySource(settings.policy_dir), rng=Random()
+    )
+    server = _Server(
+        uvicorn.Config(
+            create_app(control_plane, token),
+            http="httptools",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+    )
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    campaign = await control_plane.start()
+    serving = asyncio.create_task(server.serve([listener]), name="http server")
+    stopping = asyncio.create_task(stop.wait(), name="signal")
+    _log.info("listening", name=settings.name, url=url)
+    try:
+        done, _ = await asyncio.wait({campaign, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await control_plane.stop()
+        server.should_exit = True
+        await asyncio.wait({serving})
+        stopping.cancel()
+        await store.close()
+    for task in done - {stopping}:
+        # Neither ends by itself; a process that cannot lead or answer is better restarted than left standing.
+        task.result()
+        raise RuntimeError(f"the {task.get_name()} ended")
+    _log.info("stopped", name=settings.name)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: we resign before we stop answering."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(address: HostPort) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server(address, family=family, backlog=512)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {address}: {error.strerror}; choose another address or port") from None

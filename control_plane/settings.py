@@ -1,0 +1,107 @@
+"""What a control plane is told at its start: environment variables `PENSTOCK_<FIELD>` or flags, checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, DirectoryPath, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "PENSTOCK_"
+
+_EVERY_ADDRESS = {"0.0.0.0", "::"}
+
+
+class BadSettings(Exception):
+    """Settings that cannot be used; one line for each, with the variable and what is wrong with it."""
+
+
+class HostPort(NamedTuple):
+    """An address to listen on or to reach."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def _host_port(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not of the form host:port, such as 127.0.0.1:8080")
+    return HostPort(host.strip("[]"), int(port))
+
+
+def _listed(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _endpoint(value: str) -> str:
+    return str(_host_port(value))
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(f"{value!r} is not of the form http://host:port")
+    return value.rstrip("/")
+
+
+class ControlPlaneSettings(BaseSettings):
+    """Everything that differs between one control plane and another. What policy says is not here."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+    """This control plane's seat: unique in the fleet, and the same after a restart."""
+    listen: Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
+    """host:port of the HTTP API; port 0 chooses a free one and logs it."""
+    advertise_url: Annotated[str, AfterValidator(_http_url)] | None = None
+    """Where agents and operators reach this one, as http://host:port; None takes `listen`."""
+    etcd_endpoints: Annotated[
+        tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
+    ]
+    """host:port of each etcd member; comma-separated."""
+    policy_dir: DirectoryPath
+    """Folder of the policy bundle; polled for changes."""
+    fleet_key_file: Path
+    """The fleet's shared secret, one key a line, newest first."""
+    admin_token_file: Path
+    """The operators' token for status, one line."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> ControlPlaneSettings:
+        if self.advertise_url is None and self.listen.host in _EVERY_ADDRESS:
+            raise ValueError(f"{PREFIX}ADVERTISE_URL: not set, and nobody can reach {self.listen}: say where they can")
+        return self
+
+
+def load_settings(overrides: Mapping[str, Any] | None = None) -> ControlPlaneSettings:
+    """Settings from the environment, with `overrides` by field name before it.
+
+    Raises:
+        BadSettings: some are missing or malformed.
+    """
+    try:
+        return ControlPlaneSettings(**(overrides or {}))
+    except ValidationError as error:
+        raise BadSettings("\n".join(_line(problem) for problem in error.errors())) from None
+
+
+def _line(detail: Any) -> str:
+    message: str = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:
+        return message
+    variable = PREFIX + str(detail["loc"][0]).upper().removeprefix(PREFIX)
+    if detail["type"] == "missing":
+        return f"{variable}: not set"
+    return f"{variable}: {message}"

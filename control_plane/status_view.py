@@ -1,0 +1,96 @@
+"""The status of a fleet as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.status import ArcStatus, RegionStatus, Status
+from penstock.region_health import RegionState
+
+_COLOURS = {
+    RegionState.UNKNOWN: "dim",
+    RegionState.HEALTHY: "green",
+    RegionState.SUSPECT: "yellow",
+    RegionState.FAILED: "bold red",
+    RegionState.RECOVERING: "cyan",
+    RegionState.DRAINING: "magenta",
+}
+
+
+def status_view(status: Status) -> RenderableType:
+    """Who leads, every region with its load, and who serves whom."""
+    return Group(_heading(status), _regions(status), _serving(status), *_warnings(status))
+
+
+def _heading(status: Status) -> Text:
+    leader = status.leader
+    line = Text()
+    line.append(
+        f"leader {leader.name} (epoch {leader.epoch})" if leader else "no leader", "bold" if leader else "bold red"
+    )
+    line.append(f" · seen by {status.name}, {status.role} for {status.role_age_s:.0f} s: {status.why}")
+    if status.plan is not None:
+        line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
+    if status.policy.digest is not None:
+        line.append(f" · policy {status.policy.digest[:12]}")
+    return line
+
+
+def _regions(status: Status) -> Table:
+    table = Table(title="Regions", title_justify="left")
+    for column in ("region", "city", "state"):
+        table.add_column(column)
+    for column in ("agents", "load", "demand /s", "report age"):
+        table.add_column(column, justify="right")
+    for region in status.regions:
+        agents = sum(1 for agent in status.agents if agent.region == region.name and agent.registered)
+        table.add_row(
+            region.name,
+            region.city,
+            Text(_since(region), _COLOURS[region.state]),
+            str(agents),
+            _load(region),
+            f"{sum(one.requests_per_s for one in region.demand):.1f}",
+            "never" if region.report_age_s is None else f"{region.report_age_s:.1f} s",
+        )
+    return table
+
+
+def _since(region: RegionStatus) -> str:
+    return region.state.value if region.state_age_s is None else f"{region.state.value} {region.state_age_s:.0f} s"
+
+
+def _load(region: RegionStatus) -> str:
+    lines = [f"{pool.model} {pool.in_flight}/{pool.slots}" for pool in region.pools]
+    return "\n".join(lines) or "-"
+
+
+def _serving(status: Status) -> Table:
+    table = Table(title="Who serves whom", title_justify="left")
+    for column in ("origin", "model", "may be in", "served by"):
+        table.add_column(column)
+    for (origin, model, residency), arcs in _by_class(status.arcs).items():
+        served = ", ".join(f"{arc.server} {arc.share:.0%} ({arc.why.value})" for arc in arcs)
+        table.add_row(origin, model, residency, served)
+    return table
+
+
+def _by_class(arcs: Iterable[ArcStatus]) -> dict[tuple[str, str, str], list[ArcStatus]]:
+    grouped: dict[tuple[str, str, str], list[ArcStatus]] = {}
+    for arc in arcs:
+        grouped.setdefault((arc.origin, arc.model, arc.residency), []).append(arc)
+    return grouped
+
+
+def _warnings(status: Status) -> Iterable[Text]:
+    if not status.store.up:
+        yield Text("the store does not answer: this is what was last known", "bold red")
+    for error in status.policy.refused:
+        yield Text(f"policy folder refused: {error}", "bold red")
+    for agent in status.agents:
+        if agent.refused_plan:
+            yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")

@@ -1,0 +1,255 @@
+"""The leader's tick: it plans when it knows enough, moves from what is in force, and only while it leads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from random import Random
+
+import msgspec
+import pytest
+
+from control_plane.campaign import Campaign
+from control_plane.client import keys
+from control_plane.client.codec import decode, encode
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import Delete, Put
+from control_plane.fleet import Fleet
+from control_plane.leadership import Leadership, Role
+from control_plane.metrics import ControlPlaneMetrics
+from control_plane.planning import TICK_S, Planning
+from control_plane.policy_source import PolicySource
+from control_plane.publishing import Publisher
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.region_health import RegionState
+from penstock.report import AgentReport, PeerReport
+from penstock.snapshot import SETTLE_S, Verdict
+from tests import planet
+from tests.faulty_store import FaultyStore
+from tests.reports import offered, report
+
+POLICY = planet.policy()
+EU = ("eu-de", "eu-es")
+
+
+class Office:
+    """A planning with a clock and a leadership that the test sets by hand."""
+
+    def __init__(self, shared: MemoryStore) -> None:
+        self.now = 1000.0
+        self.shared = shared
+        self.store = FaultyStore(shared)
+        self.fleet = Fleet()
+        self.metrics = ControlPlaneMetrics()
+        self.campaign = Campaign(
+            self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
+        )
+        self.policies = PolicySource(planet.__file__)  # type: ignore[arg-type]
+        self.policies.current = POLICY
+        self.planning = Planning(
+            self.campaign, self.policies, self.fleet, Publisher(self.store), self.metrics, lambda: self.now
+        )
+        self._seq = 0
+
+    async def elect(self) -> int:
+        """Make this one the leader, by a new leader key."""
+        await self.shared.commit([], [Delete(keys.LEADER)])
+        epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
+        self.campaign.belief = Leadership(Role.LEADER, epoch, proven_until=self.now + 1e6)
+        return epoch
+
+    def hear(self, *reports: AgentReport) -> None:
+        for one in reports:
+            self._seq += 1
+            one = msgspec.structs.replace(one, seq=self._seq)
+            assert self.fleet.take_in(one, self.now, POLICY) is Verdict.ACCEPTED
+
+    async def tick(self, *reports: AgentReport) -> None:
+        self.now += TICK_S
+        self.hear(*reports)
+        await self.planning.tick()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"penstock_{name}", labels)
+
+    async def plan(self, region: str) -> RegionPlan | None:
+        item = await self.shared.get(keys.plan(region))
+        return decode(item.value, RegionPlan) if item is not None else None
+
+    async def shares(self, origin: str = "eu-de") -> dict[str, float]:
+        plan = await self.plan(origin)
+        assert plan is not None
+        entry = plan.lookup(planet.MODEL, "+".join(EU))
+        return {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    store = MemoryStore()
+    yield Office(store)
+    await store.close()
+
+
+def whole_fleet(*, rate: float = 10.0) -> list[AgentReport]:
+    return [report("eu-de", offered(rate, *EU)), report("eu-es"), report("us-east")]
+
+
+async def in_force(store: MemoryStore, regions: Iterable[str] = POLICY.regions) -> None:
+    """A plan of an earlier leader, that sends half of Frankfurt's demand to Madrid."""
+    arcs = (Arc("eu-de", 0.5, ArcReason.HOME), Arc("eu-es", 0.5, ArcReason.SPILLOVER))
+    classes = (ClassPlan(planet.MODEL, "+".join(EU), arcs, ()),)
+    for region in regions:
+        plan = RegionPlan(region, 41, 1, POLICY.digest(), 0.0, classes if region == "eu-de" else ())
+        await store.commit([], [Put(keys.plan(region), encode(plan))])
+
+
+async def test_a_leader_publishes_a_plan_from_what_it_heard(office: Office) -> None:
+    epoch = await office.elect()
+    for _ in range(2):
+        await office.tick(*whole_fleet())
+    plan = await office.plan("eu-de")
+    assert plan is not None
+    assert (plan.epoch, plan.policy_digest) == (epoch, POLICY.digest())
+    assert await office.shares() == {"eu-de": 1.0}
+    assert (office.metric("leader"), office.metric("fencing_epoch")) == (1, epoch)
+    assert office.metric("region_state", region="eu-de", state="healthy") == 1
+    assert office.metric("region_slots", region="eu-de", model=planet.MODEL) == 100
+    assert office.metric("demand_requests_per_second", origin="eu-de", model=planet.MODEL) == 10
+    assert office.metric("arc_share", origin="eu-de", server="eu-de", model=planet.MODEL, residency="eu-de+eu-es") == 1
+    assert office.metric("policy_info", digest=POLICY.digest()) == 1
+
+
+async def test_agents_get_the_policy_before_anybody_has_reported(office: Office) -> None:
+    await office.elect()
+    await office.tick()
+    plan = await office.plan("us-east")
+    assert plan is not None
+    assert await office.shared.get(keys.policy(plan.policy_digest)) is not None
+
+
+async def test_a_follower_writes_nothing_and_shows_no_fleet(office: Office) -> None:
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    assert (await office.shared.list(keys.ROOT)).items == ()
+    assert office.metric("leader") == 0
+    assert office.metric("region_state", region="eu-de", state="healthy") is None
+    assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
+
+
+async def test_a_new_leader_leaves_the_plan_in_force_until_it_has_heard_the_regions(office: Office) -> None:
+    await in_force(office.shared)
+    await office.elect()
+    await office.tick(*whole_fleet()[:2])
+    assert (await office.plan("eu-de")).epoch == 1  # type: ignore[union-attr]
+    await office.tick(*whole_fleet())
+    assert (await office.plan("eu-de")).epoch > 1  # type: ignore[union-attr]
+
+
+async def test_a_new_leader_plans_without_a_region_that_stays_silent(office: Office) -> None:
+    await in_force(office.shared)
+    await office.elect()
+    for _ in range(int(SETTLE_S / TICK_S)):
+        await office.tick(*whole_fleet()[:2])
+        assert (await office.plan("eu-de")).epoch == 1  # type: ignore[union-attr]
+    await office.tick(*whole_fleet()[:2])
+    assert (await office.plan("eu-de")).epoch > 1  # type: ignore[union-attr]
+
+
+async def test_a_new_leader_that_hears_nobody_leaves_every_share_as_it_was(office: Office) -> None:
+    await in_force(office.shared)
+    await office.elect()
+    for _ in range(20):
+        await office.tick()
+    assert await office.shares() == {"eu-de": 0.5, "eu-es": 0.5}
+
+
+async def test_shares_move_from_what_is_in_force_and_generations_go_on(office: Office) -> None:
+    await in_force(office.shared)
+    await office.elect()
+    await office.tick(*whole_fleet())
+    step = POLICY.spillover.step_per_s * TICK_S
+    assert (await office.shares())["eu-de"] == pytest.approx(0.5 + step)
+    assert (await office.plan("eu-de")).generation > 41  # type: ignore[union-attr]
+
+
+async def test_after_a_long_pause_shares_still_move_by_a_small_step(office: Office) -> None:
+    await office.elect()
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    office.now += 60.0
+    office.hear(*whole_fleet(rate=1000.0))
+    await office.planning.tick()
+    for _ in range(2):
+        await office.tick(*whole_fleet(rate=1000.0))
+    assert (await office.shares())["eu-de"] >= 1.0 - 3 * POLICY.spillover.step_per_s
+
+
+async def test_a_failed_region_loses_its_share_at_once(office: Office) -> None:
+    await office.elect()
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    lost = (PeerReport("eu-de", RegionState.FAILED, 0.0),)
+    others = [report("eu-es", peers=lost), report("us-east", peers=lost)]
+    for _ in range(POLICY.failover.misses_to_fail + 1):
+        await office.tick(report("eu-de", offered(10.0, *EU)), *others)
+    assert await office.shares() == {"eu-es": 1.0}
+
+
+async def test_a_fenced_leader_steps_down_without_having_written(office: Office) -> None:
+    await office.elect()
+    for _ in range(2):
+        await office.tick(*whole_fleet())
+    await office.shared.commit([], [Delete(keys.LEADER)])
+    await office.shared.commit([], [Put(keys.LEADER, encode(Member("b", "http://b")))])
+    before = (await office.shared.list(keys.PLANS)).items
+    await office.tick(*whole_fleet(rate=500.0))
+    assert (await office.shared.list(keys.PLANS)).items == before
+    assert office.campaign.belief.role is Role.FOLLOWER
+    assert office.metric("publish_total", outcome="fenced") == 1
+    await office.tick()
+    assert office.metric("leader") == 0
+
+
+async def test_while_the_store_is_away_nothing_is_written_and_then_it_goes_on(office: Office) -> None:
+    await office.elect()
+    for _ in range(2):
+        await office.tick(*whole_fleet())
+    office.store.away = True
+    for _ in range(3):
+        await office.tick(*whole_fleet(rate=500.0))
+    assert office.metric("publish_total", outcome="store_unavailable") == 3
+    office.store.away = False
+    for _ in range(2):
+        await office.tick(*whole_fleet(rate=500.0))
+    assert (await office.shares())["eu-es"] > 0
+
+
+async def test_a_new_policy_reaches_the_store(office: Office) -> None:
+    await office.elect()
+    await office.tick(*whole_fleet())
+    office.policies.current = msgspec.structs.replace(POLICY, anonymous_tenant="open")
+    await office.tick(*whole_fleet())
+    plan = await office.plan("eu-de")
+    assert plan is not None
+    assert plan.policy_digest == office.policies.current.digest()
+    assert await office.shared.get(keys.policy(plan.policy_digest)) is not None
+
+
+async def test_without_a_policy_nothing_is_planned(office: Office) -> None:
+    office.policies.current = None
+    await office.elect()
+    await office.tick()
+    assert (await office.shared.list(keys.PLANS)).items == ()
+
+
+async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(office: Office) -> None:
+    await office.elect()
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    office.campaign.belief = Leadership()
+    for _ in range(10):
+        await office.tick()
+    assert office.fleet.snapshot.state("eu-de") is RegionState.FAILED
+    await office.elect()
+    await office.tick(*whole_fleet())
+    assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
