@@ -41,9 +41,7 @@ class EngineProcess:
 
 
 @contextmanager
-def running_engines(
-    directory: Path, *engines: Mapping[str, Any], region: str = "eu-de"
-) -> Iterator[EngineProcess]:
+def running_engines(directory: Path, *engines: Mapping[str, Any], region: str = "eu-de") -> Iterator[EngineProcess]:
     """Run engines until the block ends. Without more said, they are loaded at once and run ten times as fast."""
     common = {"model": "llama-3.1-8b", "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
     config = directory / f"engines-{region}.json"

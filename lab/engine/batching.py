@@ -105,9 +105,7 @@ class Step:
 class BatchingModel:
     """The scheduler of one engine."""
 
-    def __init__(
-        self, step_time: StepTime, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
-    ) -> None:
+    def __init__(self, step_time: StepTime, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         """An idle engine.
 
         Args:
@@ -243,8 +241,7 @@ class BatchingModel:
     def _share_spans(self, sequence: Sequence) -> None:
         """Offer the spans that have just been computed whole to other sequences."""
         while (
-            sequence.spans_held < len(sequence.spans)
-            and (sequence.spans_held + 1) * SPAN_TOKENS <= sequence.computed
+            sequence.spans_held < len(sequence.spans) and (sequence.spans_held + 1) * SPAN_TOKENS <= sequence.computed
         ):
             self.kv.share_span(sequence.spans[sequence.spans_held])
             sequence.spans_held += 1

@@ -47,9 +47,7 @@ class ListeningLine(msgspec.Struct, frozen=True):
 
 
 def engines(
-    config: Annotated[
-        Path, typer.Option(help="The engines of one region: YAML or JSON, see lab/engine/config.py.")
-    ],
+    config: Annotated[Path, typer.Option(help="The engines of one region: YAML or JSON, see lab/engine/config.py.")],
 ) -> None:
     """Run fake GPU engines.
 
@@ -128,9 +126,7 @@ def _open_witness(config: EnginesConfig, path: Path) -> WitnessLog:
     try:
         return WitnessLog(config.witness_dir, config.region)
     except OSError as error:
-        raise ConfigError(
-            f"{path}: witness_dir: cannot write in {config.witness_dir}: {error.strerror}"
-        ) from None
+        raise ConfigError(f"{path}: witness_dir: cannot write in {config.witness_dir}: {error.strerror}") from None
 
 
 def _announce(config: EnginesConfig, sockets: list[socket.socket]) -> None:

@@ -152,9 +152,7 @@ def _room(prompt_tokens: int, limit: int | None, max_model_len: int) -> int:
 
 def _text(message: _Message) -> str:
     if isinstance(message.content, list):
-        return "".join(
-            bytes(part["text"]).decode(errors="replace") for part in message.content if "text" in part
-        )
+        return "".join(bytes(part["text"]).decode(errors="replace") for part in message.content if "text" in part)
     return message.content or ""
 
 

@@ -107,9 +107,7 @@ def load_engines_config(path: Path) -> EnginesConfig:
     endpoints = []
     for index, fields in enumerate(written.endpoints):
         if fields.name in seen:
-            raise ConfigError(
-                f"{path}: endpoints[{index}].name: {fields.name!r} is taken; names have to be unique"
-            )
+            raise ConfigError(f"{path}: endpoints[{index}].name: {fields.name!r} is taken; names have to be unique")
         seen.add(fields.name)
         endpoints.append(_complete(fields, f"{path}: endpoints[{index}]"))
     return EnginesConfig(written.region, written.host, Path(written.witness_dir), tuple(endpoints))

@@ -40,9 +40,7 @@ class Deployment(msgspec.Struct, frozen=True):
     @property
     def kv_blocks(self) -> int:
         """Blocks of KV cache that fit beside the weights; 0 where not even the weights do."""
-        usable_bytes = self.tensor_parallel * (
-            self.accelerator.memory_bytes * MEMORY_UTILISATION - ACTIVATION_BYTES
-        )
+        usable_bytes = self.tensor_parallel * (self.accelerator.memory_bytes * MEMORY_UTILISATION - ACTIVATION_BYTES)
         left_bytes = usable_bytes - self.model.weight_bytes
         return max(0, int(left_bytes / (self.model.kv_bytes_per_token * KV_BLOCK_TOKENS)))
 

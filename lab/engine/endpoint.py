@@ -106,9 +106,7 @@ class Endpoint:
         elif connection.path == "/health":
             connection.respond(503 if self._engine.faults.refuse_health else 200, b"")
         else:
-            connection.respond(
-                200, models_body(self._config.model, self._created, self._config.max_model_len)
-            )
+            connection.respond(200, models_body(self._config.model, self._created, self._config.max_model_len))
 
     def _serve_faults(self, connection: HttpConnection) -> None:
         if connection.method == "POST":
@@ -143,13 +141,9 @@ class Endpoint:
         config, headers = self._config, connection.headers
         chat = COMPLETION_PATHS[connection.path]
         try:
-            request = parse_completion(
-                chat, connection.body, headers, config.model, config.max_model_len, self._rng
-            )
+            request = parse_completion(chat, connection.body, headers, config.model, config.max_model_len, self._rng)
         except BadRequest as error:
-            connection.respond(
-                error.status, error_body(error.status, error.error_type, str(error), error.param)
-            )
+            connection.respond(error.status, error_body(error.status, error.error_type, str(error), error.param))
             return
         answer_id = f"{config.name}-{next(self._numbers)}"
         answer = Answer(
@@ -164,7 +158,5 @@ class Endpoint:
         self._engine.submit(answer)
 
 
-def _refuse(
-    connection: HttpConnection, status: int, error_type: str, message: str, more: tuple[str, ...] = ()
-) -> None:
+def _refuse(connection: HttpConnection, status: int, error_type: str, message: str, more: tuple[str, ...] = ()) -> None:
     connection.respond(status, error_body(status, error_type, message), more=more)

@@ -62,16 +62,12 @@ class CompletionFormat:
 
     def usage_event(self, usage: dict[str, Any]) -> bytes:
         """The chunk after the last token where the client asked for `stream_options.include_usage`."""
-        return (
-            (self._event_start() + '"choices":[],"usage":').encode() + msgspec.json.encode(usage) + b"}\n\n"
-        )
+        return (self._event_start() + '"choices":[],"usage":').encode() + msgspec.json.encode(usage) + b"}\n\n"
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""
         text = words(0, tokens)
-        said: dict[str, Any] = (
-            {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        )
+        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         return msgspec.json.encode(
             {
                 "id": self._id,
@@ -111,9 +107,7 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
 
 def error_body(status: int, error_type: str, message: str, param: str | None = None) -> bytes:
     """An error as vLLM words it: OpenAI's shape, with the HTTP status as the code."""
-    return msgspec.json.encode(
-        {"error": {"message": message, "type": error_type, "param": param, "code": status}}
-    )
+    return msgspec.json.encode({"error": {"message": message, "type": error_type, "param": param, "code": status}})
 
 
 def models_body(model: str, created: int, max_model_len: int) -> bytes:

@@ -67,9 +67,7 @@ async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
 async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, connect: Connect) -> None:
     client, control = connect("hang"), connect("hang")
     headers = {"x-lab-output-tokens": "3000", "x-request-id": "under-way"}
-    async with client.stream(
-        "POST", "/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers
-    ) as answer:
+    async with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers) as answer:
         pieces = answer.aiter_bytes()
         await anext(pieces)
         await turn(control, hang=True)
@@ -86,9 +84,7 @@ async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, con
         assert b"[DONE]" in await rest
 
 
-async def test_a_client_that_gives_up_on_a_hung_engine_is_forgotten(
-    engines: EngineProcess, connect: Connect
-) -> None:
+async def test_a_client_that_gives_up_on_a_hung_engine_is_forgotten(engines: EngineProcess, connect: Connect) -> None:
     client, control = connect("hang"), connect("hang")
     await turn(control, hang=True)
     with pytest.raises(httpx.ReadTimeout):
@@ -122,9 +118,7 @@ async def test_a_share_of_requests_fails(engines: EngineProcess, connect: Connec
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 5])
-async def test_dies_mid_stream_after_so_many_tokens(
-    engines: EngineProcess, connect: Connect, tokens: int
-) -> None:
+async def test_dies_mid_stream_after_so_many_tokens(engines: EngineProcess, connect: Connect, tokens: int) -> None:
     client = connect("dies")
     await turn(client, die_mid_stream=tokens)
     headers, received = {"x-lab-output-tokens": "50", "x-request-id": f"died-{tokens}"}, bytearray()

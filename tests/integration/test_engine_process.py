@@ -109,9 +109,7 @@ def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     config = tmp_path / "engines.json"
-    config.write_text(
-        json.dumps({"region": "eu-de", "witness_dir": str(tmp_path / "w"), "endpoints": [ENGINE]})
-    )
+    config.write_text(json.dumps({"region": "eu-de", "witness_dir": str(tmp_path / "w"), "endpoints": [ENGINE]}))
     process = subprocess.Popen(
         [PROGRAM, "engines", "--config", config],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=small_files,

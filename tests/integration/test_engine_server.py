@@ -126,9 +126,7 @@ async def test_a_whole_chat_answer_says_the_same_as_a_streamed_one(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_plain_completions_speak_text(
-    connect: Callable[[str], httpx.AsyncClient], stream: bool
-) -> None:
+async def test_plain_completions_speak_text(connect: Callable[[str], httpx.AsyncClient], stream: bool) -> None:
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "stream": stream}
     answer = await connect("plain").post("/v1/completions", json=body, headers={"x-lab-output-tokens": "9"})
     if not stream:
@@ -212,9 +210,7 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(
 ) -> None:
     client = connect("left")
     headers = {"x-lab-output-tokens": "100000", "x-lab-prompt-tokens": "1000", "x-request-id": "left-1"}
-    async with client.stream(
-        "POST", "/v1/chat/completions", json=chat(stream=True), headers=headers
-    ) as answer:
+    async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers) as answer:
         pieces = answer.aiter_bytes()
         await anext(pieces)
         assert await gauge(client, "vllm:num_requests_running") == 1
@@ -246,9 +242,7 @@ async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(
 async def test_metrics_add_up(connect: Callable[[str], httpx.AsyncClient]) -> None:
     client = connect("measured")
     headers = {"x-lab-output-tokens": "20", "x-lab-prompt-tokens": "300"}
-    await asyncio.gather(
-        *(client.post("/v1/chat/completions", json=chat(), headers=headers) for _ in range(10))
-    )
+    await asyncio.gather(*(client.post("/v1/chat/completions", json=chat(), headers=headers) for _ in range(10)))
     text = (await client.get("/metrics")).text
     samples = {
         (sample.name, sample.labels.get("le"), sample.labels.get("finished_reason")): sample.value
@@ -319,9 +313,7 @@ def test_connections_are_kept_alive_unless_the_client_says_otherwise(engines: En
             assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
     assert b"connection: close" in _say(engines, b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n")
     body = json.dumps({"model": MODEL, "prompt": "x", "stream": True}).encode()
-    answer = _say(
-        engines, b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    )
+    answer = _say(engines, b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     assert b"transfer-encoding" not in answer
     assert answer.endswith(b"data: [DONE]\n\n")
 

@@ -30,9 +30,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(prompt=st.integers(1, LONGEST_TOKENS - 1), output=st.integers(1, 300), family=st.integers(0, 2))
     def add(self, prompt: int, output: int, family: int) -> None:
-        sequence = Sequence(
-            prompt, min(output, LONGEST_TOKENS - prompt), tuple(range(family * 100, family * 100 + 6))
-        )
+        sequence = Sequence(prompt, min(output, LONGEST_TOKENS - prompt), tuple(range(family * 100, family * 100 + 6)))
         self.live.append(sequence)
         self.model.add(sequence)
 

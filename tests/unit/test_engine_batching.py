@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from lab.engine.accelerators import ACCELERATORS
+from lab.engine.accelerators import ACCELERATORS, Accelerator
 from lab.engine.batching import BatchingModel, Sequence
 from lab.engine.deployment import Deployment
 from lab.engine.models import MODELS
@@ -237,3 +238,35 @@ def test_admission_is_reported_once_however_often_a_sequence_starts_over() -> No
 def test_a_sequence_longer_than_the_cache_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than the whole KV cache"):
         engine(kv_blocks=10).add(Sequence(100, 100))
+
+
+def closed_loop_tokens_per_s(
+    accelerator: Accelerator, clients: int, prompt_tokens: int, output_tokens: int, requests: int, budget: int
+) -> float:
+    """Clients that each send their next request when the last is answered, as benchmark tools do."""
+    deployment = Deployment(MODELS["llama-3.1-8b"], accelerator, 1)
+    model = BatchingModel(StepTime(deployment), deployment.kv_blocks, 256, budget)
+    for _ in range(clients):
+        model.add(Sequence(prompt_tokens, output_tokens))
+    to_come, elapsed_s = requests - clients, 0.0
+    while (step := model.begin(horizon_s=0.05)) is not None:
+        elapsed_s += step.total_s
+        finished = sum(sequence.finished for sequence, _ in model.complete(step))
+        for _ in range(min(finished, to_come)):
+            model.add(Sequence(prompt_tokens, output_tokens))
+        to_come -= min(finished, to_come)
+    return requests * output_tokens / elapsed_s
+
+
+def test_an_a100_scales_with_concurrency_as_published() -> None:
+    # J. Musgrave, "vLLM throughput-latency sweep on NVIDIA A100" (40 GB): about 75 tokens/s alone, 6.6 times that at 8.
+    a100_40gb = msgspec.structs.replace(ACCELERATORS["a100"], memory_bytes=40e9, bandwidth_bytes_per_s=1.555e12)
+    alone, eight = (closed_loop_tokens_per_s(a100_40gb, n, 1024, 128, 20 * n, 2048) for n in (1, 8))
+    assert alone == pytest.approx(75, rel=0.1)
+    assert eight / alone == pytest.approx(6.6, rel=0.2)
+
+
+def test_a_full_h100_makes_as_many_tokens_as_published() -> None:
+    # Morph, "vLLM benchmarks": about 12,500 tokens/s, Llama-3.1-8B in bf16 on one H100; lengths are not given.
+    tokens_per_s = closed_loop_tokens_per_s(ACCELERATORS["h100"], 256, 200, 200, 1024, 8192)
+    assert tokens_per_s == pytest.approx(12_500, rel=0.2)

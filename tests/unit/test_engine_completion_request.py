@@ -40,9 +40,7 @@ def test_a_prompt_is_as_long_as_its_text_or_as_the_header_says() -> None:
     assert 1000 < parse(chat("x" * 4000)).prompt_tokens < 1010
     assert (
         1000
-        < parse(
-            chat([{"type": "text", "text": "x" * 4000}, {"type": "image_url", "image_url": {}}])
-        ).prompt_tokens
+        < parse(chat([{"type": "text", "text": "x" * 4000}, {"type": "image_url", "image_url": {}}])).prompt_tokens
         < 1010
     )
     assert parse(chat(), x_lab_prompt_tokens="6758").prompt_tokens == 6758

@@ -75,9 +75,7 @@ def test_there_has_to_be_an_engine_and_a_region(tmp_path: Path) -> None:
         load(tmp_path, ENGINE, region=None)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[", b"a: [\n b: {", b"\xff\xfe\x00", b"- 1", b"!!python/object:os.x {}"]
-)
+@pytest.mark.parametrize("content", [b"", b"[", b"a: [\n b: {", b"\xff\xfe\x00", b"- 1", b"!!python/object:os.x {}"])
 def test_what_is_no_such_file_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "engines.yaml"
     path.write_bytes(content)

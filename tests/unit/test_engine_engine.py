@@ -124,9 +124,7 @@ class Bench:
         client = Client(self.clock)
         request = CompletionRequest(True, True, False, prompt_tokens, output_tokens, False, ())
         answer_format = CompletionFormat(True, request_id, 0, "llama-3.1-8b")
-        answer = Answer(
-            cast("HttpConnection", client), request, answer_format, self.clock.now, request_id, "eu-de"
-        )
+        answer = Answer(cast("HttpConnection", client), request, answer_format, self.clock.now, request_id, "eu-de")
         self.answers[client] = answer
         self.engine.submit(answer)
         return client
@@ -144,9 +142,7 @@ def alone_s(prompt_tokens: int, output_tokens: int) -> float:
 
 @pytest.mark.parametrize("time_scale", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("late_s", [0.0, 0.004])
-def test_late_timers_and_taking_passes_together_do_not_add_up(
-    tmp_path: Path, time_scale: float, late_s: float
-) -> None:
+def test_late_timers_and_taking_passes_together_do_not_add_up(tmp_path: Path, time_scale: float, late_s: float) -> None:
     bench = Bench(tmp_path, late_s, time_scale=time_scale)
     client = bench.submit(500, 400)
     bench.clock.run(200.0)
@@ -170,9 +166,7 @@ def test_a_wake_up_hands_out_about_ten_milliseconds_of_tokens(tmp_path: Path) ->
 def test_whoever_arrives_meanwhile_waits_for_one_pass_only(tmp_path: Path) -> None:
     bench = Bench(tmp_path, time_scale=10.0)
     first = bench.submit(500, 400, "1")
-    bench.clock.run(
-        100.0 + alone_s(500, 100) / 10 + 1e-5
-    )  # just after the 100th token, in the middle of a step
+    bench.clock.run(100.0 + alone_s(500, 100) / 10 + 1e-5)  # just after the 100th token, in the middle of a step
     second = bench.submit(10, 5, "2")
     bench.clock.run(200.0)
     joined_s = STEP_TIME.seconds(1, 1, 600, 600) + STEP_TIME.seconds(11, 2, 611, 655)

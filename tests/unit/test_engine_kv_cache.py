@@ -80,7 +80,13 @@ def test_the_end_of_a_prefix_is_found_again_when_its_start_is_computed_anew() ->
     assert cache.hold_blocks(3 * SPAN_BLOCKS), "which forgets the start, as the end is held"
     cache.release(3 * SPAN_BLOCKS, [2])
     assert cache.hold_prefix([1, 2]) == 0
-    computed(cache, 1, 2)
-    assert (cache.held_blocks, cache.cached_blocks) == (0, 2 * SPAN_BLOCKS)
-    assert cache.hold_prefix([1, 2]) == 2
-    assert (cache.held_blocks, cache.cached_blocks) == (2 * SPAN_BLOCKS, 0)
+    assert cache.hold_blocks(2 * SPAN_BLOCKS)
+    cache.share_span(1)
+    cache.share_span(2)
+    assert (cache.held_blocks, cache.cached_blocks, cache.free_blocks) == (
+        2 * SPAN_BLOCKS,
+        0,
+        2 * SPAN_BLOCKS,
+    )
+    cache.release(0, [1, 2])
+    assert cache.cached_blocks == 2 * SPAN_BLOCKS

@@ -24,9 +24,7 @@ def test_the_text_parses_and_says_what_happened() -> None:
     metrics.finished["stop"] += 1
     metrics.time_to_first_token_s.observe(0.03)
     metrics.time_to_first_token_s.observe(3.0)
-    families = {
-        family.name: family for family in text_string_to_metric_families(metrics.render(model, 16).decode())
-    }
+    families = {family.name: family for family in text_string_to_metric_families(metrics.render(model, 16).decode())}
     samples = {
         (sample.name, sample.labels.get("finished_reason") or sample.labels.get("le")): sample
         for family in families.values()

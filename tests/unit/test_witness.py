@@ -13,9 +13,7 @@ import lab.witness
 from lab.witness import Witness, WitnessError, read_witness
 
 
-def line(
-    event: str, request_id: str | None, region: str = "eu-de", required: str | None = "eu-de,eu-es"
-) -> str:
+def line(event: str, request_id: str | None, region: str = "eu-de", required: str | None = "eu-de,eu-es") -> str:
     record = {
         "event": event, "t": 1.5, "request_id": request_id, "region": region, "endpoint": "a", "required": required,
     }  # fmt: skip
@@ -23,13 +21,9 @@ def line(
 
 
 def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None:
-    (tmp_path / "eu-de-1.jsonl").write_text(
-        line("arrived", "1") + line("arrived", "2", required="eu-es, eu-de")
-    )
+    (tmp_path / "eu-de-1.jsonl").write_text(line("arrived", "1") + line("arrived", "2", required="eu-es, eu-de"))
     (tmp_path / "eu-gb-2.jsonl").write_text(
-        line("arrived", "3", "eu-gb")
-        + line("arrived", "4", "eu-gb", None)
-        + line("arrived", "5", "eu-gb", "")
+        line("arrived", "3", "eu-gb") + line("arrived", "4", "eu-gb", None) + line("arrived", "5", "eu-gb", "")
     )
     findings = read_witness(tmp_path)
     assert (findings.checked, findings.unrequired) == (4, 1)
@@ -110,9 +104,7 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
         name.split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-        )
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
     assert imported, "it does import something"
     assert imported <= set(sys.stdlib_module_names)
