@@ -151,12 +151,13 @@ def _sites(panel: Panel, sites: Sequence[Place], regions: Sequence[Place]) -> li
             (right, y + 13, "start", (right, y + 3, right + wide, y + 15)),
             (left, y + 13, "end", (left - wide, y + 3, left, y + 15)),
         ]
-        free = [spot for spot in spots if not any(_overlap(spot[3], box) for box in taken)]
-        name_x, name_y, anchor, box = (free or spots)[0]
-        taken.append(box)
+        free = [spot for spot in spots if _fits(panel, spot[3]) and not any(_overlap(spot[3], box) for box in taken)]
         title = tag("title", text(f"{site.name}, {site.label}"))
         drawn.append(tag("circle", title, cx=x, cy=y, r=3.2, class_="site"))
-        drawn.append(tag("text", text(site.name), x=name_x, y=name_y, class_="site-name", text_anchor=anchor))
+        # A name for which there is no room is still in the tooltip.
+        for name_x, name_y, anchor, box in free[:1]:
+            taken.append(box)
+            drawn.append(tag("text", text(site.name), x=name_x, y=name_y, class_="site-name", text_anchor=anchor))
     return drawn
 
 
@@ -167,6 +168,10 @@ def _labelled(panel: Panel, place: Place) -> bool:
 
 def _region_box(x: float, y: float) -> Box:
     return x - 34, y - 9, x + 34, y + 40
+
+
+def _fits(panel: Panel, box: Box) -> bool:
+    return panel.left < box[0] and box[2] < panel.left + panel.width
 
 
 def _overlap(a: Box, b: Box) -> bool:

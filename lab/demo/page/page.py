@@ -62,11 +62,12 @@ def _head(report: dict[str, Any]) -> str:
     failed = [check for check in report["checks"] if not check["passed"]]
     verdict = "Every promise was kept" if not failed else f"{len(failed)} of {len(report['checks'])} checks failed"
     countries = len({site["country"] for site in report["sites"]})
+    lost, surged = report["failover"]["region"], report["surge_region"]
+    killed = "then all of it was killed" if lost == surged else f"then all of {lost} was killed"
     lead = (
         f"{report['requests']['total']} requests from {len(report['sites'])} cities in {countries} countries met "
-        f"{len(report['regions'])} regions of real processes on one machine. A surge hit {report['surge_region']}; "
-        f"{report['failover']['region']} was killed whole and came back; then the leading control plane, etcd and "
-        "Redis were killed."
+        f"{len(report['regions'])} regions of real processes on one machine. A surge hit {surged}; {killed} and came "
+        "back; then the leading control plane, etcd and Redis were killed."
     )
     return tag(
         "header",
@@ -146,7 +147,8 @@ def _timeline(report: dict[str, Any], run: Run, regions: Sequence[str]) -> str:
     return _section(
         "Second by second",
         "A row is what the clients nearest to one region asked for (answered requests per second, smoothed); the "
-        "colour is who served them. Dots below are single requests. A red cross is one that was not answered.",
+        "colour is who served them. Dots below are single requests. A red cross is one that was not answered, at the "
+        "moment it was due.",
         tag("div", ["served by", *legend], class_="legend"),
         draw_timeline(run, regions),
         tag("ol", events, class_="events"),
