@@ -6,6 +6,7 @@ import typer
 
 from lab.demo.command import demo
 from lab.engine.command import engines
+from lab.replay.command import replay
 from lab.wan.command import wan
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -18,6 +19,7 @@ def lab() -> None:
 
 app.command()(demo)
 app.command()(engines)
+app.command()(replay)
 app.command()(wan)
 
 

@@ -54,9 +54,7 @@ class ClientSite(msgspec.Struct, frozen=True):
         return str(network[rng.randrange(network.num_addresses)])
 
 
-def _site(
-    number: int, country: str, subdivision: str, city: str, lat: float, lon: float, share: float
-) -> ClientSite:
+def _site(number: int, country: str, subdivision: str, city: str, lat: float, lon: float, share: float) -> ClientSite:
     return ClientSite(city, country, subdivision, city, lat, lon, share, f"198.18.{number}.0/24")
 
 
@@ -167,9 +165,7 @@ def _site_of(network: IPv4Network | IPv6Network, record: Any) -> ClientSite | No
     if network.is_loopback or network.is_link_local or network.is_multicast or network.is_unspecified:
         return None
     subdivisions = _at(record, "subdivisions")
-    subdivision = (
-        _text(_at(subdivisions[0], "iso_code")) if isinstance(subdivisions, list) and subdivisions else ""
-    )
+    subdivision = _text(_at(subdivisions[0], "iso_code")) if isinstance(subdivisions, list) and subdivisions else ""
     city = _text(_at(record, "city", "names", "en"))
     name = f"{city} ({country})" if city else country
     share = _SHARES.get(country, SHARE_ELSEWHERE)

@@ -41,9 +41,7 @@ def read_azure(path: Path, lines: Iterator[NumberedLine]) -> Iterator[TraceReque
     names = _cells(header)
     for wanted in COLUMNS:
         if wanted not in names:
-            raise TraceError(
-                path, "the column is missing", f"the header must be {','.join(COLUMNS)}", number, wanted
-            )
+            raise TraceError(path, "the column is missing", f"the header must be {','.join(COLUMNS)}", number, wanted)
     where = [names.index(wanted) for wanted in COLUMNS]
     began: tuple[float, float] | None = None
     before = 0.0

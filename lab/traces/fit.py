@@ -18,9 +18,7 @@ ENOUGH_GAIN = 1e-5
 """Stop when a round raises the log-likelihood by less than this part of itself."""
 
 
-def fit_lengths(
-    trace: Sequence[TraceRequest], clusters: int, rounds: int, rng: Random
-) -> list[LengthCluster]:
+def fit_lengths(trace: Sequence[TraceRequest], clusters: int, rounds: int, rng: Random) -> list[LengthCluster]:
     """A mixture of log-normals for (prompt, output) by expectation-maximisation (Dempster, Laird & Rubin 1977).
 
     Args:
@@ -41,9 +39,7 @@ def fit_lengths(
     return mixture
 
 
-def _improve(
-    points: Counter[tuple[float, float]], mixture: list[LengthCluster]
-) -> tuple[list[LengthCluster], float]:
+def _improve(points: Counter[tuple[float, float]], mixture: list[LengthCluster]) -> tuple[list[LengthCluster], float]:
     """One round: how much each point belongs to each cluster, then the clusters' weighted moments."""
     sums = [[1e-9, 0.0, 0.0, 0.0, 0.0] for _ in mixture]
     log_likelihood = 0.0

@@ -61,9 +61,7 @@ def superpose(trace: Sequence[TraceRequest], copies: int, period_s: float, rng: 
     return sorted(together, key=lambda request: request.at_s)
 
 
-def scale_rate(
-    trace: Sequence[TraceRequest], factor: float, period_s: float, rng: Random
-) -> list[TraceRequest]:
+def scale_rate(trace: Sequence[TraceRequest], factor: float, period_s: float, rng: Random) -> list[TraceRequest]:
     """Multiply the rate by `factor` at unchanged time scales: superpose to the next whole number, then thin.
 
     See `superpose` and `thin` for what each does to the process; `period_s` (s) is how long the workload lasts.
@@ -74,9 +72,7 @@ def scale_rate(
     return thin(superpose(trace, copies, period_s, rng), factor / copies, rng)
 
 
-def cap_tokens(
-    trace: Sequence[TraceRequest], most_prompt_tokens: int, most_output_tokens: int
-) -> list[TraceRequest]:
+def cap_tokens(trace: Sequence[TraceRequest], most_prompt_tokens: int, most_output_tokens: int) -> list[TraceRequest]:
     """Cut longer prompts and outputs down to the caps.
 
     Arrivals are untouched; the tail of the work per request is gone, with it most of the variance of service time.

@@ -25,9 +25,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
 class TraceError(Exception):
     """A trace cannot be used; says where and what to do about it, in one line."""
 
-    def __init__(
-        self, path: Path, problem: str, remedy: str, line: int | None = None, field: str = ""
-    ) -> None:
+    def __init__(self, path: Path, problem: str, remedy: str, line: int | None = None, field: str = "") -> None:
         """Args: `line` counts from 1; `field` is the column or key that is wrong."""
         where = f"{path}, line {line}" if line is not None else f"{path}"
         what = f"{field}: {problem}" if field else problem

@@ -33,9 +33,7 @@ class ControlLine(msgspec.Struct, frozen=True):
 
 def wan(
     config: Annotated[Path, typer.Option(help="Links of the network: JSON, see lab/wan/config.py.")],
-    rtt: Annotated[
-        Path, typer.Option(help="Matrix of round trips: CSV with from,to,rtt_ms.")
-    ] = SHIPPED_MATRIX,
+    rtt: Annotated[Path, typer.Option(help="Matrix of round trips: CSV with from,to,rtt_ms.")] = SHIPPED_MATRIX,
     seed: Annotated[int, typer.Option(help="Seed of the jitter.")] = 0,
 ) -> None:
     """Emulate a wide-area network: forward TCP connections with round trips and faults.
@@ -68,9 +66,7 @@ async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
             ) from None
         for status in network.statuses():
             print(msgspec.json.encode(status).decode())
-        print(
-            msgspec.json.encode(ControlLine(f"http://{config.host}:{port}", len(plans))).decode(), flush=True
-        )
+        print(msgspec.json.encode(ControlLine(f"http://{config.host}:{port}", len(plans))).decode(), flush=True)
         await told_to_stop.wait()
         await control.close()
 

@@ -106,7 +106,5 @@ def plan_links(config: WanConfig, matrix: RttMatrix) -> list[LinkPlan]:
         if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise WanConfigError(f"link {link.name!r}: target {link.target!r} is not host:port; correct it")
         rtt_ms = link.rtt_ms if link.rtt_ms is not None else matrix.between(link.origin, link.to)
-        plans[link.name] = LinkPlan(
-            link.name, link.origin, link.to, host.strip("[]"), int(port), link.port, rtt_ms
-        )
+        plans[link.name] = LinkPlan(link.name, link.origin, link.to, host.strip("[]"), int(port), link.port, rtt_ms)
     return list(plans.values())

@@ -55,9 +55,7 @@ class WanControl:
     async def start(self) -> int:
         """Listen; returns the port. OSError where it is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _ControlConnection(self), self._host, self._wanted_port
-        )
+        self._server = await loop.create_server(lambda: _ControlConnection(self), self._host, self._wanted_port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

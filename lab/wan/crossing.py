@@ -109,11 +109,7 @@ class _End(asyncio.Protocol):
 
     def resume_reading_if_room(self) -> None:
         """Read on, once enough of what this end sent has arrived."""
-        if (
-            self._reading_paused
-            and self.line.waiting_bytes < FEW_WAITING_BYTES
-            and self._transport is not None
-        ):
+        if self._reading_paused and self.line.waiting_bytes < FEW_WAITING_BYTES and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
 

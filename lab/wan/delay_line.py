@@ -40,9 +40,7 @@ class DelayLine:
         "waiting_bytes",
     )
 
-    def __init__(
-        self, loop: AbstractEventLoop, deliver: Callable[[bytes | Signal], None], not_before_s: float
-    ) -> None:
+    def __init__(self, loop: AbstractEventLoop, deliver: Callable[[bytes | Signal], None], not_before_s: float) -> None:
         """Args: nothing is due before `not_before_s` (monotonic clock), nor delivered before `open`."""
         self._loop = loop
         self._deliver = deliver

@@ -23,11 +23,7 @@ class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def matches(self, plan: LinkPlan) -> bool:
         """Whether the link is meant; an empty selector means all."""
-        return (
-            self.link in (None, plan.name)
-            and self.origin in (None, plan.origin)
-            and self.to in (None, plan.to)
-        )
+        return self.link in (None, plan.name) and self.origin in (None, plan.origin) and self.to in (None, plan.to)
 
 
 class Wan:

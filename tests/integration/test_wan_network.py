@@ -267,9 +267,7 @@ async def test_extra_delay_and_jitter_apply_at_once_and_keep_order() -> None:
 
 @on_uvloop
 async def test_a_fault_hits_only_the_links_it_selects() -> None:
-    plans = [
-        LinkPlan(f"{a}-{b}", a, b, "127.0.0.1", 9, 0, 1.0) for a in ("a", "b", "c") for b in ("a", "b", "c")
-    ]
+    plans = [LinkPlan(f"{a}-{b}", a, b, "127.0.0.1", 9, 0, 1.0) for a in ("a", "b", "c") for b in ("a", "b", "c")]
     async with Wan(plans, Random(1)) as wan:
         assert await wan.apply(Selector(origin="a", to="b"), Fault(FaultMode.CUT)) == ["a-b"]
         assert await wan.apply(Selector(to="c"), Fault(FaultMode.CUT)) == ["a-c", "b-c", "c-c"]

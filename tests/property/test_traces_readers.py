@@ -70,9 +70,7 @@ SCRAPS = st.sampled_from(
 
 @given(parts=st.lists(st.one_of(SCRAPS, st.binary(max_size=12)), max_size=12))
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_give_a_trace_or_a_trace_error(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]
-) -> None:
+def test_any_bytes_give_a_trace_or_a_trace_error(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("scraps") / "t"
     path.write_bytes(b"".join(parts))
     try:

@@ -52,9 +52,7 @@ def test_crosses_midnight(tmp_path: Path) -> None:
         (HEADER, None, "", "no requests"),
     ],
 )
-def test_names_line_field_and_remedy(
-    tmp_path: Path, text: str, line: int | None, field: str, says: str
-) -> None:
+def test_names_line_field_and_remedy(tmp_path: Path, text: str, line: int | None, field: str, says: str) -> None:
     path = tmp_path / "broken.csv"
     with pytest.raises(TraceError) as caught:
         read(path, text)

@@ -69,9 +69,7 @@ def test_no_prompt_repeats_a_block() -> None:
 def test_long_prompts_share_as_much_of_themselves_as_in_mooncake() -> None:
     long_prompts = (LengthCluster(1.0, 9.2, 0.1, 5.0, 0.5),)
     trace = generate(2000.0, Random(6), lengths=long_prompts)
-    assert cache_hit_ratio(trace) == pytest.approx(
-        CHAT_PREFIXES.follow_share * CHAT_PREFIXES.shared_part, abs=0.03
-    )
+    assert cache_hit_ratio(trace) == pytest.approx(CHAT_PREFIXES.follow_share * CHAT_PREFIXES.shared_part, abs=0.03)
 
 
 def test_the_fit_recovers_a_known_mixture() -> None:

@@ -14,9 +14,7 @@ from lab.traces.trace import TraceError, TraceRequest
 
 
 def line(timestamp: float, tokens: int = 700, output: int = 20, ids: tuple[int, ...] = (0, 1)) -> str:
-    return json.dumps(
-        {"timestamp": timestamp, "input_length": tokens, "output_length": output, "hash_ids": list(ids)}
-    )
+    return json.dumps({"timestamp": timestamp, "input_length": tokens, "output_length": output, "hash_ids": list(ids)})
 
 
 def read(path: Path, lines: list[str], seed: int = 1) -> list[TraceRequest]:

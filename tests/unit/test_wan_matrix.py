@@ -16,11 +16,7 @@ def test_the_shipped_matrix_is_computed_from_geography() -> None:
     assert SHIPPED_MATRIX.read_text().startswith("# Round trips (ms) computed")
     matrix = read_matrix(SHIPPED_MATRIX)
     assert len(matrix.pairs()) == 25
-    assert (
-        matrix.between("eu-de", "eu-gb")
-        < matrix.between("eu-de", "eu-es")
-        < matrix.between("eu-de", "us-east")
-    )
+    assert matrix.between("eu-de", "eu-gb") < matrix.between("eu-de", "eu-es") < matrix.between("eu-de", "us-east")
 
 
 def test_comments_and_directions(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""The story of one request while it lasts: every try so far, and from it the outcome."""
+
+from __future__ import annotations
+
+from lab.replay.chat_exchange import ChatExchange
+from lab.replay.entry import Entry
+from lab.replay.outcome import Outcome, OutcomeKind, Try, TryResult, judge
+from lab.replay.workload import PlannedRequest
+
+REGION_HEADER = b"x-penstock-region"
+ENDPOINT_HEADER = b"x-penstock-endpoint"
+REGIONS_HEADER = b"x-penstock-regions"
+RETRY_AFTER_HEADER = b"retry-after"
+
+
+class Journey:
+    """One request on its way; the client notes what happens, `outcome` sums it up."""
+
+    __slots__ = (
+        "_answer",
+        "_entry",
+        "_lost",
+        "_problem",
+        "_sent_s",
+        "_started_s",
+        "_tries",
+        "_try_began_s",
+        "named_regions",
+        "planned",
+        "tried",
+        "waited",
+    )
+
+    def __init__(self, planned: PlannedRequest, started_s: float) -> None:
+        """Args: `started_s` is when the replayer took the request up."""
+        self.planned = planned
+        self.tried: frozenset[str] = frozenset()
+        """URLs that are not to be tried again."""
+        self.named_regions: list[str] | None = None
+        """Where a misdirected request was told to go; None before that."""
+        self.waited = False
+        """Whether it has waited for a Retry-After already; once is enough."""
+        self._started_s = started_s
+        self._sent_s: float | None = None
+        self._tries: list[Try] = []
+        self._entry: Entry | None = None
+        self._try_began_s = 0.0
+        self._answer: ChatExchange | None = None
+        self._problem = "no_entry"
+        self._lost = False
+
+    def goes_to(self, entry: Entry, at_s: float) -> None:
+        """A try begins."""
+        self.tried |= {entry.url}
+        self._entry = entry
+        self._try_began_s = at_s
+        self._answer = None
+
+    def sends(self, exchange: ChatExchange, at_s: float) -> None:
+        """The request is written to a connection, and `exchange` listens."""
+        self._sent_s = at_s
+        self._answer = exchange
+
+    def returns(self, result: TryResult, problem: str, at_s: float) -> None:
+        """The try is over; `problem` is empty if nothing went wrong."""
+        if self._entry is not None:
+            status = self._answer.status if self._answer is not None else 0
+            self._tries.append(Try(self._entry.region, self._entry.url, self._try_began_s, at_s, result, status))
+            self._entry = None
+        self._problem = problem
+
+    def is_lost(self, problem: str, at_s: float) -> None:
+        """Nobody waits for it any more, whatever it was doing."""
+        heard = self._answer is not None and self._answer.first_byte_s is not None
+        self.returns(TryResult.ANSWERED if heard else TryResult.SILENT, problem, at_s)
+        self._lost = True
+
+    def outcome(self, end_s: float) -> Outcome:
+        """The sum of it, if it is over at `end_s`."""
+        planned, answer = self.planned, self._answer
+        kind, status, code = self._verdict()
+        return Outcome(
+            id=planned.id,
+            site=planned.site,
+            tenant=planned.tenant,
+            model=planned.model,
+            scheduled_s=planned.at_s,
+            started_s=self._started_s,
+            sent_s=self._sent_s,
+            first_token_s=answer.first_token_s if answer is not None else None,
+            end_s=end_s,
+            kind=kind,
+            status=status,
+            code=code,
+            tries=tuple(self._tries),
+            region=header_text(answer, REGION_HEADER),
+            endpoint=header_text(answer, ENDPOINT_HEADER),
+            tokens=answer.tokens if answer is not None else 0,
+        )
+
+    def _verdict(self) -> tuple[OutcomeKind, int, str]:
+        answer = self._answer
+        if answer is None or self._lost or answer.first_byte_s is None:
+            return OutcomeKind.FAILED, answer.status if answer is not None else 0, self._problem
+        if answer.cancelled:
+            return OutcomeKind.CANCELLED, answer.status, ""
+        kind = judge(answer.status, answer.code, answer.whole)
+        if kind is OutcomeKind.OK:
+            return kind, answer.status, ""
+        return kind, answer.status, answer.code or self._problem or f"http_{answer.status}"
+
+
+def header_text(answer: ChatExchange | None, name: bytes) -> str:
+    """A header of an answer as text, empty where there is none."""
+    return answer.headers.get(name, b"").decode("latin-1").strip() if answer is not None else ""

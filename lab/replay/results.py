@@ -1,0 +1,121 @@
+"""What a replay showed: counts, and exact quantiles of latency by serving region and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+
+import msgspec
+
+from lab.replay.outcome import Outcome, OutcomeKind
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many requests ended how."""
+
+    total: int
+    ok: int
+    refused: int
+    failed: int
+    cancelled: int
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Quantiles (ms) over requests that were answered whole, from when each was due; None where there are none."""
+
+    requests: int
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    e2e_p50_ms: float | None
+    e2e_p99_ms: float | None
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """The requests that were due in one stretch of time."""
+
+    from_s: float
+    counts: Counts
+    latency: Latency
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The sum of a replay."""
+
+    requests: Counts
+    latency: Latency
+    by_region: dict[str, Latency]
+    """By serving region."""
+    timeline: list[Bucket]
+    codes: dict[str, int]
+    """Why requests were refused or failed, and how many for each reason."""
+    retried: int
+    """Requests that went to more than one entry."""
+    lag_p99_ms: float | None
+    """How late the replayer itself was: large values mean that the other figures are worth little."""
+
+
+def summarise(outcomes: Sequence[Outcome], bucket_s: float) -> Results:
+    """The results of a replay; `bucket_s` is the length (s) of one stretch of the timeline."""
+    regions = sorted({outcome.region for outcome in outcomes if outcome.region})
+    codes: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.kind in (OutcomeKind.REFUSED, OutcomeKind.FAILED):
+            codes[outcome.code] = codes.get(outcome.code, 0) + 1
+    return Results(
+        requests=count(outcomes),
+        latency=latency(outcomes),
+        by_region={region: latency(o for o in outcomes if o.region == region) for region in regions},
+        timeline=timeline(outcomes, bucket_s),
+        codes=dict(sorted(codes.items(), key=lambda item: -item[1])),
+        retried=sum(len({one.url for one in outcome.tries}) > 1 for outcome in outcomes),
+        lag_p99_ms=_ms(quantile([outcome.lag_s for outcome in outcomes], 0.99)),
+    )
+
+
+def count(outcomes: Iterable[Outcome]) -> Counts:
+    """How many requests ended how."""
+    by_kind = dict.fromkeys(OutcomeKind, 0)
+    for outcome in outcomes:
+        by_kind[outcome.kind] += 1
+    return Counts(
+        sum(by_kind.values()),
+        by_kind[OutcomeKind.OK],
+        by_kind[OutcomeKind.REFUSED],
+        by_kind[OutcomeKind.FAILED],
+        by_kind[OutcomeKind.CANCELLED],
+    )
+
+
+def latency(outcomes: Iterable[Outcome]) -> Latency:
+    """Quantiles over those of `outcomes` that were answered whole."""
+    whole = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.OK]
+    ttft_s = [outcome.ttft_s for outcome in whole if outcome.ttft_s is not None]
+    e2e_s = [outcome.e2e_s for outcome in whole]
+    return Latency(
+        len(whole),
+        _ms(quantile(ttft_s, 0.5)),
+        _ms(quantile(ttft_s, 0.99)),
+        _ms(quantile(e2e_s, 0.5)),
+        _ms(quantile(e2e_s, 0.99)),
+    )
+
+
+def timeline(outcomes: Sequence[Outcome], bucket_s: float) -> list[Bucket]:
+    """Successive stretches of `bucket_s` seconds, by when requests were due; empty ones included."""
+    if not outcomes:
+        return []
+    buckets: list[list[Outcome]] = [[] for _ in range(int(max(o.scheduled_s for o in outcomes) // bucket_s) + 1)]
+    for outcome in outcomes:
+        buckets[int(outcome.scheduled_s // bucket_s)].append(outcome)
+    return [Bucket(number * bucket_s, count(bucket), latency(bucket)) for number, bucket in enumerate(buckets)]
+
+
+def quantile(values: Sequence[float], part: float) -> float | None:
+    """The nearest-rank quantile, exact: the least value that `part` (0, 1] of all are not above; None of no values."""
+    if not values:
+        return None
+    return sorted(values)[max(0, ceil(part * len(values)) - 1)]
+
+
+def _ms(value_s: float | None) -> float | None:
+    return None if value_s is None else round(value_s * 1000, 1)

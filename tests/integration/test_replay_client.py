@@ -1,0 +1,320 @@
+"""One request of a client on real sockets: what it sends, where it goes next, and what it makes of each answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+
+import pytest
+
+from lab.replay.client import Client, Patience
+from lab.replay.connection_pool import BadUrl
+from lab.replay.entry import Entry
+from lab.replay.outcome import Outcome, OutcomeKind, TryResult
+from lab.replay.workload import PlannedRequest
+from lab.traces.trace import TraceRequest
+from tests.on_uvloop import on_uvloop
+from tests.scripted_entry import DONE, Asked, entry, unreachable_port
+
+
+def planned(number: int = 1, hang_up_after_tokens: int | None = None) -> PlannedRequest:
+    lengths = TraceRequest(0.0, 100, 8)
+    return PlannedRequest(
+        f"r-{number}", 0.0, "site", "198.18.1.1", "t", "key", "m", lengths, ("a",), hang_up_after_tokens
+    )
+
+
+async def ask(
+    entries: Sequence[Entry], patience: Patience | None = None, requests: Sequence[PlannedRequest] = (planned(),)
+) -> list[Outcome]:
+    """What becomes of requests that are sent one after the other."""
+    began_s = monotonic()
+    client = Client({"site": entries}, patience or Patience(), lambda: monotonic() - began_s)
+    try:
+        return [await client.perform(request) for request in requests]
+    finally:
+        await client.close()
+
+
+async def answer_well(asked: Asked) -> None:
+    asked.stream(8, x_penstock_region="eu-de", x_penstock_endpoint="gpu-1")
+
+
+async def reset_at_once(asked: Asked) -> None:
+    asked.reset()
+
+
+def results(outcome: Outcome) -> list[tuple[str, TryResult, int]]:
+    return [(one.region, one.result, one.status) for one in outcome.tries]
+
+
+@on_uvloop
+async def test_an_answer_is_noted_with_its_times_tokens_and_server() -> None:
+    may_go_on = asyncio.Event()
+
+    async def in_two_parts(asked: Asked) -> None:
+        asked.open_stream(x_penstock_region="eu-de", x_penstock_endpoint="gpu-1")
+        asked.piece(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n')
+        await asyncio.sleep(0.05)
+        asked.tokens(3)
+        await may_go_on.wait()
+        asked.tokens(5)
+        asked.piece(b'data: {"choices":[],"usage":{"completion_tokens":11}}\n\n' + DONE)
+        asked.end_stream()
+
+    async with entry(in_two_parts) as near:
+        asyncio.get_running_loop().call_later(0.2, may_go_on.set)
+        (one,) = await ask([near.at("a")])
+    assert (one.kind, one.status, one.code) == (OutcomeKind.OK, 200, "")
+    assert (one.region, one.endpoint, one.tokens) == ("eu-de", "gpu-1", 11)
+    assert results(one) == [("a", TryResult.ANSWERED, 200)]
+    assert one.sent_s is not None
+    assert one.first_token_s is not None
+    assert 0 <= one.started_s <= one.sent_s <= one.first_token_s - 0.045
+    assert one.first_token_s <= one.end_s - 0.1
+    (asked,) = near.asked
+    assert asked.headers["x-request-id"] == "r-1"
+    assert asked.headers["x-forwarded-for"] == "198.18.1.1"
+    assert asked.headers["authorization"] == "Bearer key"
+    assert asked.headers["x-lab-residency"] == "a"
+
+
+@on_uvloop
+async def test_connections_are_kept_for_the_next_request() -> None:
+    async with entry(answer_well) as near:
+        outcomes = await ask([near.at("a")], requests=[planned(1), planned(2), planned(3)])
+    assert [one.kind for one in outcomes] == [OutcomeKind.OK] * 3
+    assert [asked.connection for asked in near.asked] == [1, 1, 1]
+
+
+@on_uvloop
+async def test_a_kept_connection_that_died_is_replaced_at_the_same_entry() -> None:
+    async def answer_and_die_at_the_second(asked: Asked) -> None:
+        if asked.headers["x-request-id"] == "r-2" and asked.connection == 1:
+            asked.reset()
+        else:
+            await answer_well(asked)
+
+    async with entry(answer_and_die_at_the_second) as near, entry(answer_well) as far:
+        outcomes = await ask([near.at("a"), far.at("b")], requests=[planned(1), planned(2)])
+    assert results(outcomes[1]) == [("a", TryResult.ANSWERED, 200)]
+    assert [asked.connection for asked in near.asked] == [1, 1, 2]
+    assert far.asked == []
+
+
+@on_uvloop
+async def test_refused_then_reset_then_served_with_the_same_request_id() -> None:
+    with unreachable_port() as held:
+        gone = Entry("a", f"http://127.0.0.1:{held.getsockname()[1]}")
+        async with entry(reset_at_once) as resetting, entry(answer_well) as good:
+            (one,) = await ask([gone, resetting.at("b"), good.at("c")])
+    assert one.kind is OutcomeKind.OK
+    assert results(one) == [
+        ("a", TryResult.UNREACHABLE, 0),
+        ("b", TryResult.BROKEN, 0),
+        ("c", TryResult.ANSWERED, 200),
+    ]
+    assert resetting.asked[0].headers["x-request-id"] == good.asked[0].headers["x-request-id"] == "r-1"
+    assert one.tries[0].at_s <= one.tries[0].ended_s <= one.tries[1].at_s <= one.tries[2].at_s
+
+
+@on_uvloop
+async def test_a_close_without_a_word_is_tried_elsewhere_too() -> None:
+    async def close(asked: Asked) -> None:
+        asked.writer.close()
+
+    async with entry(close) as closing, entry(answer_well) as good:
+        (one,) = await ask([closing.at("a"), good.at("b")])
+    assert results(one) == [("a", TryResult.BROKEN, 0), ("b", TryResult.ANSWERED, 200)]
+
+
+@on_uvloop
+async def test_each_entry_is_tried_once_then_it_has_failed() -> None:
+    async with entry(reset_at_once) as one_entry, entry(reset_at_once) as other:
+        (one,) = await ask([one_entry.at("a"), other.at("b")])
+    assert (one.kind, one.status, one.code) == (OutcomeKind.FAILED, 0, "reset")
+    assert results(one) == [("a", TryResult.BROKEN, 0), ("b", TryResult.BROKEN, 0)]
+    assert (len(one_entry.asked), len(other.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["after the head", "after a token", "without [DONE]", "with an error event"])
+@on_uvloop
+async def test_what_has_started_is_never_tried_again(how: str) -> None:
+    async def start_and_stop(asked: Asked) -> None:
+        asked.open_stream(x_penstock_region="a")
+        if how != "after the head":
+            asked.tokens(2)
+        if how == "with an error event":
+            asked.piece(b'data: {"error": {"message": "gone", "type": "server_error", "code": "engine_failed"}}\n\n')
+        if how in ("without [DONE]", "with an error event"):
+            asked.end_stream()
+            return
+        await asked.writer.drain()
+        await asyncio.sleep(0.05)
+        asked.reset()
+
+    async with entry(start_and_stop) as near, entry(answer_well) as far:
+        (one,) = await ask([near.at("a"), far.at("b")])
+    code = {"without [DONE]": "the stream ended without [DONE]", "with an error event": "engine_failed"}.get(
+        how, "reset"
+    )
+    assert (one.kind, one.status, one.code) == (OutcomeKind.FAILED, 200, code)
+    assert results(one) == [("a", TryResult.ANSWERED, 200)]
+    assert one.tokens == (0 if how == "after the head" else 2)
+    assert far.asked == []
+
+
+@on_uvloop
+async def test_a_misdirected_request_goes_where_it_is_told_and_nowhere_else() -> None:
+    async def send_away(asked: Asked) -> None:
+        body = b'{"error": {"message": "no", "code": "misdirected"}}'
+        asked.answer(421, body, x_penstock_regions="c, b,unknown")
+
+    async with entry(send_away) as a, entry(answer_well) as b, entry(reset_at_once) as c, entry(answer_well) as d:
+        (one,) = await ask([a.at("a"), d.at("d"), b.at("b"), c.at("c")])
+    assert one.kind is OutcomeKind.OK
+    assert results(one) == [
+        ("a", TryResult.REDIRECTED, 421),
+        ("c", TryResult.BROKEN, 0),
+        ("b", TryResult.ANSWERED, 200),
+    ]
+    assert d.asked == []
+
+
+@on_uvloop
+async def test_a_misdirected_request_that_has_nowhere_to_go_is_refused() -> None:
+    async def send_away(asked: Asked) -> None:
+        asked.answer(421, b'{"error": {"code": "misdirected"}}', x_penstock_regions="x")
+
+    async with entry(send_away) as a, entry(answer_well) as b:
+        (one,) = await ask([a.at("a"), b.at("b")])
+    assert (one.kind, one.status, one.code) == (OutcomeKind.REFUSED, 421, "misdirected")
+    assert b.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (429, b'{"error": {"code": "saturated"}}', OutcomeKind.REFUSED, "saturated"),
+        (451, b'{"error": {"code": "no_permitted_region"}}', OutcomeKind.REFUSED, "no_permitted_region"),
+        (401, b"", OutcomeKind.REFUSED, "http_401"),
+        (503, b'{"error": {"code": "none_ready"}}', OutcomeKind.REFUSED, "none_ready"),
+        (503, b'{"error": {"code": 503}}', OutcomeKind.FAILED, "http_503"),
+        (503, b"<html>", OutcomeKind.FAILED, "http_503"),
+        (502, b'{"error": {"code": "engine_failed"}}', OutcomeKind.FAILED, "engine_failed"),
+        (500, b"\xff" * 200_000, OutcomeKind.FAILED, "http_500"),
+    ],
+)
+@on_uvloop
+async def test_answers_other_than_200_are_final(status: int, body: bytes, kind: OutcomeKind, code: str) -> None:
+    async def refuse(asked: Asked) -> None:
+        asked.answer(status, body, retry_after="0")
+
+    async with entry(refuse) as near, entry(answer_well) as far:
+        (one,) = await ask([near.at("a"), far.at("b")])
+    assert (one.kind, one.status, one.code) == (kind, status, code)
+    assert far.asked == []
+
+
+@on_uvloop
+async def test_a_retry_after_within_patience_is_honoured_once() -> None:
+    async def busy(asked: Asked) -> None:
+        asked.answer(429, b'{"error": {"code": "saturated"}}', retry_after="0.05")
+
+    async def busy_at_first(asked: Asked) -> None:
+        await (busy(asked) if len(near.asked) == 1 else answer_well(asked))
+
+    for patience_s, script, kind, tries in [
+        (1.0, busy_at_first, OutcomeKind.OK, [TryResult.ASKED_TO_WAIT, TryResult.ANSWERED]),
+        (1.0, busy, OutcomeKind.REFUSED, [TryResult.ASKED_TO_WAIT, TryResult.ANSWERED]),
+        (0.01, busy_at_first, OutcomeKind.REFUSED, [TryResult.ANSWERED]),
+    ]:
+        async with entry(script) as near:
+            (one,) = await ask([near.at("a")], Patience(retry_after_s=patience_s))
+        assert one.kind is kind
+        assert [done.result for done in one.tries] == tries
+
+
+@on_uvloop
+async def test_a_silent_entry_is_left_for_the_next() -> None:
+    async def say_nothing(asked: Asked) -> None:
+        await asyncio.Event().wait()
+
+    async with entry(say_nothing) as silent, entry(answer_well) as good:
+        (one,) = await ask([silent.at("a"), good.at("b")], Patience(first_byte_s=0.1))
+        async with asyncio.timeout(10):
+            await silent.left.wait()
+    assert results(one) == [("a", TryResult.SILENT, 0), ("b", TryResult.ANSWERED, 200)]
+
+
+@on_uvloop
+async def test_patience_for_the_whole_ends_even_a_stream_that_goes_on() -> None:
+    async def never_end(asked: Asked) -> None:
+        asked.open_stream(x_penstock_region="a")
+        while True:
+            asked.tokens(1)
+            await asyncio.sleep(0.01)
+
+    async with entry(never_end) as near:
+        (one,) = await ask([near.at("a")], Patience(whole_s=0.3))
+        async with asyncio.timeout(10):
+            await near.left.wait()
+    assert (one.kind, one.status, one.code, one.region) == (OutcomeKind.FAILED, 200, "timeout", "a")
+    assert one.tokens > 0
+    assert results(one) == [("a", TryResult.ANSWERED, 200)]
+
+
+@on_uvloop
+async def test_hanging_up_is_cancelled_not_failed_and_the_server_notices() -> None:
+    async def never_end(asked: Asked) -> None:
+        asked.open_stream(x_penstock_region="a")
+        while True:
+            asked.tokens(2)
+            await asyncio.sleep(0.01)
+
+    async with entry(never_end) as near:
+        (one,) = await ask([near.at("a")], requests=[planned(hang_up_after_tokens=5)])
+        async with asyncio.timeout(10):
+            await near.left.wait()
+    assert (one.kind, one.status, one.code) == (OutcomeKind.CANCELLED, 200, "")
+    assert one.tokens == 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x-long: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n200000\r\ndata: " + b"x" * 0x200000,
+    ],
+)
+@on_uvloop
+async def test_nonsense_is_a_failure_with_a_reason(said: bytes) -> None:
+    async def say_it(asked: Asked) -> None:
+        asked.say(said)
+        await asyncio.Event().wait()
+
+    async with entry(say_it) as near:
+        (one,) = await ask([near.at("a")], Patience(whole_s=20.0))
+    assert one.kind is OutcomeKind.FAILED
+    assert one.code in {"what came is not HTTP", "the head is too long", "an event is too long"}
+
+
+@on_uvloop
+async def test_reads_a_stream_that_ends_with_its_connection_and_skips_interim_answers() -> None:
+    async def old_style(asked: Asked) -> None:
+        asked.say(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
+        asked.say(b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices":[{"delta":{"content":"w"}}]}\n\n' + DONE)
+        asked.writer.close()
+
+    async with entry(old_style) as near:
+        (one,) = await ask([near.at("a")])
+    assert (one.kind, one.tokens) == (OutcomeKind.OK, 1)
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://", "http://h:x", "http://h:1/path"])
+def test_a_url_that_will_not_do_is_named(url: str) -> None:
+    with pytest.raises(BadUrl, match="is not a URL like"):
+        Client({"site": [Entry("a", url)]}, Patience(), monotonic)

@@ -1,0 +1,150 @@
+"""The open loop: requests go out when they are due however slow answers are, and latency hides nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+import pytest
+
+from lab.replay.client import Patience
+from lab.replay.entry import Entry
+from lab.replay.outcome import Outcome, OutcomeKind, TryResult
+from lab.replay.replayer import Replayer
+from lab.replay.results import summarise
+from lab.replay.workload import PlannedRequest
+from lab.traces.trace import TraceRequest
+from tests.on_uvloop import on_uvloop
+from tests.scripted_entry import Asked, entry
+
+
+def steady(count: int, rate_per_s: float) -> list[PlannedRequest]:
+    return [
+        PlannedRequest(
+            f"r-{n}", n / rate_per_s, "site", "198.18.1.1", "t", "", "m", TraceRequest(n / rate_per_s, 10, 2)
+        )
+        for n in range(count)
+    ]
+
+
+async def run(
+    workload: list[PlannedRequest], entries: list[Entry], drain_s: float = 20.0, patience: Patience | None = None
+) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    await Replayer(workload, {"site": entries}, patience, outcomes.append).run(drain_s)
+    return sorted(outcomes, key=lambda outcome: outcome.scheduled_s)
+
+
+async def answer(asked: Asked) -> None:
+    asked.stream(2, x_penstock_region="a")
+
+
+@on_uvloop
+async def test_a_stall_shows_in_the_percentiles_of_everyone_it_kept_waiting() -> None:
+    stall_s = 0.6
+    stalled_until_s = 0.0
+
+    async def stall_once(asked: Asked) -> None:
+        nonlocal stalled_until_s
+        if asked.headers["x-request-id"] == "r-50":
+            stalled_until_s = monotonic() + stall_s
+        await asyncio.sleep(max(0.0, stalled_until_s - monotonic()))
+        asked.stream(2, x_penstock_region="a")
+
+    async with entry(stall_once) as near:
+        outcomes = await run(steady(200, 100.0), [near.at("a")])
+    assert [one.kind for one in outcomes] == [OutcomeKind.OK] * 200
+    # Sixty requests were due during the stall: a closed loop would have sent one, and seen one slow answer.
+    waited = [one for one in outcomes if one.e2e_s > 0.2 * stall_s]
+    assert len(waited) >= 35
+    results = summarise(outcomes, 1.0)
+    assert results.latency.ttft_p99_ms is not None
+    assert results.latency.ttft_p99_ms >= 0.8 * stall_s * 1000
+    # Each of them was sent during the stall, not after it.
+    sent_in_stall = sum(one.sent_s is not None and one.sent_s < one.end_s - 0.1 * stall_s for one in waited)
+    assert sent_in_stall >= 35
+
+
+@on_uvloop
+async def test_a_replayer_that_is_itself_late_counts_from_when_requests_were_due() -> None:
+    class Blocking(list[Outcome]):
+        def append(self, outcome: Outcome) -> None:
+            if not self:
+                blocked_until_s = monotonic() + 0.4
+                while monotonic() < blocked_until_s:
+                    pass
+            super().append(outcome)
+
+    async with entry(answer) as near:
+        outcomes = Blocking()
+        await Replayer(steady(50, 100.0), {"site": [near.at("a")]}, None, outcomes.append).run(20.0)
+    late = [one for one in outcomes if one.lag_s > 0.1]
+    assert len(late) >= 20
+    assert all(one.e2e_s >= one.lag_s for one in outcomes)
+    lag_p99_ms = summarise(outcomes, 1.0).lag_p99_ms
+    assert lag_p99_ms is not None
+    assert lag_p99_ms >= 300
+
+
+@on_uvloop
+async def test_requests_go_out_on_time_to_a_server_that_never_answers() -> None:
+    async def never(asked: Asked) -> None:
+        await asyncio.Event().wait()
+
+    async with entry(never) as near:
+        outcomes = await run(steady(150, 150.0), [near.at("a")], drain_s=0.2)
+    assert len(near.asked) == 150
+    assert [(one.kind, one.code) for one in outcomes] == [(OutcomeKind.FAILED, "unanswered_at_end")] * 150
+    assert all(one.tries[0].result is TryResult.SILENT for one in outcomes)
+    lags = sorted(one.lag_s for one in outcomes)
+    assert lags[len(lags) // 2] < 0.2, "requests waited for answers"
+
+
+@on_uvloop
+async def test_every_request_has_an_outcome_even_if_nobody_waits() -> None:
+    async with entry(answer) as near:
+        outcomes = await run(steady(20, 10_000.0), [near.at("a")], drain_s=0.0)
+    assert sorted(one.id for one in outcomes) == sorted(one.id for one in steady(20, 1.0))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for is the replayer's doing
+            await asyncio.sleep(0.01)
+
+
+@on_uvloop
+async def test_clients_leave_an_entry_that_is_not_ready_and_come_back() -> None:
+    outcomes: list[Outcome] = []
+    async with entry(answer) as near, entry(answer) as far:
+        entries = {"site": [near.at("near"), far.at("far")]}
+        replaying = asyncio.create_task(Replayer(steady(6000, 100.0), entries, None, outcomes.append).run(20.0))
+        await until(lambda: len(near.asked) >= 30)
+        assert far.asked == []
+        near.ready = False
+        await until(lambda: len(far.asked) >= 1)
+        asked_before = len(near.asked)
+        await until(lambda: len(far.asked) >= 30)
+        assert len(near.asked) == asked_before
+        near.ready = True
+        await until(lambda: len(near.asked) >= asked_before + 30)
+        replaying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await replaying
+    assert near.probes >= 4
+    assert len(outcomes) >= 90
+    assert {one.kind for one in outcomes if one.code != "unanswered_at_end"} == {OutcomeKind.OK}
+
+
+@on_uvloop
+async def test_times_may_count_from_a_given_moment() -> None:
+    async with entry(answer) as near:
+        outcomes: list[Outcome] = []
+        replayer = Replayer(steady(2, 100.0), {"site": [near.at("a")]}, None, outcomes.append)
+        began_s = monotonic() + 0.3
+        await replayer.run(10.0, began_s)
+        assert replayer.sent == 2
+        assert replayer.in_flight == 0
+        assert monotonic() - began_s >= 0.01
+    assert all(0 <= one.started_s < 5 for one in outcomes)
