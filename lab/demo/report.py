@@ -41,6 +41,10 @@ DEFINITIONS = {
 }
 
 
+MOST_NOT_OK = 50
+"""Requests that were not answered, told one by one."""
+
+
 class Setting(msgspec.Struct, frozen=True):
     """What the run was made with."""
 
@@ -75,9 +79,7 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
             "failed": outcomes[Outcome.FAILED],
             "refused": outcomes[Outcome.REFUSED],
             "redirected": sum(any(a.answer is Answer.REDIRECTED for a in one.attempts) for one in run.served),
-            "why_not_ok": dict(
-                Counter(one.detail for one in run.served if one.outcome is not Outcome.OK).most_common(20)
-            ),
+            "not_ok": _not_ok(run),
         },
         "residency": {
             "checked": len(run.sightings),
@@ -132,6 +134,28 @@ def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[st
 def write_report(report: dict[str, Any], path: Path) -> None:
     """Write report.json."""
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _not_ok(run: Run) -> list[dict[str, Any]]:
+    """The first requests that were not answered, with where engines saw them."""
+    seen: dict[str, list[str]] = {}
+    for sighting in run.sightings:
+        seen.setdefault(sighting.id, []).append(sighting.region)
+    return [
+        {
+            "id": one.id,
+            "due_s": _rounded(one.due_s),
+            "home": one.home,
+            "outcome": one.outcome,
+            "status": one.status,
+            "detail": one.detail,
+            "attempts": [f"{attempt.at_s:.2f} s {attempt.region} {attempt.answer}" for attempt in one.attempts],
+            "seen_by_engines_in": seen.get(one.id, []),
+            "started": one.id in run.started,
+        }
+        for one in run.served
+        if one.outcome is not Outcome.OK
+    ][:MOST_NOT_OK]
 
 
 def _phase(run: Run, phase: Phase) -> dict[str, Any]:
