@@ -39,7 +39,7 @@ class ClassPlan(msgspec.Struct, frozen=True):
     """Name of the residency class."""
     arcs: tuple[Arc, ...]
     fallbacks: tuple[str, ...]
-    """Every other permitted region that serves the model, best first: the table for when arcs are dead."""
+    """Other permitted regions that serve the model, best first: the table for when arcs are dead."""
 
 
 class RegionPlan(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ may not be, and with what an origin had where it is not heard from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,9 @@ from penstock.region_health import RegionState
 from penstock.snapshot import Demand, Snapshot, heard
 from penstock.steps import step_towards
 from penstock.supply import Supply
+
+MOST_FALLBACKS = 16
+"""An origin is told of this many regions besides its arcs: it probes each of them all the time."""
 
 
 class Key(NamedTuple):
@@ -52,8 +56,15 @@ def no_detail(key: Key, home: str, server: str) -> str:
 
 
 def planned_for(policy: Policy, demands: list[Demand]) -> list[Demand]:
-    """The part of demand that the policy knows: its regions' and its models'."""
-    return [one for one in demands if one.model in policy.models and one.origin in policy.regions]
+    """The part of demand that the policy knows: its origins, its models, and of each class the regions it has."""
+    known = frozenset(policy.regions)
+    whole = {one.residency: one.regions for one in demands}
+    parts = {name: regions if regions <= known else regions & known for name, regions in whole.items()}
+    return [
+        one if parts[one.residency] is one.regions else msgspec.structs.replace(one, regions=parts[one.residency])
+        for one in demands
+        if one.model in policy.models and one.origin in known and parts[one.residency]
+    ]
 
 
 def in_force(previous: Mapping[str, RegionPlan], demands: list[Demand]) -> dict[Key, ClassPlan]:
@@ -110,7 +121,7 @@ def slices(
             policy.spillover.step_per_s * edition.elapsed_s,
             alive=alive[one.model],
         )
-        nearest = nearest_first(one.origin, one.regions & policy.regions.keys())
+        nearest = nearest_first(one.origin, one.regions)
         home = next((name for name in nearest if not words.lacks(name, one.model)), nearest[0])
         away = _why_away(snapshot.state(home), home in alive[one.model])
         arcs = tuple(
@@ -119,8 +130,8 @@ def slices(
             else Arc(name, shares[name], away, detail(key, home, name) if away is ArcReason.SPILLOVER else "")
             for name in sorted(shares, key=nearest.index)
         )
-        fallbacks = tuple(name for name in nearest if name not in shares and name in alive[one.model])
-        classes[one.origin].append(ClassPlan(one.model, one.residency, arcs, fallbacks))
+        spare = (name for name in nearest if name not in shares and name in alive[one.model])
+        classes[one.origin].append(ClassPlan(one.model, one.residency, arcs, tuple(islice(spare, MOST_FALLBACKS))))
     return {
         region: RegionPlan(
             region, edition.generation, edition.epoch, edition.policy_digest, edition.now, tuple(entries)

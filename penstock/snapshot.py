@@ -194,7 +194,8 @@ def demand(snapshot: Snapshot, now: float) -> list[Demand]:
         for one in held.report.demand:
             key = (region, one.model, one.residency)
             total[key] = total.get(key, 0.0) + weight * one.requests_per_s
-            members[one.residency] = frozenset(one.regions)
+            if one.residency not in members:
+                members[one.residency] = frozenset(one.regions)
     return [
         Demand(origin, model, residency, members[residency], rate)
         for (origin, model, residency), rate in sorted(total.items())

@@ -48,32 +48,43 @@ def pour(
     """The shares wanted: home first for everybody, then overflow; what fits nowhere stays at home."""
     free = {key: one.slots * policy.spillover.target_utilisation for key, one in able.items()}
     order = sorted(demands, key=lambda one: (len(one.regions), one.origin, one.model, one.residency))
-    places: dict[Key, tuple[str, ...]] = {}
+    homes: dict[Key, str] = {}
     left: dict[Key, float] = {}
     taken: dict[Key, dict[str, float]] = {}
     for one in order:
         key = Key(one.origin, one.model, one.residency)
-        permitted = nearest_first(one.origin, one.regions & policy.regions.keys())
-        places[key] = tuple(region for region in permitted if (region, one.model) in able)
-        service_s = able[places[key][0], one.model].service_s if places[key] else 0.0
-        left[key] = one.requests_per_s * service_s
-        taken[key] = {}
-    for depth in (slice(0, 1), slice(1, None)):
-        for key, regions in places.items():
-            for region in regions[depth]:
-                take = min(left[key], free[region, key.model])
-                if take > 0.0:
-                    free[region, key.model] -= take
-                    left[key] -= take
-                    taken[key][region] = taken[key].get(region, 0.0) + take
-    return {key: _shares(taken[key], left[key], regions) for key, regions in places.items()}
+        home = next((name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able), None)
+        if home is not None:
+            homes[key], taken[key] = home, {}
+            left[key] = one.requests_per_s * able[home, one.model].service_s
+    for key, home in homes.items():
+        _take(key, home, free, left, taken)
+    for one in order:
+        key = Key(one.origin, one.model, one.residency)
+        for region in nearest_first(one.origin, one.regions):
+            if left.get(key, 0.0) <= 0.0:
+                break
+            if (region, one.model) in able:
+                _take(key, region, free, left, taken)
+    return {key: _shares(taken[key], left[key], home) for key, home in homes.items()}
 
 
-def _shares(taken: dict[str, float], left: float, regions: tuple[str, ...]) -> dict[str, float]:
+def _take(
+    key: Key,
+    region: str,
+    free: dict[tuple[str, str], float],
+    left: dict[Key, float],
+    taken: dict[Key, dict[str, float]],
+) -> None:
+    amount = min(left[key], free[region, key.model])
+    if amount > 0.0:
+        free[region, key.model] -= amount
+        left[key] -= amount
+        taken[key][region] = taken[key].get(region, 0.0) + amount
+
+
+def _shares(taken: dict[str, float], left: float, home: str) -> dict[str, float]:
     """Amounts to shares. What fits nowhere stays at home, whose agents queue, spill by credit, or refuse it."""
-    if not regions:
-        return {}
-    home = regions[0]
     if not taken and left <= 0.0:
         return {home: 1.0}
     return without_crumbs({**taken, home: taken.get(home, 0.0) + left})

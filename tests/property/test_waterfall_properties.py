@@ -147,7 +147,7 @@ def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
 def test_no_region_passes_its_target_while_a_class_that_lives_there_has_room_elsewhere(world: World) -> None:
     plans = planned(world, {})
     filled = load(world, plans)
-    for (region, model), amount in filled.items():
+    for (region, model), amount in list(filled.items()):
         if amount <= world.usable[region, model] + EPS:
             continue
         stuck = [
