@@ -20,8 +20,6 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.schema import schema_text
-from control_plane.serve import CannotListen
-from control_plane.serve import serve as run_control_plane
 from control_plane.settings import BadSettings, load_settings
 from control_plane.status import Status
 from control_plane.status_client import NoStatus, TokenRefused, fetch_status
@@ -53,6 +51,10 @@ def serve(
     admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
 ) -> None:
     """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on."""
+    # Here, so that the other commands do not wait for a web framework and an etcd client to load.
+    from control_plane.serve import CannotListen
+    from control_plane.serve import serve as run
+
     flags = {
         "name": name,
         "listen": listen,
@@ -64,7 +66,7 @@ def serve(
     }
     configure_logs()
     try:
-        run_control_plane(load_settings({field: value for field, value in flags.items() if value is not None}))
+        run(load_settings({field: value for field, value in flags.items() if value is not None}))
     except (BadSettings, BadFleetKey, BadAdminToken, CannotListen) as error:
         _at_fault("serve", str(error))
 

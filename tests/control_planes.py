@@ -1,0 +1,167 @@
+"""Real control planes as processes, and agents that report to them, for tests of the whole control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from control_plane.intake import Receipt
+from control_plane.status import Status
+from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.starting import PORT_TRIES, start_server
+from penstock.report import DemandReport
+from tests.reports import SECRET, packed, report
+from tests.stores import PATIENCE_S
+
+PLANET = Path(__file__).parents[1] / "policies" / "planet"
+REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
+TOKEN = "a token that is only for tests".replace(" ", "-")
+OPERATOR = {"authorization": f"Bearer {TOKEN}"}
+
+
+class ControlPlaneServer(ServerProcess):
+    """`penstock serve` on a free port."""
+
+    def __init__(self, name: str, directory: Path, etcd_endpoint: str, policy_dir: Path = PLANET) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "fleet.key").write_bytes(SECRET)
+        (directory / "admin.token").write_text(TOKEN)
+        (port,) = free_ports(1)
+        self.url = f"http://{LOOPBACK}:{port}"
+        settings = {
+            "NAME": name,
+            "LISTEN": f"{LOOPBACK}:{port}",
+            "ETCD_ENDPOINTS": etcd_endpoint,
+            "POLICY_DIR": str(policy_dir),
+            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
+        }
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        super().__init__(
+            name,
+            [sys.executable, "-c", "from control_plane.cli import main; main()", "serve"],
+            log_path=directory / f"{name}.log",
+            ready=http_ok(f"{self.url}/livez"),
+            ports=(port,),
+            env=environment | {f"PENSTOCK_{key}": value for key, value in settings.items()},
+        )
+
+
+@contextmanager
+def control_planes(
+    names: str, directory: Path, etcd_endpoint: str, policy_dir: Path = PLANET
+) -> Iterator[list[ControlPlaneServer]]:
+    """One control plane for each letter of `names`, which serve."""
+
+    def start(name: str) -> ControlPlaneServer:
+        def make() -> ControlPlaneServer:
+            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir)
+
+        return start_server(make, tries=PORT_TRIES, timeout_s=PATIENCE_S)
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        servers = list(threads.map(start, names))
+        try:
+            yield servers
+        finally:
+            list(threads.map(ControlPlaneServer.stop, servers))
+
+
+class Operator:
+    """Looks at control planes."""
+
+    def __init__(self) -> None:
+        self.http = httpx.AsyncClient(headers=OPERATOR, timeout=PATIENCE_S)
+
+    async def status(self, server: ControlPlaneServer) -> Status:
+        response = await self.http.get(f"{server.url}/v1/status")
+        assert response.status_code == 200, response.text
+        return msgspec.json.decode(response.content, type=Status)
+
+    async def until(
+        self, server: ControlPlaneServer, holds: Callable[[Status], bool], within_s: float = PATIENCE_S
+    ) -> Status:
+        """The first status of `server` for which `holds`."""
+        async with asyncio.timeout(within_s):
+            while True:
+                status = await self.status(server)
+                if holds(status):
+                    return status
+                await asyncio.sleep(0.02)
+
+    async def leader_among(
+        self, servers: Sequence[ControlPlaneServer], besides: int = 0, within_s: float = PATIENCE_S
+    ) -> tuple[ControlPlaneServer, int]:
+        """Whoever of `servers` leads under another epoch than `besides`, and that epoch."""
+        async with asyncio.timeout(within_s):
+            while True:
+                for server in servers:
+                    status = await self.status(server)
+                    if status.leading and status.epoch != besides:
+                        return server, status.epoch
+                await asyncio.sleep(0.02)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.http.aclose()
+
+
+class Agents:
+    """One agent a region that reports a few times a second to the leader, as receipts tell it."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = list(urls)
+        self._url = self._urls[0]
+        self._seq = 0
+        self._http = httpx.AsyncClient(timeout=2.0)
+        self._task: asyncio.Task[None] | None = None
+        self.demand: dict[str, tuple[DemandReport, ...]] = {}
+        """What clients ask each region for."""
+
+    async def _run(self) -> None:
+        while True:
+            self._seq += 1
+            for region in REGIONS:
+                body, headers = packed(report(region, *self.demand.get(region, ()), seq=self._seq))
+                await self._post(body, dict(headers))
+            await asyncio.sleep(0.25)
+
+    async def _post(self, body: bytes, headers: dict[str, str]) -> None:
+        try:
+            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=headers)
+        except httpx.HTTPError:
+            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
+            return
+        if response.status_code == 202:
+            receipt = msgspec.json.decode(response.content, type=Receipt)
+            if not receipt.leading and receipt.leader in self._urls:
+                self._url = receipt.leader
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await self._http.aclose()

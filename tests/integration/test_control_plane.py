@@ -1,0 +1,233 @@
+"""Control planes as processes on a real etcd: elections, death and paralysis of leaders, plans, and etcd's absence."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.store import Changed
+from control_plane.status import Status
+from lab.servers.etcd import EtcdServer
+from penstock.plan import RegionPlan
+from tests.control_planes import REGIONS, Agents, Operator, control_planes
+from tests.reports import offered, packed, report
+from tests.stores import Following
+
+TAKEOVER_WITHIN_S = 4.0
+EU = ("eu-de", "eu-es")
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator() as operator:
+        yield operator
+
+
+def epochs(changes: list[Changed]) -> set[int]:
+    """Under which epochs plans were written."""
+    written = [change.now for change in changes if change.key.startswith(keys.PLANS) and change.now is not None]
+    return {decode(item.value, RegionPlan).epoch for item in written}
+
+
+def shares(status: Status, origin: str) -> dict[str, float]:
+    return {arc.server: arc.share for arc in status.arcs if arc.origin == origin}
+
+
+def processor_s(pid: int) -> float:
+    """Processor time (s) that a process has used: proc(5), utime and stime."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
+    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("abc", tmp_path, own_etcd.endpoint) as servers:
+        first, epoch = await operator.leader_among(servers)
+        for server in servers:
+            status = await operator.until(server, lambda status: status.leader is not None)
+            assert status.leader is not None
+            assert status.leader.url == first.url
+            assert status.leading == (server is first)
+        async with (
+            Agents([server.url for server in servers]) as agents,
+            Following(store, keys.ROOT) as following,
+        ):
+            agents.demand = {"eu-de": (offered(10.0, *EU),)}
+            await operator.until(first, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
+            killed_at = time.monotonic()
+            first.kill()
+            rest = [server for server in servers if server is not first]
+            second, next_epoch = await operator.leader_among(rest, besides=epoch, within_s=TAKEOVER_WITHIN_S)
+            assert time.monotonic() - killed_at < TAKEOVER_WITHIN_S
+            assert next_epoch > epoch
+            await operator.until(second, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
+            await following.until(lambda: next_epoch in epochs(following.changes))
+            assert shares(await operator.status(second), "eu-de") == {"eu-de": 1.0}
+            assert epochs(following.changes) == {epoch, next_epoch}
+            generations = [
+                decode(change.now.value, RegionPlan).generation
+                for change in following.changes
+                if change.key == keys.plan("eu-de") and change.now is not None
+            ]
+            assert generations == sorted(generations)
+
+
+async def test_a_leader_that_was_paused_changes_nothing_after_another_took_over(
+    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        paused, epoch = await operator.leader_among(servers)
+        (other,) = [server for server in servers if server is not paused]
+        async with Agents([paused.url]) as agents:
+            # A surge, so that the paused leader is in the middle of moving shares when it wakes.
+            agents.demand = {"eu-de": (offered(1000.0, *EU),)}
+            await operator.until(paused, lambda status: len(shares(status, "eu-de")) > 1)
+            paused.pause()
+        _, next_epoch = await operator.leader_among([other], within_s=TAKEOVER_WITHIN_S)
+        await operator.until(other, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
+        async with Following(store, keys.ROOT) as following:
+            known = len(following.changes)
+            paused.resume()
+            woken = await operator.until(paused, lambda status: status.role == "follower")
+            assert woken.epoch == 0
+            # Until the other has written twice more, the one that was paused had every chance.
+            await operator.until(other, lambda status: status.plan is not None and status.plan.age_s < 1.0)
+            await asyncio.sleep(1.0)
+            after = following.changes[known:]
+            assert epochs(after) <= {next_epoch}
+            assert not [change for change in after if change.key == keys.LEADER]
+        assert (await operator.status(other)).epoch == next_epoch
+        assert next_epoch > epoch
+
+
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        leader, epoch = await operator.leader_among(servers)
+        (other,) = [server for server in servers if server is not leader]
+        stopping = asyncio.create_task(asyncio.to_thread(leader.stop))
+        await operator.leader_among([other], besides=epoch, within_s=TAKEOVER_WITHIN_S)
+        await stopping
+        assert leader.returncode == 0
+        assert b"Traceback" not in leader.log_path.read_bytes()
+
+
+async def test_the_plan_follows_what_agents_report(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        async with Agents([server.url]) as agents:
+            agents.demand = {"eu-de": (offered(10.0, *EU),)}
+            await operator.until(server, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
+            agents.demand = {"eu-de": (offered(160.0, *EU),)}
+            surge = await operator.until(server, lambda status: shares(status, "eu-de").get("eu-es", 0.0) > 0.4)
+            assert shares(surge, "eu-de").keys() == set(EU)
+            agents.demand = {"eu-de": (offered(10.0, *EU),)}
+            await operator.until(server, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
+
+
+async def test_reports_that_are_not_the_fleets_or_make_no_sense_change_nothing(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        url = f"{server.url}/v1/reports"
+        body, headers = packed(report("eu-de"))
+        poison, poison_headers = packed(report("eu-de", offered(-1.0, *EU)))
+        async with httpx.AsyncClient() as http:
+            answers = [
+                await http.post(url, content=body),
+                await http.post(url, content=body + b" ", headers=headers),
+                await http.post(url, content=poison, headers=poison_headers),
+                await http.post(url, content=b"x" * 300_000, headers=headers),
+            ]
+        assert [answer.status_code for answer in answers] == [401, 401, 422, 413]
+        assert all(answer.headers["content-type"] == "application/problem+json" for answer in answers)
+        assert (await operator.status(server)).agents == ()
+        metrics = (await operator.http.get(f"{server.url}/metrics")).text
+        assert 'penstock_reports_total{outcome="bad_signature",region="other"} 2.0' in metrics
+
+
+async def test_a_bad_policy_folder_leaves_the_last_good_policy_in_force_even_after_a_restart(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(Path(__file__).parents[2] / "policies" / "planet", tmp_path / "bundle"))
+    spillover = bundle / "spillover.yaml"
+    good = spillover.read_text()
+    with control_planes("a", tmp_path, own_etcd.endpoint, bundle) as (server,):
+        before = await operator.until(server, lambda status: status.plan is not None)
+        spillover.write_text(good.replace("0.8", "eight"))
+        refused = await operator.until(server, lambda status: bool(status.policy.refused))
+        assert "spillover.yaml:4: target_utilisation" in refused.policy.refused[0]
+        assert refused.policy.digest == before.policy.digest
+
+        await asyncio.to_thread(server.restart)
+        restarted = await operator.until(server, lambda status: status.leading and status.policy.digest is not None)
+        assert (restarted.policy.digest, restarted.policy.origin) == (before.policy.digest, "store")
+        assert restarted.policy.refused
+
+        spillover.write_text(good.replace("0.8", "0.7"))
+        mended = await operator.until(
+            server, lambda status: status.plan is not None and status.plan.policy_digest != before.policy.digest
+        )
+        assert mended.policy.refused == ()
+        assert mended.plan is not None
+        assert mended.plan.policy_digest == mended.policy.digest
+
+
+async def test_without_etcd_it_stays_up_read_only_and_recovers_by_itself(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        await operator.leader_among(servers)
+        async with Agents([server.url for server in servers]) as agents:
+            agents.demand = {"eu-de": (offered(10.0, *EU),)}
+            for server in servers:
+                await operator.until(server, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
+            own_etcd.kill()
+            for server in servers:
+                away = await operator.until(server, lambda status: not status.store.up and not status.leading)
+                assert shares(away, "eu-de") == {"eu-de": 1.0}
+                assert len(away.regions) == len(REGIONS)
+                ready = await operator.http.get(f"{server.url}/readyz")
+                assert ready.status_code == 503
+                assert "the store does not answer" in ready.json()["detail"]
+            # Reports are still taken in, by whoever the agents last knew to lead.
+            fresh = [await operator.until(server, lambda status: True) for server in servers]
+            assert min(age for status in fresh for age in report_ages(status)) < 2.0
+
+            await asyncio.to_thread(own_etcd.restart)
+            leader, epoch = await operator.leader_among(servers)
+            await operator.until(leader, lambda status: status.plan is not None and status.plan.epoch == epoch)
+            for server in servers:
+                await operator.until(server, lambda status: status.store.up and status.leader is not None)
+            assert shares(await operator.status(leader), "eu-de") == {"eu-de": 1.0}
+
+
+def report_ages(status: Status) -> list[float]:
+    return [agent.report_age_s for agent in status.agents if agent.report_age_s is not None]
+
+
+async def test_waiting_for_etcd_costs_next_to_nothing(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        await operator.leader_among([server])
+        own_etcd.kill()
+        await operator.until(server, lambda status: not status.store.up and not status.leading)
+        before, began = processor_s(server.pid), time.monotonic()
+        await asyncio.sleep(6.0)
+        assert (processor_s(server.pid) - before) / (time.monotonic() - began) < 0.05

@@ -1,0 +1,247 @@
+"""The `penstock` command: what it prints, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from control_plane.cli import app
+from control_plane.client.members import Member
+from control_plane.policy.schema import schema_text
+from control_plane.policy_source import Origin
+from control_plane.status import (
+    AgentStatus,
+    ArcStatus,
+    DemandStatus,
+    LeaderStatus,
+    PlanStatus,
+    PolicyStatus,
+    PoolStatus,
+    RegionStatus,
+    Status,
+    StoreStatus,
+)
+from penstock.plan import ArcReason
+from penstock.region_health import RegionState
+
+POLICIES = Path(__file__).parents[2] / "policies"
+TOKEN = "0123456789abcdef"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+
+
+class TestPolicy:
+    def test_a_good_bundle(self) -> None:
+        result = run("policy", "lint", str(POLICIES / "planet"))
+        assert result.exit_code == 0
+        assert "good, 5 regions, 2 models, 4 tenants, 3 residency rules" in result.stdout
+
+    def test_a_bad_bundle_prints_every_error(self, tmp_path: Path) -> None:
+        bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
+        for name in ("spillover.yaml", "failover.yaml"):
+            (bundle / name).write_text((bundle / name).read_text().replace("kind:", "kinds:"))
+        result = run("policy", "lint", str(bundle))
+        assert result.exit_code == 1
+        assert "failover.yaml:2: says no kind; write `kind`" in result.stdout
+        assert "spillover.yaml:2: says no kind; write `kind`" in result.stdout
+        assert "refused, 4 error(s)" in result.stderr
+
+    def test_a_folder_that_is_not_there(self) -> None:
+        assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
+
+    def test_the_schema(self) -> None:
+        assert run("policy", "schema").stdout == schema_text()
+
+
+class TestServe:
+    """As a process, since it sets the logs of a whole process up."""
+
+    def serve(self, **settings: str) -> tuple[int, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        done = subprocess.run(
+            [sys.executable, "-c", "from control_plane.cli import main; main()", "serve"],
+            env=clean | {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stderr
+
+    def test_bad_settings_are_named(self) -> None:
+        code, told = self.serve(listen="nonsense")
+        assert code == 2
+        assert "penstock serve: PENSTOCK_NAME: not set" in told
+        assert "penstock serve: PENSTOCK_LISTEN: 'nonsense' is not of the form host:port" in told
+
+    def test_bad_secrets_and_a_taken_port(self, tmp_path: Path) -> None:
+        key, token = tmp_path / "fleet.key", tmp_path / "token"
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+            settings = {
+                "name": "north",
+                "listen": listen,
+                "etcd_endpoints": "127.0.0.1:1",
+                "policy_dir": str(POLICIES / "planet"),
+                "fleet_key_file": str(key),
+                "admin_token_file": str(token),
+            }
+            no_key = self.serve(**settings)
+            key.write_text("k" * 32)
+            no_token = self.serve(**settings)
+            token.write_text(TOKEN)
+            no_port = self.serve(**settings)
+        assert [code for code, _ in (no_key, no_token, no_port)] == [2, 2, 2]
+        assert f"penstock serve: {key}: cannot read the fleet key" in no_key[1]
+        assert f"penstock serve: {token}: cannot read the admin token" in no_token[1]
+        assert f"penstock serve: cannot listen on {listen}: Address already in use" in no_port[1]
+
+
+def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:
+    return Status(
+        at=1000.0,
+        name=name,
+        url=url,
+        leading=leader is not None and leader.name == name,
+        role="leader",
+        role_age_s=12.0,
+        why="made the leader key first",
+        epoch=7,
+        leader=leader,
+        store=StoreStatus(up=False),
+        policy=PolicyStatus("ab" * 32, Origin.FOLDER, ("spillover.yaml:4: is wrong; correct it",)),
+        plan=PlanStatus(42, 7, "ab" * 32, 3.0),
+        regions=(
+            RegionStatus("eu-de", "Frankfurt", "DE", 50.0, 8.0, RegionState.HEALTHY, 60.0, 0.5,
+                         (PoolStatus("m", 4, 4, 64, 17, 1.0),), (DemandStatus("m", "eu-de", 9.5),)),
+            RegionStatus("eu-es", "Madrid", "ES", 40.0, -3.0, RegionState.UNKNOWN, None, None, (), ()),
+        ),
+        agents=(AgentStatus("eu-de", "one", True, "http://p", "http://a", 0.5, refused_plan="older epoch"),),
+        control_planes=(Member(name, url),),
+        arcs=(
+            ArcStatus("eu-de", "eu-de", "m", "eu-de+eu-es", 0.75, ArcReason.HOME),
+            ArcStatus("eu-de", "eu-es", "m", "eu-de+eu-es", 0.25, ArcReason.SPILLOVER),
+        ),
+    )  # fmt: skip
+
+
+class FakeControlPlane(ThreadingHTTPServer):
+    """Answers /v1/status on a real socket with whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _StatusHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.answer = b"{}"
+        self.code = 200
+
+
+class _StatusHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, FakeControlPlane)
+        allowed = self.path == "/v1/status" and self.headers["authorization"] == f"Bearer {TOKEN}"
+        self.send_response(self.server.code if allowed else 401)
+        self.send_header("content-length", str(len(self.server.answer)))
+        self.end_headers()
+        self.wfile.write(self.server.answer)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def servers() -> Iterator[list[FakeControlPlane]]:
+    pair = [FakeControlPlane(), FakeControlPlane()]
+    threads = [threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}) for one in pair]
+    for thread in threads:
+        thread.start()
+    yield pair
+    for one, thread in zip(pair, threads, strict=True):
+        one.shutdown()
+        thread.join()
+        one.server_close()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    return str(path)
+
+
+class TestStatus:
+    def test_the_leader_is_asked_through_whoever_answers(self, servers: list[FakeControlPlane], token: str) -> None:
+        follower, leader = servers
+        seat = LeaderStatus("north", leader.url, 7)
+        follower.answer = msgspec.json.encode(status_of("south", follower.url, seat))
+        leader.answer = msgspec.json.encode(status_of("north", leader.url, seat))
+        urls = f"http://127.0.0.1:1,{follower.url}"
+        result = run("status", "--url", urls, "--token-file", token, "-o", "json")
+        assert result.exit_code == 0
+        assert msgspec.json.decode(result.stdout, type=Status).name == "north"
+
+    def test_a_follower_will_do_when_the_leader_does_not_answer(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        follower, leader = servers
+        follower.answer = msgspec.json.encode(status_of("south", follower.url, LeaderStatus("north", leader.url, 7)))
+        leader.code = 500
+        result = run("status", "--url", follower.url, "--token-file", token, "-o", "json")
+        assert msgspec.json.decode(result.stdout, type=Status).name == "south"
+
+    def test_the_table_says_what_matters(self, servers: list[FakeControlPlane], token: str) -> None:
+        one = servers[0]
+        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
+        shown = run("status", "--url", one.url, "--token-file", token).stdout
+        for piece in (
+            "leader north (epoch 7)",
+            "plan 42, 3 s old",
+            "Frankfurt",
+            "healthy 60 s",
+            "m 17/64",
+            "9.5",
+            "never",
+            "eu-de 75% (home), eu-es 25% (spillover)",
+            "the store does not answer",
+            "policy folder refused: spillover.yaml:4: is wrong; correct it",
+            "eu-de/one refused the plan: older epoch",
+        ):
+            assert piece in shown, piece
+
+    def test_nobody_answers(self, token: str) -> None:
+        result = run("status", "--url", "http://127.0.0.1:1", "--token-file", token)
+        assert result.exit_code == 1
+        assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
+
+    def test_an_answer_that_is_no_status(self, servers: list[FakeControlPlane], token: str) -> None:
+        result = run("status", "--url", servers[0].url, "--token-file", token)
+        assert result.exit_code == 1
+        assert "no status of this version" in result.stderr
+
+    def test_a_wrong_token(self, servers: list[FakeControlPlane], tmp_path: Path) -> None:
+        wrong = tmp_path / "wrong"
+        wrong.write_text("f" * 16)
+        result = run("status", "--url", servers[0].url, "--token-file", str(wrong))
+        assert result.exit_code == 2
+        assert "the token is refused" in result.stderr
+
+    def test_a_token_file_that_is_not_there(self) -> None:
+        result = run("status", "--url", "http://127.0.0.1:1", "--token-file", "/nowhere")
+        assert result.exit_code == 2
+        assert "/nowhere: cannot read the admin token" in result.stderr
+
+    def test_no_url_at_all(self) -> None:
+        assert run("status").exit_code == 2

@@ -1,0 +1,81 @@
+"""A control plane's settings: flags before environment, and one clear line for each that cannot be used."""
+
+# A row of a table of messages is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control_plane.settings import BadSettings, HostPort, load_settings
+
+
+@pytest.fixture
+def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    values = {
+        "NAME": "north",
+        "LISTEN": "127.0.0.1:0",
+        "ETCD_ENDPOINTS": "127.0.0.1:2379, [::1]:2380",
+        "POLICY_DIR": str(tmp_path),
+        "FLEET_KEY_FILE": str(tmp_path / "fleet.key"),
+        "ADMIN_TOKEN_FILE": str(tmp_path / "token"),
+    }
+    monkeypatch.delenv("PENSTOCK_ADVERTISE_URL", raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    return tmp_path
+
+
+def bad(overrides: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(BadSettings) as caught:
+        load_settings(overrides)
+    return str(caught.value).splitlines()
+
+
+def test_settings_come_from_the_environment(good: Path) -> None:
+    settings = load_settings()
+    assert settings.listen == HostPort("127.0.0.1", 0)
+    assert settings.etcd_endpoints == ("127.0.0.1:2379", "[::1]:2380")
+    assert settings.policy_dir == good
+
+
+def test_flags_go_before_the_environment(good: Path) -> None:
+    assert load_settings({"name": "south", "listen": "[::1]:80"}).name == "south"
+
+
+def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAME", "LISTEN", "ETCD_ENDPOINTS", "POLICY_DIR", "FLEET_KEY_FILE", "ADMIN_TOKEN_FILE"):
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+    assert bad() == [
+        "PENSTOCK_NAME: not set",
+        "PENSTOCK_LISTEN: not set",
+        "PENSTOCK_ETCD_ENDPOINTS: not set",
+        "PENSTOCK_POLICY_DIR: not set",
+        "PENSTOCK_FLEET_KEY_FILE: not set",
+        "PENSTOCK_ADMIN_TOKEN_FILE: not set",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "line"),
+    [
+        ("listen", "8080", "PENSTOCK_LISTEN: '8080' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("listen", "a:99999", "PENSTOCK_LISTEN: 'a:99999' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("etcd_endpoints", "a", "PENSTOCK_ETCD_ENDPOINTS: 'a' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("advertise_url", "north:80", "PENSTOCK_ADVERTISE_URL: 'north:80' is not of the form http://host:port"),
+        ("advertise_url", "http://north/x", "PENSTOCK_ADVERTISE_URL: 'http://north/x' is not of the form http://host:port"),
+        ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: Path does not point to a directory"),
+        ("name", "North Pole", "PENSTOCK_NAME: String should match pattern"),
+        ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, and nobody can reach 0.0.0.0:80: say where they can"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
+    (told,) = bad({field: value})
+    assert told.startswith(line)
+
+
+def test_every_address_may_be_listened_on_with_a_url(good: Path) -> None:
+    settings = load_settings({"listen": "0.0.0.0:80", "advertise_url": "http://north:80/"})
+    assert settings.advertise_url == "http://north:80"
