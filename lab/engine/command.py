@@ -51,8 +51,8 @@ def engines(
 ) -> None:
     """Run fake GPU engines.
 
-    Prints one JSON line for each endpoint once all of them listen, then serves until SIGTERM or SIGINT. What does not
-    fit in the file is one line on stderr and exit code 2.
+    Prints one JSON line for each endpoint once all of them listen, then serves until SIGTERM or SIGINT. A file that
+    cannot be used is one line on stderr and exit code 2.
     """
     try:
         wanted = load_engines_config(config)

@@ -154,12 +154,12 @@ class Engine:
         if fatal is not None and sequence.generated >= fatal:
             self._kill(answer, fatal)
             return not first
-        answer.deliver()
         if sequence.finished:
             del self._answers[sequence]
             metrics.finished[answer.finish_reason] += 1
             metrics.e2e_request_latency_s.observe(now - answer.arrived_at)
             self._testify(WitnessEvent.FINISHED, answer)
+        answer.deliver()
         return not first
 
     def _kill(self, answer: Answer, tokens: int) -> None:
