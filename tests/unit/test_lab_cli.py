@@ -23,9 +23,8 @@ def test_an_unknown_command_is_exit_code_two() -> None:
 
 
 def test_an_engine_starts_without_what_only_others_need() -> None:
-    script = (
-        "import sys; from lab.cli import app; app(['engines', '--help'], standalone_mode=False); print(*sys.modules)"
-    )
+    run = "app(['engines', '--config', '/does/not/exist'], standalone_mode=False)"
+    script = f"import sys; from lab.cli import app; {run}; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     modules = result.stdout.split()
     assert "lab.engine.command" in modules
