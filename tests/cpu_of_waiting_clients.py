@@ -13,8 +13,8 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.informer import Informer
 from control_plane.client.lease import Registration
 
-SETTLE_S = 1.5
-MEASURE_S = 4.0
+SETTLE_S = 1.0
+MEASURE_S = 3.0
 
 
 async def share_of_a_core(endpoint: str) -> float:

@@ -17,6 +17,16 @@ PATIENCE_S = 30.0
 """Bound of waits that nothing is measured by, so that a busy machine fails no test."""
 
 
+class SetClock:
+    """A clock that stands still until a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Following:
     """An informer that remembers every change, and can be waited on."""
 

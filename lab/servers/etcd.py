@@ -41,6 +41,9 @@ class EtcdServer(ServerProcess):
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         members = peers or {name: peer_url}
+        # Alone it waits about that long until it serves. Together, a busy machine must not look like a dead leader;
+        # but a lease can be no shorter than 1.5 of these.
+        election_ms = 250 if peers is None else 1000
         super().__init__(
             name,
             [
@@ -52,9 +55,8 @@ class EtcdServer(ServerProcess):
                 f"--listen-peer-urls={peer_url}",
                 f"--initial-advertise-peer-urls={peer_url}",
                 "--initial-cluster=" + ",".join(f"{one}={url}" for one, url in members.items()),
-                # A lease may be no shorter than 1.5 election timeouts, so this also allows leases of one second.
-                "--heartbeat-interval=50",
-                "--election-timeout=500",
+                f"--heartbeat-interval={election_ms // 10}",
+                f"--election-timeout={election_ms}",
                 # Survives the death of the process, which is all that a planet on one machine can suffer.
                 "--unsafe-no-fsync",
                 "--log-level=warn",

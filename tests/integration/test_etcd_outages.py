@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from control_plane.client import etcd_connection, etcd_watch
 from control_plane.client.etcd import EtcdStore
+from control_plane.client.etcd_connection import CHANNEL_OPTIONS
 from control_plane.client.store import Delete, Put, StoreUnavailable
 from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
 from lab.servers.relay import Relay
@@ -183,6 +185,14 @@ async def test_deletion_that_was_compacted_meanwhile_is_not_lost(
         assert set(following.values) == {AT + "stays", AT + "later"}
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hung etcd is found out sooner than in production, to save time."""
+    monkeypatch.setattr(etcd_watch, "ASK_PROGRESS_AFTER_S", 0.3)
+    monkeypatch.setattr(etcd_watch, "HUNG_AFTER_S", 0.9)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_frozen_connection_gives_way_to_another_endpoint(
     own_etcd: EtcdServer, relay: Relay, operator: EtcdStore
 ) -> None:
@@ -199,15 +209,28 @@ async def test_frozen_connection_gives_way_to_another_endpoint(
     await store.close()
 
 
-async def test_large_catch_up_arrives_whole(relay: Relay, relayed: EtcdStore, operator: EtcdStore) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_hung_watch_is_found_out_by_asking(own_etcd: EtcdServer, store: EtcdStore) -> None:
+    batches = store.watch(AT, 0)
+    await anext(batches)
+    own_etcd.pause()
+    with pytest.raises(StoreUnavailable, match="has not answered"):
+        await anext(batches)
+
+
+async def test_large_catch_up_arrives_whole(
+    relay: Relay, relayed: EtcdStore, operator: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Less than the history that is to arrive, so only in fragments can it.
+    small = [(name, 4 << 20 if "max_receive" in name else value) for name, value in CHANNEL_OPTIONS]
+    monkeypatch.setattr(etcd_connection, "CHANNEL_OPTIONS", small)
     async with Following(relayed, AT) as following:
         await relay.cut()
-        # Far above gRPC's 4 MiB and above what etcd sends in one piece.
         for number in range(8):
             await put(operator, f"{AT}{number}", random.Random(number).randbytes(1_000_000))
         await relay.mend()
-        await following.until_same(operator)
-        assert len(following.changes) == 8
+        await following.until(lambda: len(following.changes) == 8)
+        assert {len(value) for value in following.values.values()} == {1_000_000}
 
 
 async def test_wiped_store_is_listed_anew(
@@ -249,7 +272,7 @@ async def test_member_without_quorum_does_not_pose_as_current(cluster: tuple[Etc
         cluster[2].pause()
         with pytest.raises(StoreUnavailable):
             await store.get(AT + "x")
-        await eventually(lambda: following.informer.age_s > 3.0)
+        await eventually(lambda: following.informer.age_s > 2.0)
         cluster[1].resume()
         await put_when_possible(store, AT + "quorum-again", b"")
         await following.until_same(store)

@@ -6,19 +6,11 @@ import pytest
 
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Compacted, LeaseLost, Put, StoreError
-from tests.stores import put
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.stores import SetClock, put
 
 
 async def test_leases_run_by_the_injected_clock() -> None:
-    clock = Clock()
+    clock = SetClock()
     store = MemoryStore(clock)
     lease = await store.grant_lease(10)
     await store.commit((), [Put("/x", b"", lease)])
@@ -33,7 +25,7 @@ async def test_leases_run_by_the_injected_clock() -> None:
 
 
 async def test_expired_lease_is_one_revision() -> None:
-    clock = Clock()
+    clock = SetClock()
     store = MemoryStore(clock)
     lease = await store.grant_lease(10)
     done = await store.commit((), [Put("/a", b"", lease), Put("/b", b"", lease)])

@@ -1,0 +1,81 @@
+"""A registration through what happens to a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.lease import Registration
+from lab.servers.etcd import EtcdServer, start_etcd
+from tests.stores import Following, put_when_possible
+
+KEY = "/agents/a"
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+def registration(store: EtcdStore) -> Registration:
+    return Registration(store, KEY, b"me", ttl_s=1, rng=Random(1))
+
+
+async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(
+    own_etcd: EtcdServer, store: EtcdStore
+) -> None:
+    async with Following(store, KEY) as following:
+        async with registration(store):
+            await following.until(lambda: KEY in following.values)
+            own_etcd.kill()
+            await asyncio.to_thread(own_etcd.restart)
+            await put_when_possible(store, KEY + "/marker", b"")
+            await following.until(lambda: KEY + "/marker" in following.values)
+            assert following.values[KEY] == b"me"
+            # Kept alive since: it outlasts its time to live.
+            await asyncio.sleep(2.0)
+            assert await store.get(KEY) is not None
+        await following.until(lambda: KEY not in following.values)
+
+
+async def test_is_made_again_in_a_store_that_was_wiped(
+    tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore
+) -> None:
+    async with registration(store) as mine, asyncio.timeout(30):
+        await mine.wait_registered()
+        own_etcd.kill()
+        shutil.rmtree(tmp_path / "etcd" / "data")
+        with await asyncio.to_thread(start_etcd, tmp_path / "etcd", client_port=own_etcd.client_port):
+            async with Following(store, KEY) as following:
+                await following.until(lambda: following.values.get(KEY) == b"me")
+
+
+async def test_key_goes_when_nobody_renews_it(own_etcd: EtcdServer, store: EtcdStore) -> None:
+    of_the_dead = EtcdStore([own_etcd.endpoint])
+    mine = registration(of_the_dead)
+    mine.start()
+    await mine.wait_registered()
+    async with Following(store, KEY) as following:
+        await of_the_dead.close()
+        await following.until(lambda: KEY not in following.values)
+    await mine.stop()
+
+
+async def test_stops_in_bounded_time_while_etcd_is_hung(own_etcd: EtcdServer, store: EtcdStore) -> None:
+    mine = registration(store)
+    mine.start()
+    await mine.wait_registered()
+    own_etcd.pause()
+    started_at = time.monotonic()
+    await mine.stop()
+    assert time.monotonic() - started_at < 5.0
+    assert not mine.registered
