@@ -127,6 +127,7 @@ async def test_a_fenced_leader_steps_down_and_lets_go(shared: MemoryStore) -> No
         leader.fenced(epoch)
         assert leader.epoch is None
         await eventually(lambda: leader.leader is not None and leader.leader.value.name == "usurper")
+        await eventually(lambda: leader._lease_id == 0)
         assert leader.belief.role is Role.FOLLOWER
 
 
