@@ -88,9 +88,11 @@ class ScriptedEntry:
         """Requests on one connection, until either side closes it."""
         self.connections += 1
         connection = self.connections
+        ahead = b""
         try:
             while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = ahead + await reader.readuntil(b"\r\n\r\n")
+                ahead = b""
                 if head.startswith(b"GET /readyz "):
                     self.probes += 1
                     Asked(head, b"", writer, connection).answer(200 if self.ready else 503)
@@ -98,22 +100,25 @@ class ScriptedEntry:
                 asked = Asked(head, b"", writer, connection)
                 asked.body = await reader.readexactly(int(asked.headers["content-length"]))
                 self.asked.append(asked)
-                await self._act(asked, reader)
+                ahead = await self._act(asked, reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _act(self, asked: Asked, reader: asyncio.StreamReader) -> None:
+    async def _act(self, asked: Asked, reader: asyncio.StreamReader) -> bytes:
+        """Follow the script, unless the client leaves meanwhile; returns what it sent ahead."""
         acting = asyncio.ensure_future(self.script(asked))
-        leaving = asyncio.ensure_future(reader.read(1))
-        await asyncio.wait((acting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done():
+        hearing = asyncio.ensure_future(reader.read(1))
+        await asyncio.wait((acting, hearing), return_when=asyncio.FIRST_COMPLETED)
+        if hearing.done() and not acting.done():
             acting.cancel()
             self.left.set()
             raise ConnectionError
-        leaving.cancel()
-        await acting
+        hearing.cancel()
+        await asyncio.wait((acting, hearing))
+        acting.result()
+        return b"" if hearing.cancelled() else hearing.result()
 
 
 @asynccontextmanager

@@ -86,8 +86,6 @@ class Replayer:
             raise self._defect
 
     async def _end(self) -> None:
-        # A task that is cancelled before its first step would leave no outcome.
-        await asyncio.sleep(0)
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

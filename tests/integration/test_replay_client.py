@@ -89,17 +89,26 @@ async def test_connections_are_kept_for_the_next_request() -> None:
 
 
 @on_uvloop
-async def test_a_kept_connection_that_died_is_replaced_at_the_same_entry() -> None:
-    async def answer_and_die_at_the_second(asked: Asked) -> None:
-        if asked.headers["x-request-id"] == "r-2" and asked.connection == 1:
-            asked.reset()
-        else:
-            await answer_well(asked)
+async def test_a_kept_connection_that_died_is_replaced_by_a_new_one_at_the_same_entry() -> None:
+    both_asked = asyncio.Event()
 
-    async with entry(answer_and_die_at_the_second) as near, entry(answer_well) as far:
-        outcomes = await ask([near.at("a"), far.at("b")], requests=[planned(1), planned(2)])
-    assert results(outcomes[1]) == [("a", TryResult.ANSWERED, 200)]
-    assert [asked.connection for asked in near.asked] == [1, 1, 2]
+    async def die_on_kept_connections_at_the_third(asked: Asked) -> None:
+        if asked.headers["x-request-id"] == "r-3" and asked.connection <= 2:
+            asked.reset()
+            return
+        if len(near.asked) == 2:
+            both_asked.set()
+        await both_asked.wait()
+        await answer_well(asked)
+
+    async with entry(die_on_kept_connections_at_the_third) as near, entry(answer_well) as far:
+        client = Client({"site": [near.at("a"), far.at("b")]}, Patience(), lambda: 0.0)
+        await asyncio.gather(client.perform(planned(1)), client.perform(planned(2)))
+        third = await client.perform(planned(3))
+        await client.close()
+    assert results(third) == [("a", TryResult.ANSWERED, 200)]
+    assert near.asked[2].connection in (1, 2)
+    assert near.asked[3].connection == 3
     assert far.asked == []
 
 
