@@ -54,9 +54,10 @@ class Endpoint:
         """Whose requests a hang keeps from being looked at, in order of arrival."""
 
     def close(self) -> None:
-        """Stop the engine and reset every connection."""
+        """Stop the engine, testify that what it had is lost, and reset every connection."""
         self._engine.close()
         for connection in tuple(self._connections):
+            self.connection_lost(connection)
             connection.reset()
 
     def connection_made(self, connection: HttpConnection) -> bool:

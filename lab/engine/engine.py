@@ -90,8 +90,7 @@ class Engine:
     def close(self) -> None:
         """Stop the clock for good."""
         self._loading.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.set_faults(Faults(hang=True))
 
     def _become_ready(self) -> None:
         self.loaded = True

@@ -134,6 +134,27 @@ def test_sigint_ends_it_as_sigterm_does(tmp_path: Path) -> None:
         assert process.popen.wait(timeout=20) == 0
 
 
+async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "a", "max_num_seqs": 1}) as process:
+        url = process.urls["a"] + "/v1/chat/completions"
+        headers = {"x-lab-output-tokens": "100000"}
+        async with httpx.AsyncClient(timeout=30) as client:
+            runs, waits = (
+                asyncio.create_task(client.post(url, json=CHAT, headers={**headers, "x-request-id": name}))
+                for name in ("runs", "waits")
+            )
+            async with asyncio.timeout(30):
+                waiting = 'vllm:num_requests_waiting{engine="0",model_name="llama-3.1-8b"} 1\n'
+                while waiting not in (await client.get(process.urls["a"] + "/metrics")).text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(process.stop) == 0
+            results = await asyncio.gather(runs, waits, return_exceptions=True)
+        assert all(isinstance(result, httpx.TransportError) for result in results)
+        findings = process.findings()
+        assert len(findings.started) == 1
+        assert findings.aborted == findings.arrived == {"runs": 1, "waits": 1}
+
+
 async def test_a_pause_is_not_made_up_for(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "a", "time_scale": 1}) as process:
         async with httpx.AsyncClient(timeout=30) as client:
