@@ -10,6 +10,9 @@ import structlog
 RESTART_AFTER_S = 1.0
 """A loop that broke begins again after this long (s), so that one that breaks at once does not spin."""
 
+REPEAT_CANCEL_S = 0.2
+"""A task that still runs this long (s) after it was cancelled is cancelled again."""
+
 log = structlog.get_logger()
 
 
@@ -29,9 +32,12 @@ async def _keep_running(what: str, loop: Callable[[], Awaitable[None]]) -> None:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and return once nothing of them runs."""
-    running = list(tasks)
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+    """Cancel tasks, and return once nothing of them runs.
+
+    Libraries lose a cancellation now and then (redis-py while it connects, for one), so it is repeated until heard.
+    """
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=REPEAT_CANCEL_S)

@@ -63,7 +63,8 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("CONTROL_PLANE_URLS", "ftp://a:1", "CONTROL_PLANE_URLS[0]: 'ftp://a:1' is not of the form http://host:port"),
         ("PEER_URLS", "{", "PEER_URLS: not JSON"),
         ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
-        ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: a Redis URL begins with"),
+        ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),
+        ("REDIS_URL", "redis://:hidden@a:port", "REDIS_URL: not a Redis URL"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
     ],
 )

@@ -1,0 +1,249 @@
+"""Requests in flight by endpoint, over all agents of a region: own counts at once, the others' through Redis.
+
+A reservation never waits: it counts here, and a loop tells Redis within about 10 ms while there is something to tell.
+With Redis away, what was heard of the others fades (`penstock.shared_counts`) and the own count remains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from random import Random
+from typing import Annotated, Any
+
+import msgspec
+import redis.asyncio
+import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from control_plane.client.backoff import full_jitter_s
+from penstock.shared_counts import FRESH_S, LEASE_S, belief, believed
+from regional_agent.background import cancel, keep_running
+from regional_agent.endpoint import Endpoint
+from regional_agent.endpoints import Endpoints
+from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+
+FLUSH_S = 0.01
+"""Least time (s) between two exchanges: requests that come and go in it share one."""
+
+IDLE_S = 0.1
+"""Time (s) between two exchanges with nothing to tell, to renew the lease and hear of the others."""
+
+TIMEOUT_S = 0.25
+"""An exchange without an answer for this long (s) failed: Redis answers in a fraction of a millisecond."""
+
+BACKOFF_BASE_S = 0.1
+BACKOFF_CAP_S = 1.0
+
+FADE_S = 0.1
+"""Time (s) between two looks at how old the others' counts have become."""
+
+MOST_REQUESTS = 1_000_000
+"""No agent has more on one endpoint; a count above is garbage."""
+
+FAILURES = (RedisError, OSError, TimeoutError)
+"""How Redis can be away."""
+
+log = structlog.get_logger()
+
+Counts = dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_REQUESTS)]]
+_decoder = msgspec.json.Decoder(Counts)
+
+
+class Reservation:
+    """One request's place on an endpoint; knows whether it was given back."""
+
+    __slots__ = ("endpoint", "released")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Made by `SharedView.reserve`."""
+        self.endpoint = endpoint
+        self.released = False
+
+
+class SharedView:
+    """This agent's reservations, and its share in the region's common view of them."""
+
+    def __init__(
+        self,
+        region: str,
+        agent: str,
+        epoch: int,
+        endpoints: Endpoints,
+        redis_url: str | None,
+        rng: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connects to nothing before `start`.
+
+        Args:
+            region: what the agents share the view of.
+            agent: unique in the region, the same after a restart.
+            epoch: larger with every start of the agent, below 2**53.
+            endpoints: whose views show the counts.
+            redis_url: None for the only agent of a region, whose own counts are the whole view.
+            rng: jitter of reconnects.
+            clock: seconds, monotonic.
+        """
+        self.up = False
+        """Whether the last exchange with Redis succeeded."""
+        self._agent = agent
+        self._epoch = epoch
+        self._endpoints = endpoints
+        self._redis_url = redis_url
+        self._rng = rng
+        self._clock = clock
+        self._index = index_key(region)
+        self._prefix = agent_prefix(region)
+        self._others: dict[str, int] = {}
+        self._shown_weight = 0.0
+        self._read_at = -inf
+        self._dirty = asyncio.Event()
+        self._superseded = False
+        self._garbled = False
+        self._why_down = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._redis: redis.asyncio.Redis | None = None
+        self._script: Any = None
+
+    def reserve(self, endpoint: Endpoint) -> Reservation:
+        """Count one more request on an endpoint."""
+        endpoint.take()
+        self._dirty.set()
+        return Reservation(endpoint)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give it back; a second time does nothing."""
+        if not reservation.released:
+            reservation.released = True
+            reservation.endpoint.give_back()
+            self._dirty.set()
+
+    def age_s(self) -> float:
+        """Age (s) of what is known of the other agents; infinite before it was ever read, 0 where there are none."""
+        return 0.0 if self._redis_url is None else self._clock() - self._read_at
+
+    def start(self) -> None:
+        """Begin to exchange counts with the other agents."""
+        if self._redis_url is None:
+            return
+        self._redis = redis.asyncio.Redis.from_url(
+            self._redis_url,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+            single_connection_client=True,
+            protocol=2,
+        )
+        self._script = self._redis.register_script(EXCHANGE)
+        self._tasks = [
+            keep_running("shared view", self._keep_exchanging),
+            keep_running("shared view fade", self._keep_fading),
+        ]
+
+    async def stop(self) -> None:
+        """Take this agent's counts out of the view, if Redis can be told; else its lease runs out."""
+        await cancel(self._tasks)
+        self._tasks = []
+        if self._redis is None:
+            return
+        with suppress(*FAILURES):
+            await self._exchange(lease_s=0.0)
+        await self._redis.aclose()
+        self._redis = None
+        self.up = False
+
+    async def _keep_exchanging(self) -> None:
+        failures = 0
+        while True:
+            began_at = self._clock()
+            self._dirty.clear()
+            try:
+                await self._exchange(LEASE_S)
+            except FAILURES as error:
+                self._went_down(error)
+                wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+                failures += 1
+                await asyncio.sleep(max(FLUSH_S, wait_s))
+                continue
+            failures = 0
+            self._came_up()
+            await asyncio.sleep(max(0.0, began_at + FLUSH_S - self._clock()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_S):
+                    await self._dirty.wait()
+
+    async def _exchange(self, lease_s: float) -> None:
+        asked_at = self._clock()
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            current, *told = await self._script(
+                keys=(self._index, self._prefix + self._agent),
+                args=(
+                    self._agent,
+                    self._epoch,
+                    int(lease_s * 1000),
+                    msgspec.json.encode(self._own()),
+                    self._prefix,
+                    MOST_AGENTS,
+                ),
+            )
+        if not current and not self._superseded:
+            log.warning("a newer start of this agent shares the view; this one only reads it", agent=self._agent)
+        self._superseded = not current
+        self._hear(told, asked_at)
+
+    def _own(self) -> dict[str, int]:
+        """This agent's requests by endpoint; two servers that had one name in turn count together."""
+        own: dict[str, int] = {}
+        for endpoint in self._endpoints.every():
+            if endpoint.own:
+                own[endpoint.name] = own.get(endpoint.name, 0) + endpoint.own
+        return own
+
+    def _hear(self, told: list[bytes], asked_at: float) -> None:
+        others: dict[str, int] = {}
+        for counts in told:
+            try:
+                for name, requests in _decoder.decode(counts).items():
+                    others[name] = others.get(name, 0) + requests
+            except msgspec.DecodeError as error:
+                if not self._garbled:
+                    log.warning("another agent's counts are garbled and not used", error=str(error))
+                self._garbled = True
+        self._read_at = asked_at
+        if others != self._others or self._shown_weight < 1.0:
+            self._others = others
+            self._show(1.0)
+
+    async def _keep_fading(self) -> None:
+        while True:
+            await asyncio.sleep(FADE_S)
+            weight = belief(self.age_s())
+            if weight < self._shown_weight:
+                self._show(weight)
+
+    def _show(self, weight: float) -> None:
+        self._shown_weight = weight
+        if weight >= 1.0:
+            self._endpoints.heard_of_others(self._others)
+        else:
+            self._endpoints.heard_of_others({name: believed(n, weight) for name, n in self._others.items()})
+
+    def _went_down(self, error: Exception) -> None:
+        if self.up or not self._why_down:
+            self._why_down = str(error) or type(error).__name__
+            log.warning("shared view is down; only own requests are counted", reason=self._why_down)
+        self.up = False
+
+    def _came_up(self) -> None:
+        if not self.up:
+            log.info("shared view is up")
+        self.up = True
+
+
+assert IDLE_S < FRESH_S

@@ -1,0 +1,61 @@
+"""The one script that agents of a region run in their Redis: say mine, hear everybody's, in one round trip.
+
+State is whole, not increments: an agent writes all of its counts each time, under a lease. So a write that is lost,
+repeated, or follows a flush or a restart does no harm, and a killed agent's counts go when its lease does. A higher
+epoch replaces a lower one of the same name, and the lower is told that it was superseded.
+
+Keys share a hash tag, so they lie on one node of a cluster:
+    penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)
+    penstock:v1:{<region>}:agent:<name>   hash: epoch, in_flight (JSON object: endpoint name -> requests)
+"""
+
+from __future__ import annotations
+
+MOST_AGENTS = 256
+"""Agents of one region whose counts are read."""
+
+EXCHANGE = """
+local index, mine = KEYS[1], KEYS[2]
+local name, epoch, lease_ms, in_flight, prefix, most = unpack(ARGV)
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local held = tonumber(redis.call('HGET', mine, 'epoch') or '0')
+local current = held <= tonumber(epoch)
+lease_ms = tonumber(lease_ms)
+
+if current and lease_ms > 0 then
+  redis.call('HSET', mine, 'epoch', epoch, 'in_flight', in_flight)
+  redis.call('PEXPIRE', mine, lease_ms)
+  redis.call('ZADD', index, now_ms + lease_ms, name)
+  redis.call('PEXPIRE', index, lease_ms)
+elseif current then
+  redis.call('DEL', mine)
+  redis.call('ZREM', index, name)
+end
+
+redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. now_ms)
+local answer = {current and 1 or 0}
+for _, other in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
+  if other ~= name or not current then
+    local counts = redis.call('HGET', prefix .. other, 'in_flight')
+    if counts then
+      answer[#answer + 1] = counts
+    end
+  end
+end
+return answer
+"""
+"""KEYS: index, mine. ARGV: name, epoch, lease in ms (0 leaves), counts, prefix of agents' keys, most agents.
+
+Returns 1 where `epoch` is the newest of `name` else 0, then the counts of each other agent.
+"""
+
+
+def index_key(region: str) -> str:
+    """The set of a region's agents."""
+    return f"penstock:v1:{{{region}}}:agents"
+
+
+def agent_prefix(region: str) -> str:
+    """What the keys of a region's agents begin with."""
+    return f"penstock:v1:{{{region}}}:agent:"

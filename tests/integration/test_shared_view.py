@@ -1,0 +1,239 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import redis
+from small_http import until
+from structlog.testing import capture_logs
+
+from lab.servers.redis import RedisServer
+from penstock.shared_counts import FRESH_S, LEASE_S
+from regional_agent.background import cancel
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.endpoint import Endpoint
+from regional_agent.endpoints import Endpoints
+from regional_agent.shared_view import SharedView
+from regional_agent.shared_view_lua import agent_prefix, index_key
+
+Start = Callable[..., SharedView]
+
+
+@pytest.fixture
+def region(request: pytest.FixtureRequest) -> str:
+    return request.node.name
+
+
+@pytest.fixture
+async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Start]:
+    """Starts the shared view of one more agent of the region, on the session's Redis if none is given."""
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(
+        "".join(f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n in (0, 1))
+    )
+    views: list[SharedView] = []
+
+    def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> SharedView:
+        endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        view = SharedView(region, agent, epoch, endpoints, (server or redis_server).url, Random(epoch))
+        view.start()
+        views.append(view)
+        return view
+
+    yield start
+    for view in views:
+        await view.stop()
+
+
+def endpoint(view: SharedView, number: int = 0) -> Endpoint:
+    return list(view._endpoints.every())[number]
+
+
+def in_flight(view: SharedView) -> list[int]:
+    return [one.view.in_flight for one in view._endpoints.every()]
+
+
+async def kill(view: SharedView) -> None:
+    """As kill -9 does: nothing is given back, nobody is told."""
+    await cancel(view._tasks)
+    view._tasks = []
+
+
+async def test_agents_see_each_others_requests_and_their_end(start: Start) -> None:
+    a, b = start("a"), start("b")
+    held = [a.reserve(endpoint(a)), a.reserve(endpoint(a)), a.reserve(endpoint(a, 1))]
+    own = b.reserve(endpoint(b))
+    await until(lambda: in_flight(a) == in_flight(b) == [3, 1])
+    for reservation in held:
+        a.release(reservation)
+    b.release(own)
+    assert endpoint(b).view.in_flight == 2
+    await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
+
+
+async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) -> None:
+    view = start("a")
+    reservation = view.reserve(endpoint(view))
+    assert in_flight(view) == [1, 0]
+    for _ in range(3):
+        view.release(reservation)
+    assert in_flight(view) == [0, 0]
+
+
+async def test_up_and_age_tell_how_much_the_view_is_worth(start: Start) -> None:
+    view = start("a")
+    assert not view.up
+    assert view.age_s() == float("inf")
+    await until(lambda: view.up)
+    assert view.age_s() < 5.0
+
+
+async def test_a_killed_agent_gives_back_with_its_lease(start: Start) -> None:
+    a, b = start("a"), start("b")
+    a.reserve(endpoint(a))
+    await until(lambda: in_flight(b) == [1, 0])
+    await kill(a)
+    killed_at = time.monotonic()
+    await until(lambda: in_flight(b) == [0, 0], within_s=LEASE_S + 10)
+    assert time.monotonic() - killed_at < LEASE_S + 5
+
+
+async def test_a_restarted_agent_replaces_what_it_left(start: Start) -> None:
+    a, b = start("a", epoch=1), start("b")
+    for _ in range(5):
+        a.reserve(endpoint(a))
+    await until(lambda: in_flight(b) == [5, 0])
+    await kill(a)
+    again = start("a", epoch=2)
+    again.reserve(endpoint(again, 1))
+    await until(lambda: in_flight(b) == in_flight(again) == [0, 1])
+
+
+async def test_a_late_agent_of_an_older_epoch_changes_nothing(start: Start) -> None:
+    new = start("a", epoch=2)
+    new.reserve(endpoint(new))
+    await until(lambda: new.up)
+    with capture_logs() as logs:
+        old = start("a", epoch=1)
+        old.reserve(endpoint(old, 1))
+        await until(lambda: in_flight(old) == [1, 1])
+        await asyncio.sleep(0.3)
+    other = start("b")
+    await until(lambda: other.up)
+    assert in_flight(other) == [1, 0]
+    assert [entry["log_level"] for entry in logs if "newer start" in entry["event"]] == ["warning"]
+    await old.stop()
+    await until(lambda: other.age_s() < 0.05)
+    assert in_flight(other) == [1, 0]
+
+
+async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
+    view = start("a")
+    view.reserve(endpoint(view))
+    client = redis.Redis.from_url(redis_server.url)
+    await until(lambda: client.hget(agent_prefix(region) + "a", "in_flight") == b'{"gpu-0":1}')
+    await view.stop()
+    assert client.keys(f"penstock:v1:{{{region}}}:*".replace("[", "?").replace("]", "?")) == []
+
+
+async def test_everything_in_redis_expires(start: Start, region: str, redis_server: RedisServer) -> None:
+    view = start("a")
+    await until(lambda: view.up)
+    client = redis.Redis.from_url(redis_server.url)
+    for key in (index_key(region), agent_prefix(region) + "a"):
+        assert 0 < client.pttl(key) <= LEASE_S * 1000
+
+
+async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    a.reserve(endpoint(a))
+    await until(lambda: in_flight(b) == [1, 0])
+    own = b.reserve(endpoint(b))
+    with capture_logs() as logs:
+        await asyncio.to_thread(own_redis.kill)
+        await until(lambda: not a.up and not b.up)
+        assert b.age_s() < LEASE_S
+        await until(lambda: in_flight(b) == [1, 0], within_s=LEASE_S + 10)
+        b.release(own)
+        assert in_flight(b) == [0, 0]
+        await asyncio.to_thread(own_redis.start)
+        await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
+    said = [entry["event"] for entry in logs]
+    assert sum("is down" in event for event in said) == 2
+    assert sum("is up" in event for event in said) == 2
+
+
+async def test_redis_that_hangs_stalls_nobody(start: Start, own_redis: RedisServer) -> None:
+    view = start("a", server=own_redis)
+    await until(lambda: view.up)
+    own_redis.pause()
+    try:
+        await until(lambda: not view.up)
+        slowest_s = 0.0
+        for _ in range(50):
+            began = time.monotonic()
+            view.release(view.reserve(endpoint(view)))
+            await asyncio.sleep(0)
+            slowest_s = max(slowest_s, time.monotonic() - began)
+            await asyncio.sleep(0.01)
+        assert slowest_s < 0.2
+        assert in_flight(view) == [0, 0]
+    finally:
+        own_redis.resume()
+    await until(lambda: view.up)
+
+
+async def test_counts_fade_while_redis_is_away(start: Start, own_redis: RedisServer) -> None:
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    for _ in range(40):
+        a.reserve(endpoint(a))
+    await until(lambda: in_flight(b) == [40, 0])
+    await asyncio.to_thread(own_redis.kill)
+    seen = {40}
+    while endpoint(b).view.in_flight:
+        await asyncio.sleep(0.02)
+        now = endpoint(b).view.in_flight
+        assert now <= min(seen)
+        seen.add(now)
+    assert len(seen) > 4
+    assert b.age_s() > FRESH_S
+
+
+async def test_a_flushed_redis_is_told_everything_again(start: Start, own_redis: RedisServer) -> None:
+    a, b = start("a", server=own_redis), start("b", server=own_redis)
+    a.reserve(endpoint(a))
+    await until(lambda: in_flight(b) == [1, 0])
+    client = redis.Redis.from_url(own_redis.url)
+    client.flushall()
+    client.script_flush()
+    await until(lambda: client.exists(index_key(b._index[len("penstock:v1:{") : -len("}:agents")])) == 1)
+    await until(lambda: in_flight(b) == [1, 0])
+
+
+async def test_garbage_of_another_writer_is_not_counted(start: Start, region: str, redis_server: RedisServer) -> None:
+    view = start("a")
+    await until(lambda: view.up)
+    client = redis.Redis.from_url(redis_server.url)
+    with capture_logs() as logs:
+        for number, garbage in enumerate((b"\xff", b'{"gpu-0": -3}', b'{"gpu-0": 1e99}', b"[1]")):
+            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "in_flight": garbage})
+            client.zadd(index_key(region), {f"x{number}": (time.time() + 60) * 1000})
+        await until(lambda: any("garbled" in entry["event"] for entry in logs))
+        await asyncio.sleep(0.3)
+    assert view.up
+    assert in_flight(view) == [0, 0]
+    assert sum("garbled" in entry["event"] for entry in logs) == 1
+
+
+async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
+    view = SharedView("r", "a", 1, Endpoints(file, UpstreamPool(), Random(1)), None, Random(1))
+    view.start()
+    reservation = view.reserve(endpoint(view))
+    assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])
+    view.release(reservation)
+    await view.stop()
+    assert in_flight(view) == [0]

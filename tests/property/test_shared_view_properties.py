@@ -1,0 +1,202 @@
+"""Several agents of one region against a real Redis that is flushed and restarted under them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from lab.servers.redis import RedisServer, start_redis
+from penstock import shared_counts
+from regional_agent import shared_view
+from regional_agent.background import cancel
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.endpoint import Endpoint
+from regional_agent.endpoints import Endpoints
+from regional_agent.shared_view import Reservation, SharedView
+from regional_agent.shared_view_lua import agent_prefix
+
+AGENTS = ("a", "b", "c")
+NAMES = ("gpu-0", "gpu-1")
+SHORT_LEASE_S = 0.6
+
+
+class Agent:
+    def __init__(self, view: SharedView, endpoints: list[Endpoint]) -> None:
+        self.view = view
+        self.endpoints = endpoints
+        self.held: list[Reservation] = []
+
+    def own(self) -> dict[str, int]:
+        counts = dict.fromkeys(NAMES, 0)
+        for reservation in self.held:
+            counts[reservation.endpoint.name] += 1
+        return counts
+
+
+class Region(RuleBasedStateMachine):
+    server: RedisServer
+    directory: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.region = f"region-{os.urandom(6).hex()}"
+        self.epoch = 0
+        self.changed_at = 0.0
+        self.agents: dict[str, Agent] = {}
+        self.run(self.start("a"))
+
+    def run(self, what: Coroutine[Any, Any, None]) -> None:
+        self.loop.run_until_complete(what)
+
+    async def start(self, name: str) -> None:
+        self.epoch += 1
+        file = self.directory / "endpoints.yaml"
+        endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        view = SharedView(self.region, name, self.epoch, endpoints, self.server.url, Random(self.epoch))
+        view.start()
+        self.agents[name] = Agent(view, list(endpoints.every()))
+
+    def some_agent(self, number: int) -> str:
+        return sorted(self.agents)[number % len(self.agents)]
+
+    @precondition(lambda self: len(self.agents) < len(AGENTS))
+    @rule()
+    def begin(self) -> None:
+        self.run(self.start(next(name for name in AGENTS if name not in self.agents)))
+
+    @precondition(lambda self: self.agents)
+    @rule(
+        requests=st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 9), st.sampled_from(["begin", "end", "end twice"])),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    def requests_come_and_go(self, requests: list[tuple[int, int, str]]) -> None:
+        for number, which, what in requests:
+            agent = self.agents[self.some_agent(number)]
+            if what == "begin" or not agent.held:
+                agent.held.append(agent.view.reserve(agent.endpoints[which % len(NAMES)]))
+                continue
+            reservation = agent.held.pop(which % len(agent.held))
+            agent.view.release(reservation)
+            if what == "end twice":
+                agent.view.release(reservation)
+
+    @rule(pause_s=st.floats(0.0, 0.05))
+    def go_on(self, pause_s: float) -> None:
+        self.run(asyncio.sleep(pause_s))
+
+    @precondition(lambda self: self.agents)
+    @rule(number=st.integers(0, 2))
+    def kill(self, number: int) -> None:
+        self.run(cancel(self.agents.pop(self.some_agent(number)).view._tasks))
+
+    @precondition(lambda self: self.agents)
+    @rule(number=st.integers(0, 2))
+    def stop(self, number: int) -> None:
+        self.run(self.agents.pop(self.some_agent(number)).view.stop())
+
+    @rule()
+    def flush_redis(self) -> None:
+        redis.Redis.from_url(self.server.url).flushall()
+
+    @rule()
+    def restart_redis(self) -> None:
+        self.server.kill()
+        self.run(asyncio.sleep(0.02))
+        self.server.restart()
+
+    @invariant()
+    def nothing_is_negative_and_own_requests_always_count(self) -> None:
+        for agent in self.agents.values():
+            own, counted = agent.own(), seen(agent)
+            for name in NAMES:
+                assert counted[name] >= own[name] >= 0
+
+    def all_see(self, counts: dict[str, int]) -> bool:
+        """By what they read at least two exchanges after the last request came or went."""
+        return all(
+            seen(agent) == counts and agent.view._read_at > self.changed_at + 2 * shared_view.IDLE_S
+            for agent in self.agents.values()
+        )
+
+    def teardown(self) -> None:
+        self.changed_at = time.monotonic()
+        total = {name: sum(agent.own()[name] for agent in self.agents.values()) for name in NAMES}
+        self.run(until(lambda: self.all_see(total), "agree on what is held"))
+        for agent in self.agents.values():
+            for reservation in agent.held:
+                agent.view.release(reservation)
+            agent.held = []
+        self.changed_at = time.monotonic()
+        self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, 0)), "return to zero"))
+        client = redis.Redis.from_url(self.server.url)
+        self.run(until(lambda: told(client, self.region) == [b"{}"] * len(self.agents), "become zero in Redis"))
+        for agent in self.agents.values():
+            self.run(agent.view.stop())
+        self.run(until(lambda: told(client, self.region) == [], "leave nothing in Redis"))
+        self.loop.close()
+
+
+def seen(agent: Agent) -> dict[str, int]:
+    return {endpoint.name: endpoint.view.in_flight for endpoint in agent.endpoints}
+
+
+def told(client: redis.Redis, region: str) -> list[bytes]:
+    keys = client.keys(agent_prefix(region) + "*")
+    assert isinstance(keys, list)
+    return [value for key in keys if (value := client.hget(key, "in_flight")) is not None]
+
+
+async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            while not condition():  # noqa: ASYNC110 (nobody announces it)
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"the view did not {what}") from None
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (shared_counts, shared_view):
+        monkeypatch.setattr(module, "LEASE_S", SHORT_LEASE_S)
+    monkeypatch.setattr(shared_view, "BACKOFF_CAP_S", 0.2)
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory() as directory, start_redis(Path(directory)) as server:
+        yield server
+
+
+def test_every_counter_returns_to_zero(short_leases: None, server: RedisServer, tmp_path: Path) -> None:
+    lines = [
+        f"- {{name: {name}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n, name in enumerate(NAMES)
+    ]
+    (tmp_path / "endpoints.yaml").write_text("".join(lines))
+    Region.server, Region.directory = server, tmp_path
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Region,
+        settings=settings(
+            max_examples=20,
+            phases=[Phase.generate],
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
