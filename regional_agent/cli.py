@@ -10,6 +10,8 @@ import uvloop
 
 from control_plane.client.fleet_key import BadFleetKey
 from regional_agent.daemon import serve
+from regional_agent.endpoint_file import BadEndpointFile
+from regional_agent.locate import BadGeoDatabase
 from regional_agent.settings import BadSettings, load_settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=None)
@@ -31,7 +33,7 @@ def run() -> None:
     try:
         settings = load_settings()
         uvloop.run(serve(settings))
-    except (BadSettings, BadFleetKey) as error:
+    except (BadSettings, BadFleetKey, BadEndpointFile, BadGeoDatabase) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
 

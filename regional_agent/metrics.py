@@ -148,12 +148,8 @@ class AgentMetrics:
             "Smoothed round trip to a peer region's agent in seconds, by probes.",
             ("region",),
         )
-        self._plan_generation = self._gauge(
-            "plan_generation", "Generation of the plan in force; 0 before the first."
-        )
-        self._plan_epoch = self._gauge(
-            "plan_epoch", "Fencing epoch of the plan in force; 0 before the first."
-        )
+        self._plan_generation = self._gauge("plan_generation", "Generation of the plan in force; 0 before the first.")
+        self._plan_epoch = self._gauge("plan_epoch", "Fencing epoch of the plan in force; 0 before the first.")
         self._config_age = self._gauge(
             "config_age_seconds",
             "Seconds since the store last confirmed the policy and plan in force; +Inf when it never has.",
@@ -297,9 +293,7 @@ class AgentMetrics:
         return Gauge(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
 
     def _histogram(self, name: str, help_text: str, buckets_s: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"penstock_agent_{name}", help_text, ("model",), buckets=buckets_s, registry=self.registry
-        )
+        return Histogram(f"penstock_agent_{name}", help_text, ("model",), buckets=buckets_s, registry=self.registry)
 
 
 def _ignore(seconds: float) -> None:
@@ -308,8 +302,4 @@ def _ignore(seconds: float) -> None:
 
 def _label_values(metric: Counter | Gauge | Histogram, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
     """The values of `labels` over every child of the metric."""
-    return {
-        tuple(sample.labels[name] for name in labels)
-        for family in metric.collect()
-        for sample in family.samples
-    }
+    return {tuple(sample.labels[name] for name in labels) for family in metric.collect() for sample in family.samples}

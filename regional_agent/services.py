@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import route_context
+from penstock import probe, route_context
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.errors import error_body, refusal_response
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 JSON = b"content-type: application/json\r\n"
 TEXT = b"content-type: text/plain; charset=utf-8\r\n"
 
-PROBE_PATH = b"/penstock/v1/probe"
+PROBE_PATH = probe.PATH.encode()
 
 RESIDENCY_REASONS = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
 """Refusals at a server that mean its origin should never have sent the request."""
@@ -87,8 +87,8 @@ class PeerService(_Service):
     def handle(self, request: Request, connection: ClientConnection) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
-            status, body = self._knowing.peers.answer(request.headers, request.target, ready=not connection.draining)
-            connection.respond(status, [JSON], body)
+            status, body = self._knowing.probe_answers.answer(request.header(probe.HEADER.encode()))
+            connection.respond(status, [TEXT], body)
         elif request.header(route_context.HEADER.encode()) is not None and request.path in INFERENCE_PATHS:
             ticket = self._road.ticket_from_peer(request, self._carrier.clock())
             if isinstance(ticket, Ticket):

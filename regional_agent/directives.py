@@ -1,0 +1,156 @@
+"""The policy and the plan in force: watched in the store, taken together or not at all, kept on disk.
+
+The plan key names its policy by digest, so what is in force always fits together. What cannot be used is refused with
+a reason that the next report carries upward, and what was in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import structlog
+
+from control_plane.client import keys
+from control_plane.client.codec import CodecError, decode
+from control_plane.client.informer import Informer
+from control_plane.client.store import Changed, ConfigStore, KeyValue, StoreError
+from penstock.acceptance import refuse_plan, refuse_policy
+from penstock.plan import RegionPlan
+from penstock.policy import Policy
+from regional_agent.background import cancel, keep_running
+from regional_agent.last_known_good import LastKnownGood
+
+FETCH_AGAIN_S = 0.5
+"""A policy that could not be read is asked for again after this long (s)."""
+
+log = structlog.get_logger()
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """A policy and a plan made under it, as they are kept on disk."""
+
+    policy: Policy
+    plan: RegionPlan
+
+
+class Refused(Exception):
+    """What was published cannot be used here."""
+
+
+class Directives:
+    """What the control plane wants of this region."""
+
+    def __init__(
+        self,
+        region: str,
+        store: ConfigStore,
+        state_dir: Path,
+        rng: Random,
+        on_change: Callable[[Policy], None],
+    ) -> None:
+        """Take what the disk remembers.
+
+        Args:
+            region: whose plan to follow.
+            state_dir: where the last known good is kept.
+            rng: jitter of reconnects.
+            on_change: called with each policy that comes into force.
+        """
+        self.policy: Policy | None = None
+        self.policy_digest = ""
+        self.plan: RegionPlan | None = None
+        self.refused = ""
+        """Why the newest published plan is not in force; empty when it is."""
+        self._region = region
+        self._store = store
+        self._on_change = on_change
+        self._memory = LastKnownGood(state_dir / "in-force", InForce)
+        self._informer = Informer(store, keys.plan(region), self._published, rng=rng)
+        self._newest: KeyValue | None = None
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        remembered = self._memory.load()
+        if remembered is not None and region in remembered.policy.regions:
+            self._take(remembered)
+
+    def start(self) -> None:
+        """Begin to follow the store."""
+        self._informer.start()
+        self._task = keep_running("directives", self._keep_up)
+
+    async def stop(self) -> None:
+        """Stop following; what is in force stays."""
+        await self._informer.stop()
+        if self._task is not None:
+            await cancel([self._task])
+
+    def age_s(self) -> float:
+        """Seconds since the store last confirmed what is in force; infinite before it ever did."""
+        return self._informer.age_s
+
+    def _published(self, change: Changed) -> None:
+        # A plan that is deleted leaves the one in force: nobody may switch a region off by removing a key.
+        if change.key == keys.plan(self._region) and change.now is not None:
+            self._newest = change.now
+            self._news.set()
+
+    async def _keep_up(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            newest = self._newest
+            assert newest is not None
+            try:
+                await self._consider(newest)
+                self.refused = ""
+            except Refused as error:
+                if self.refused != str(error):
+                    log.error("published plan refused; the last good one stays in force", reason=str(error))
+                self.refused = str(error)
+            except StoreError as error:
+                self.refused = f"the policy could not be read yet: {error}"
+                await asyncio.sleep(FETCH_AGAIN_S)
+                self._news.set()
+
+    async def _consider(self, published: KeyValue) -> None:
+        """Bring a published plan into force, with the policy that it names."""
+        try:
+            plan = decode(published.value, RegionPlan)
+        except CodecError as error:
+            raise Refused(str(error)) from None
+        if self.plan is not None and (plan.epoch, plan.generation) == (self.plan.epoch, self.plan.generation):
+            return
+        policy = self.policy
+        if policy is None or plan.policy_digest != self.policy_digest:
+            policy = await self._fetch_policy(plan.policy_digest)
+        reason = refuse_plan(plan, policy, self._region, self.plan)
+        if reason is not None:
+            raise Refused(reason)
+        in_force = InForce(policy, plan)
+        self._take(in_force)
+        await self._memory.save(in_force)
+
+    async def _fetch_policy(self, digest: str) -> Policy:
+        item = await self._store.get(keys.policy(digest))
+        if item is None:
+            raise Refused(f"policy {digest[:12]} is not in the store")
+        try:
+            policy = decode(item.value, Policy)
+        except CodecError as error:
+            raise Refused(str(error)) from None
+        reason = refuse_policy(policy, digest, self._region)
+        if reason is not None:
+            raise Refused(reason)
+        return policy
+
+    def _take(self, in_force: InForce) -> None:
+        self.plan = in_force.plan
+        if in_force.policy is not self.policy:
+            self.policy = in_force.policy
+            self.policy_digest = in_force.plan.policy_digest
+            self._on_change(in_force.policy)
+            log.info("policy in force", digest=self.policy_digest[:12], generation=self.plan.generation)

@@ -1,0 +1,253 @@
+"""Everything an agent knows, started and stopped in the right order, and shown to whoever asks.
+
+Directives say what is wanted; endpoints, the shared view and peers say what there is; the demand meter says what is
+asked for; reports carry all of it upward. Each part lives on when the others are gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.lease import Registration
+from control_plane.client.members import AgentMember
+from control_plane.client.store import ConfigStore
+from penstock.load import expected_wait_s
+from penstock.policy import Policy
+from penstock.region_health import RegionState
+from penstock.report import AgentReport, PoolReport
+from penstock.signing import FleetKey
+from penstock.spill import wanted
+from penstock.where import RegionView
+from regional_agent.agent_directory import AgentDirectory
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.demand_meter import DemandMeter
+from regional_agent.directives import Directives
+from regional_agent.endpoints import Endpoints
+from regional_agent.locate import Locator
+from regional_agent.metrics import AgentMetrics
+from regional_agent.peers import Peers
+from regional_agent.probe_answers import ProbeAnswers
+from regional_agent.reporter import Reporter
+from regional_agent.settings import AgentSettings
+from regional_agent.shared_view import SharedView
+
+REGISTRATION_TTL_S = 5
+"""How long (s) a dead agent stays registered; peers' probes find out sooner."""
+
+
+class Knowing:
+    """One agent's knowledge. Use as an async context manager."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        key: FleetKey,
+        pool: UpstreamPool,
+        metrics: AgentMetrics,
+        rng: Random,
+        store: ConfigStore | None = None,
+    ) -> None:
+        """Build all of it; nothing runs yet.
+
+        Args:
+            store: None connects to the etcd of the settings.
+
+        Raises:
+            BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
+        """
+        self._settings = settings
+        self._metrics = metrics
+        self._rng = rng
+        self._clock = time.monotonic
+        self._epoch = time.time_ns() // 1_000_000
+        self._seq = 0
+        self._registration: Registration | None = None
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self._store = store or EtcdStore(settings.etcd_endpoints)
+        self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
+        self.endpoints = Endpoints(settings.endpoints_file, pool, rng)
+        redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
+        self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
+        self.demand = DemandMeter(self._clock)
+        self._directory = AgentDirectory(self._store, settings.peer_urls, rng)
+        self.peers = Peers(
+            settings.region, key, pool, self._directory, rng, wanted=self._wanted_credits, clock=self._clock
+        )
+        self.probe_answers = ProbeAnswers(
+            settings.region,
+            settings.name,
+            key,
+            self.endpoints,
+            policy=lambda: self.directives.policy,
+            agents_here=lambda: self._directory.names(settings.region),
+            clock=self._clock,
+        )
+        self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
+        self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._report)
+
+    async def __aenter__(self) -> Self:
+        self.endpoints.start()
+        self.shared_view.start()
+        self._directory.start()
+        self.directives.start()
+        self._reporter.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.withdraw()
+        await self._reporter.stop()
+        await self.directives.stop()
+        await self._directory.stop()
+        await self.peers.stop()
+        await self.shared_view.stop()
+        await self.endpoints.stop()
+        self.locator.close()
+        await self._store.close()
+
+    async def announce(self, *, peer_url: str, admin_url: str) -> None:
+        """Register, now that it is known where this agent listens."""
+        settings = self._settings
+        member = AgentMember(
+            settings.region, settings.name, settings.advertise_peer_url or peer_url, admin_url, self._epoch
+        )
+        self._registration = Registration(
+            self._store,
+            keys.agent(settings.region, settings.name),
+            encode(member),
+            ttl_s=REGISTRATION_TTL_S,
+            rng=self._rng,
+        )
+        self._registration.start()
+
+    async def withdraw(self) -> None:
+        """Take the registration back: this agent is going away."""
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.stop()
+
+    def local_view(self, model: str, now: float) -> RegionView:
+        """This agent's own region, as the decision sees it."""
+        pool = self.endpoints.pool(model)
+        return RegionView(
+            RegionState.HEALTHY,
+            ready=pool.ready > 0,
+            expected_wait_s=expected_wait_s(pool.in_flight, pool.slots, pool.service_s),
+        )
+
+    def why_not_ready(self) -> str | None:
+        """Why this agent should be sent no clients; None when it may."""
+        if self.directives.policy is None:
+            return "no policy accepted yet"
+        if not any(pool.ready for pool in self.endpoints.pools.values()):
+            return "no endpoint is ready"
+        return None
+
+    def show(self, in_flight: Mapping[str, int]) -> None:
+        """Set the metrics that show state; called before a scrape."""
+        plan = self.directives.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self.directives.age_s())
+        self._metrics.set_shared_view(self.shared_view.up, self.shared_view.age_s())
+        for model in self.endpoints.pools:
+            self._metrics.set_in_flight(model, in_flight.get(model, 0))
+        for endpoint in self.endpoints.every():
+            self._metrics.set_endpoint(endpoint.name, endpoint.view.in_flight, endpoint.view.ready)
+        for region, (state, rtt_s) in self.peers.regions.items():
+            self._metrics.set_peer(region, state, rtt_s)
+
+    def status(self) -> dict[str, Any]:
+        """What this agent believes, for people."""
+        plan = self.directives.plan
+        return {
+            "epoch": self._epoch,
+            "ready": self.why_not_ready() is None,
+            "not_ready_because": self.why_not_ready(),
+            "policy_digest": self.directives.policy_digest,
+            "plan": plan,
+            "config_age_s": _finite(self.directives.age_s()),
+            "refused_plan": self.directives.refused,
+            "endpoints_problem": self.endpoints.problem,
+            "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
+            "pools": self._pool_reports(),
+            "endpoints": [
+                {
+                    "name": endpoint.name,
+                    "ready": endpoint.view.ready,
+                    "draining": endpoint.view.draining,
+                    "in_flight": endpoint.view.in_flight,
+                    "slots": endpoint.view.slots,
+                }
+                for endpoint in self.endpoints.every()
+            ],
+            "demand": self.demand.report(),
+            "peers": {
+                region: {"state": state.value, "rtt_ms": None if rtt_s is None else round(rtt_s * 1000, 1)}
+                for region, (state, rtt_s) in self.peers.regions.items()
+            },
+        }
+
+    def _use(self, policy: Policy) -> None:
+        """A policy has come into force."""
+        self._metrics.use_names(policy.models, policy.regions)
+        self.endpoints.use_priors(policy)
+        self.peers.use(policy)
+
+    def _wanted_credits(self, model: str) -> int:
+        policy = self.directives.policy
+        if policy is None:
+            return 0
+        pool, spillover = self.endpoints.pool(model), policy.spillover
+        return wanted(
+            pool.in_flight,
+            pool.slots,
+            spillover.target_utilisation,
+            pool.service_s,
+            self.demand.per_s(model),
+            spillover.credit_ttl_s,
+        )
+
+    def _report(self) -> AgentReport:
+        self._seq += 1
+        self.demand.settle()
+        plan = self.directives.plan
+        return AgentReport(
+            region=self._settings.region,
+            agent=self._settings.name,
+            epoch=self._epoch,
+            seq=self._seq,
+            sent_at=time.time(),
+            pools=self._pool_reports(),
+            demand=self.demand.report(),
+            peers=self.peers.report(),
+            policy_digest=self.directives.policy_digest,
+            plan_epoch=plan.epoch if plan else 0,
+            plan_generation=plan.generation if plan else 0,
+            refused_plan=self.directives.refused,
+        )
+
+    def _pool_reports(self) -> tuple[PoolReport, ...]:
+        return tuple(
+            PoolReport(
+                model=model,
+                endpoints=len(pool.endpoints),
+                ready=pool.ready,
+                slots=pool.slots,
+                in_flight=pool.in_flight,
+                service_s=pool.service_s,
+            )
+            for model, pool in self.endpoints.pools.items()
+        )
+
+
+def _finite(seconds: float) -> float | None:
+    """JSON has no infinity."""
+    return round(seconds, 3) if seconds < float("inf") else None

@@ -1,0 +1,84 @@
+"""This region's answer to another that probes it: what is ready, how long one would wait, and what it may send."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock import probe
+from penstock.load import expected_wait_s, headroom_slots
+from penstock.policy import Policy
+from penstock.probe import Answer, ModelAnswer, Question
+from penstock.signing import FleetKey
+from penstock.spill import Grants, fair_part, grant
+from regional_agent.endpoints import Endpoints
+
+LONGEST_WAIT_S = 3600.0
+"""What an infinite wait looks like on the wire: JSON has no infinity."""
+
+
+class ProbeAnswers:
+    """Answers probes, and remembers which credits are out."""
+
+    def __init__(
+        self,
+        region: str,
+        agent: str,
+        key: FleetKey,
+        endpoints: Endpoints,
+        *,
+        policy: Callable[[], Policy | None],
+        agents_here: Callable[[], tuple[str, ...]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is granted yet.
+
+        Args:
+            agents_here: names of this region's agents, in an order that all of them agree on.
+            clock: monotonic, in seconds.
+        """
+        self._region = region
+        self._agent = agent
+        self._key = key
+        self._endpoints = endpoints
+        self._policy = policy
+        self._agents_here = agents_here
+        self._clock = clock
+        self._grants: dict[str, Grants] = {}
+
+    def answer(self, token: bytes | None) -> tuple[int, bytes]:
+        """HTTP status and body for a probe header."""
+        policy = self._policy()
+        if policy is None:
+            return 503, b"no policy yet\n"
+        question = probe.hear((token or b"").decode("latin-1"), self._key, self._region, time.time())
+        if isinstance(question, str):
+            return 403, f"{question}\n".encode()
+        if question.origin not in policy.regions or question.origin == self._region:
+            return 403, b"not a region that may ask\n"
+        models = {model: self._of(model, question, policy) for model in self._endpoints.pools if model in policy.models}
+        answer = Answer(self._region, self._agent, models, policy.spillover.credit_ttl_s)
+        return 200, probe.reply(answer, question, self._key)
+
+    def _of(self, model: str, question: Question, policy: Policy) -> ModelAnswer:
+        pool = self._endpoints.pool(model)
+        wait_s = min(LONGEST_WAIT_S, expected_wait_s(pool.in_flight, pool.slots, pool.service_s))
+        return ModelAnswer(pool.ready > 0, wait_s, self._grant(model, question, policy))
+
+    def _grant(self, model: str, question: Question, policy: Policy) -> int:
+        pool = self._endpoints.pool(model)
+        agents = self._agents_here()
+        rank = agents.index(self._agent) if self._agent in agents else 0
+        headroom = fair_part(
+            headroom_slots(pool.in_flight, pool.slots, policy.spillover.target_utilisation), rank, len(agents)
+        )
+        grants, given = grant(
+            self._grants.get(model, Grants()),
+            question.origin,
+            question.wanted.get(model, 0),
+            headroom,
+            self._clock(),
+            policy.spillover.credit_ttl_s,
+        )
+        self._grants[model] = grants
+        return given

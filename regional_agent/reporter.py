@@ -1,0 +1,135 @@
+"""Tells the leading control plane about this region once a second; whether anybody listens changes nothing here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+import structlog
+
+from control_plane.client import keys
+from control_plane.client.codec import CodecError, decode
+from control_plane.client.informer import Informer
+from control_plane.client.members import Member
+from control_plane.client.store import Changed, ConfigStore
+from penstock.report import AgentReport
+from penstock.signing import FleetKey, Purpose
+from regional_agent.background import cancel, keep_running
+from regional_agent.carry.fetch import fetch
+from regional_agent.carry.upstream import Address, UpstreamError, UpstreamPool
+
+INTERVAL_S = 1.0
+"""Time (s) between two reports."""
+
+TIMEOUT_S = 1.0
+"""A report unanswered for this long (s) is given up; the next one says more."""
+
+PATH = "/v1/reports"
+SIGNATURE_HEADER = b"x-penstock-signature"
+
+log = structlog.get_logger()
+
+
+class Receipt(msgspec.Struct):
+    """What a control plane answers; see control_plane/intake.py."""
+
+    leading: bool
+    leader: str | None = None
+
+
+_receipts = msgspec.json.Decoder(Receipt)
+
+
+class Reporter:
+    """Sends reports to the leader: known from the store, from an answer, or found by asking round."""
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        bootstrap: Sequence[str],
+        connections: UpstreamPool,
+        key: FleetKey,
+        rng: Random,
+        make: Callable[[], AgentReport],
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            bootstrap: base URLs of control planes, for when the leader is not known.
+            make: the report of this moment.
+        """
+        self._bootstrap = [Address.parse(url) for url in bootstrap]
+        self._connections = connections
+        self._key = key
+        self._rng = rng
+        self._make = make
+        self._leader: Address | None = None
+        self._heard = True
+        self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._informer.start()
+        self._task = keep_running("reporter", self._keep_reporting)
+
+    async def stop(self) -> None:
+        """Say nothing more."""
+        await self._informer.stop()
+        if self._task is not None:
+            await cancel([self._task])
+
+    def _elected(self, change: Changed) -> None:
+        if change.key != keys.LEADER or change.now is None:
+            return
+        try:
+            self._leader = Address.parse(decode(change.now.value, Member).url)
+        except (CodecError, ValueError) as error:
+            log.warning("leader ignored", reason=str(error))
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await asyncio.gather(self._report(), asyncio.sleep(INTERVAL_S))
+
+    async def _report(self) -> None:
+        target = self._leader
+        if target is None:
+            if not self._bootstrap:
+                return
+            target = self._rng.choice(self._bootstrap)
+        body = msgspec.msgpack.encode(self._make())
+        headers = [
+            (b"content-type", b"application/msgpack"),
+            (SIGNATURE_HEADER, self._key.sign(Purpose.REPORT, body).encode()),
+        ]
+        try:
+            answer = await fetch(
+                self._connections, target, PATH, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S
+            )
+        except UpstreamError as error:
+            self._unheard(target, str(error))
+            return
+        if answer.status >= 300:
+            self._unheard(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
+            return
+        self._follow(answer.body, target)
+
+    def _follow(self, body: bytes, answered: Address) -> None:
+        """Take from a receipt who leads."""
+        if not self._heard:
+            log.info("reports are heard again", control_plane=str(answered))
+        self._heard = True
+        try:
+            receipt = _receipts.decode(body)
+            self._leader = answered if receipt.leading else Address.parse(receipt.leader) if receipt.leader else None
+        except (msgspec.DecodeError, ValueError):
+            self._leader = None
+
+    def _unheard(self, target: Address, why: str) -> None:
+        """Nobody listened: ask round next time."""
+        if self._heard:
+            log.warning("report not heard", control_plane=str(target), why=why)
+        self._heard = False
+        self._leader = None
