@@ -132,8 +132,10 @@ class Locator:
         return place
 
     def _find(self, address: IpAddress) -> tuple[Location, IpNetwork | None]:
-        """What the database says, and the network of which it says so."""
+        """What the database says, and the network of which it says so. IPv4 databases say nothing of IPv6."""
         assert self._reader is not None
+        if address.version > self._reader.metadata().ip_version:
+            return NOWHERE, None
         try:
             found = self._reader.city(address) if self._has_cities else self._reader.country(address)
         except geoip2.errors.AddressNotFoundError as unknown:

@@ -107,3 +107,12 @@ def test_real_maxmind_files() -> None:
     for damaged in ("GeoIP2-City-Test-Broken-Double-Format.mmdb", "GeoIP2-City-Test-Invalid-Node-Count.mmdb"):
         with pytest.raises(BadGeoDatabase, match="fetch"):
             Locator(REAL / damaged, ())
+
+
+def test_a_database_of_ipv4_alone_is_sound_and_says_nothing_of_ipv6(tmp_path: Path) -> None:
+    writer = MMDBWriter(ip_version=4, database_type="GeoLite2-City")
+    writer.insert_network(IPSet(["198.18.0.0/24"]), {"country": {"iso_code": "DE"}})
+    writer.to_db_file(str(tmp_path / "four.mmdb"))
+    located = Locator(tmp_path / "four.mmdb", ())
+    assert located.locate(ip_address("198.18.0.1")).country == "DE"
+    assert located.locate(ip_address("2001:db8::1")) == NOWHERE
