@@ -27,5 +27,5 @@ def classify(body: bytes | bytearray) -> Asked | Refusal:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is not as expected: {error}")
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is not JSON: {error}")

@@ -296,6 +296,8 @@ async def test_an_engine_cannot_speak_in_our_name(tmp_path: Path) -> None:
     [
         (post(b"{"), 400, "bad_request"),
         (post(b'{"model": 5}'), 400, "bad_request"),
+        (post(b'{"model": "\xff"}'), 400, "bad_request"),
+        (post(b'{"a": ' + b"[" * 30_000), 400, "bad_request"),
         (post(b'{"model": "no-such"}'), 404, "unknown_model"),
         (post(BODY, path="/v1/nothing"), 404, "not_found"),
         (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
