@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from control_plane.client.codec import CodecError, encode
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.kinds.places import RegionDocument
+from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import Places, ResidencyRuleDocument
 from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
-from penstock.policy import Failover, Model, Policy, Region, ResidencyRule, Spillover, Tenant
+from penstock.policy import Failover, Model, Objective, Policy, Region, ResidencyRule, Spillover, Tenant
 
 MOST_FILES = 200
 LARGEST_FILE_BYTES = 1 << 20
@@ -115,41 +118,25 @@ def _regions(document: Document, path: Path, places: Places, references: Referen
 
 
 def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule]) -> Policy:
-    spillover = catalogue.one(SpilloverDocument)
-    failover = catalogue.one(FailoverDocument)
     return Policy(
         regions={
-            one.name: Region(
-                name=one.name,
-                country=one.country,
-                latitude_deg=one.latitude_deg,
-                longitude_deg=one.longitude_deg,
-                jurisdictions=references.jurisdictions(one.name),
-                cost_per_gpu_hour=one.cost_per_gpu_hour,
-                city=one.city,
-            )
+            one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
             for _, one in catalogue.of(RegionDocument)
         },
-        models={one.name: Model(one.name, one.expected_service_s) for _, one in catalogue.of(ModelDocument)},
+        models={one.name: Model(**_fields(one)) for _, one in catalogue.of(ModelDocument)},
         tenants={
-            one.name: Tenant(one.name, one.data_class, tuple(sorted(one.key_digests)), one.priority)
+            one.name: Tenant(**_fields(one) | {"key_digests": tuple(sorted(one.key_digests))})
             for _, one in catalogue.of(TenantDocument)
         },
         residency=tuple(sorted(rules, key=lambda rule: rule.name)),
         rtt_ms=catalogue.one(GeoRoutingDocument).rtt_ms,
-        spillover=Spillover(
-            target_utilisation=spillover.target_utilisation,
-            margin_s=spillover.margin_s,
-            credit_ttl_s=spillover.credit_ttl_s,
-            step_per_s=spillover.step_per_s,
-        ),
-        failover=Failover(
-            probe_interval_s=failover.probe_interval_s,
-            probe_timeout_s=failover.probe_timeout_s,
-            misses_to_fail=failover.misses_to_fail,
-            hits_to_rise=failover.hits_to_rise,
-            hold_down_s=failover.hold_down_s,
-            failback_ramp_s=failover.failback_ramp_s,
-        ),
+        spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
+        failover=Failover(**_fields(catalogue.one(FailoverDocument))),
+        objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
     )
+
+
+def _fields(document: PolicyDocument) -> dict[str, Any]:
+    """What a document says, for a noun of the policy whose fields have the same names."""
+    return document.model_dump(exclude={"api_version", "kind"})

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from control_plane.policy import compiler
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
-from penstock.policy import Policy
+from control_plane.policy.kinds.places import RegionDocument
+from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
+from control_plane.policy.kinds.senders import TenantDocument
+from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.kinds.shape import PolicyDocument
+from penstock.policy import Failover, Model, Objective, Policy, Region, Spillover, Tenant
 
 DIGEST = "ab" * 32
 
@@ -26,6 +33,7 @@ country: DE
 latitude_deg: 50.11
 longitude_deg: 8.68
 cost_per_gpu_hour: 1.0
+egress_cost_per_gb: 0.02
 ---
 apiVersion: penstock/v1
 kind: Region
@@ -35,6 +43,7 @@ country: US
 latitude_deg: 38.9
 longitude_deg: -77.04
 cost_per_gpu_hour: 1.0
+egress_cost_per_gb: 0.02
 ---
 apiVersion: penstock/v1
 kind: Bloc
@@ -68,6 +77,8 @@ apiVersion: penstock/v1
 kind: Model
 name: llama-3.1-8b
 expected_service_s: 5
+request_bytes: 4000
+response_bytes: 4000
 ---
 apiVersion: penstock/v1
 kind: GeoRouting
@@ -89,6 +100,14 @@ misses_to_fail: 2
 hits_to_rise: 3
 hold_down_s: 1.0
 failback_ramp_s: 8.0
+---
+apiVersion: penstock/v1
+kind: Objective
+latency_ms_per_cost: 20000
+queueing_weight: 1.0
+change_ms: 5
+survive_one_loss: false
+forecast_ahead_s: 10
 """,
     "residency.yaml": """\
 apiVersion: penstock/v1
@@ -133,7 +152,25 @@ class TestAccepted:
         assert policy.tenants["one"].key_digests == (DIGEST,)
         assert policy.models["llama-3.1-8b"].expected_service_s == 5
         assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
+        assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
         assert policy.anonymous_tenant is None
+
+    @pytest.mark.parametrize(
+        ("document", "noun", "compiled"),
+        [
+            (RegionDocument, Region, {"jurisdictions"}),
+            (ModelDocument, Model, set()),
+            (TenantDocument, Tenant, set()),
+            (SpilloverDocument, Spillover, set()),
+            (FailoverDocument, Failover, set()),
+            (ObjectiveDocument, Objective, set()),
+        ],
+    )
+    def test_every_field_of_the_policy_is_written_in_its_document(
+        self, document: type[PolicyDocument], noun: type[msgspec.Struct], compiled: set[str]
+    ) -> None:
+        assert set(document.model_fields) - {"api_version", "kind"} == set(noun.__struct_fields__) - compiled
+        assert all(field.is_required() for field in document.model_fields.values())
 
     def test_how_documents_are_spread_over_files_does_not_matter(self) -> None:
         def without_sources(policy: Policy) -> object:
@@ -168,11 +205,11 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, GeoRouting, Spillover, Failover"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, GeoRouting, Spillover, Failover, Objective"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:23: hits_to_rise: input should be a valid integer; write a number, without quotes"),
-    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:14: margin_s: input should be a valid number; write a number, without quotes"),
-    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:9: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:25: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:16: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:11: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
 REFERENCES = [
@@ -183,16 +220,16 @@ REFERENCES = [
     ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is no country or bloc; use one of EEA, EU"),
     ("residency.yaml", "jurisdictions: [EU]", "regions: [eu-dd]", "residency.yaml:9: allow.regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region at all; name a place where a region of this bundle lies"),
-    ("places.yaml", "country: US", "country: USA", "places.yaml:14: country: USA is no country; use one of EEA, EU"),
-    ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:22: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
-    ("places.yaml", "name: EEA", "name: FR", "places.yaml:26: name: FR is a country's code; choose another name"),
+    ("places.yaml", "country: US", "country: USA", "places.yaml:15: country: USA is no country; use one of EEA, EU"),
+    ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:24: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
+    ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
     ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:15: tenant: there is no Tenant nobody; use one of one"),
-    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:9: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
-    ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:12: name: Region eu-de exists already; keep one; see places.yaml:3"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:11: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
     ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:18: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:18: kind: too many documents of kind AnonymousAccess; keep at most 1"),
-    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
 ]  # fmt: skip
 
 

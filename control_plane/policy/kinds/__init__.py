@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from control_plane.policy.kinds.places import BlocDocument, RegionDocument
+from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import ResidencyRuleDocument
 from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
@@ -34,4 +35,5 @@ KINDS = {
     "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
     "Spillover": Kind(SpilloverDocument, 1, 1),
     "Failover": Kind(FailoverDocument, 1, 1),
+    "Objective": Kind(ObjectiveDocument, 1, 1),
 }

@@ -24,7 +24,9 @@ class RegionDocument(PolicyDocument):
     longitude_deg: float = Field(ge=-180, le=180)
     """Degrees east."""
     cost_per_gpu_hour: float = Field(ge=0)
-    """Relative price of a GPU hour here, in one currency for the whole bundle."""
+    """Price of a GPU hour here, in one currency for the whole bundle."""
+    egress_cost_per_gb: float = Field(ge=0)
+    """Price of 10^9 bytes that leave this region for another one, in the same currency."""
 
 
 class BlocDocument(PolicyDocument):

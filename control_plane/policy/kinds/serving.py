@@ -17,3 +17,7 @@ class ModelDocument(PolicyDocument):
     """The name that clients use."""
     expected_service_s: float = Field(gt=0, le=3600)
     """How long (s) one request holds its slot, until completions have been seen."""
+    request_bytes: float = Field(ge=0, le=1e9)
+    """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
+    response_bytes: float = Field(ge=0, le=1e9)
+    """Mean size (bytes) of an answer's body: what comes back from there."""

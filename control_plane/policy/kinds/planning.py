@@ -1,0 +1,25 @@
+"""What a plan is good for: what it minimises, and what it keeps in reserve."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from control_plane.policy.kinds.shape import PolicyDocument
+
+
+class ObjectiveDocument(PolicyDocument):
+    """What a plan minimises, all of it weighed in milliseconds of a request's latency. Exactly one a bundle."""
+
+    kind: Literal["Objective"]
+    latency_ms_per_cost: float = Field(ge=0, le=1e9)
+    """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
+    queueing_weight: float = Field(ge=0, le=1000)
+    """How many milliseconds of round trip one millisecond of expected queueing is worth."""
+    change_ms: float = Field(ge=0, le=60_000)
+    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; going home is free."""
+    survive_one_loss: bool
+    """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
+    forecast_ahead_s: float = Field(ge=0, le=3600)
+    """How far ahead (s) demand is forecast; a plan is for the higher of the forecast and what is measured."""
