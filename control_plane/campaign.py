@@ -70,6 +70,7 @@ class Campaign:
         self._stirred = asyncio.Event()
         self._deposed = asyncio.Event()
         self._lease_id = 0
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self.mirror = Mirror(store, keys.LEADER, Member, rng=rng, on_change=self._stirred.set)
         self.belief = Leadership(since=clock())
@@ -107,18 +108,17 @@ class Campaign:
             self._deposed.set()
 
     async def _run(self) -> None:
-        failures = 0
         await self.mirror.informer.wait_synced()
         while True:
             await self._vacancy()
             if await self._stand():
-                failures = 0
+                self._failures = 0
                 await self._hold()
                 await self._let_go()
                 continue
-            wait_s = full_jitter_s(failures, base_s=STAGGER_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
-            failures += 1
             await self._let_go()
+            wait_s = full_jitter_s(self._failures, base_s=STAGGER_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+            self._failures += 1
             await asyncio.sleep(wait_s)
 
     async def _vacancy(self) -> None:
@@ -143,7 +143,8 @@ class Campaign:
                 [SameKey(keys.LEADER, 0)], [Put(keys.LEADER, encode(self._member), self._lease_id)]
             )
         except StoreError as error:
-            _log.warning("campaign failed", reason=str(error))
+            if self._failures == 0:
+                _log.warning("campaign failed", reason=str(error))
             self._enter(Event.UNKNOWN)
             return False
         if not made.succeeded:
@@ -199,5 +200,6 @@ class Campaign:
     def _enter(self, event: Event, *, epoch: int = 0, sent_at: float = 0.0) -> None:
         before, self.belief = self.belief, follow(self.belief, event, self._clock(), epoch=epoch, sent_at=sent_at)
         if self.belief.role is not before.role:
-            _log.info("role", role=self.belief.role.value, epoch=self.belief.epoch, why=self.belief.why)
             self._on_change(self.belief)
+            if Role.LEADER in (before.role, self.belief.role):
+                _log.info("leadership", role=self.belief.role.value, epoch=self.belief.epoch, why=self.belief.why)

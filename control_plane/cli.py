@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -89,7 +90,7 @@ def status(
     except (BadAdminToken, TokenRefused) as error:
         _at_fault("status", str(error))
     except NoStatus as error:
-        print(f"penstock status: no control plane answers: {error}", file=sys.stderr)
+        _err(f"no control plane answers: {error}")
         raise typer.Exit(1) from None
 
 
@@ -121,14 +122,21 @@ def main() -> None:
 
 
 def _watch(urls: list[str], token: AdminToken, output: Output) -> None:
+    """Look again and again, also while nobody answers: that is when people watch."""
     try:
-        if output is Output.JSON:
+        with Live(console=Console(), auto_refresh=False) if output is Output.TABLE else nullcontext() as live:
             while True:
-                _print(fetch_status(urls, token), output)
-                time.sleep(WATCH_S)
-        with Live(console=Console(), screen=False) as live:
-            while True:
-                live.update(status_view(fetch_status(urls, token)), refresh=True)
+                try:
+                    status = fetch_status(urls, token)
+                except TokenRefused:
+                    raise
+                except NoStatus as error:
+                    _err(f"no control plane answers: {error}")
+                else:
+                    if live is None:
+                        _print(status, output)
+                    else:
+                        live.update(status_view(status), refresh=True)
                 time.sleep(WATCH_S)
     except KeyboardInterrupt:
         return
@@ -139,6 +147,10 @@ def _print(status: Status, output: Output) -> None:
         print(msgspec.json.encode(status).decode(), flush=True)
     else:
         Console().print(status_view(status))
+
+
+def _err(message: str) -> None:
+    print(f"penstock status: {message}", file=sys.stderr)
 
 
 def _at_fault(command: str, message: str) -> NoReturn:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from control_plane import cli
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.schema import schema_text
@@ -220,6 +221,25 @@ class TestStatus:
             "eu-de/one refused the plan: older epoch",
         ):
             assert piece in shown, piece
+
+    @pytest.mark.parametrize("output", ["table", "json"])
+    def test_watching_goes_on_while_nobody_answers(
+        self, servers: list[FakeControlPlane], token: str, monkeypatch: pytest.MonkeyPatch, output: str
+    ) -> None:
+        one = servers[0]
+        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
+        looks = iter([500, 200, None])
+
+        def sleep(_: float) -> None:
+            one.code = next(looks) or one.code
+            if one.code == 200 and looks.__length_hint__() == 0:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(cli.time, "sleep", sleep)
+        result = run("status", "--watch", "--url", one.url, "--token-file", token, "-o", output)
+        assert result.exit_code == 0
+        assert result.stderr.count("no control plane answers") == 1
+        assert "north" in result.stdout
 
     def test_nobody_answers(self, token: str) -> None:
         result = run("status", "--url", "http://127.0.0.1:1", "--token-file", token)

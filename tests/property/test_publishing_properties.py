@@ -1,0 +1,85 @@
+"""Whoever publishes whenever, the store only ever holds what its leader of the moment wrote, and never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.client import keys
+from control_plane.client.codec import decode, encode
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import Delete, Put, StoreUnavailable
+from control_plane.publishing import Fenced, Publisher
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from tests import planet
+from tests.faulty_store import FaultyStore
+
+POLICY = planet.policy()
+REGIONS = ("eu-de", "eu-es")
+
+elections = st.tuples(st.just("elect"), st.integers(0, 2), st.booleans())
+publications = st.tuples(st.just("publish"), st.integers(0, 2), st.booleans())
+steps = st.lists(elections | publications, max_size=30)
+
+
+class Seat:
+    """One control plane: its way to the store, and the epoch that it believes to lead under."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.way = FaultyStore(store)
+        self.publisher = Publisher(self.way)
+        self.epoch = 0
+
+
+async def elect(store: MemoryStore, seat: Seat) -> None:
+    await store.commit([], [Delete(keys.LEADER)])
+    seat.epoch = (await store.commit([], [Put(keys.LEADER, encode(Member("x", "http://x")))])).revision
+    seat.publisher.uncertain = True
+
+
+async def publish(seat: Seat, number: int, now: float) -> None:
+    """What a tick does; the answer to every write is lost where the seat's way is in doubt."""
+    try:
+        if seat.publisher.uncertain:
+            await seat.publisher.adopt(seat.epoch)
+        generation = seat.publisher.generation + 1
+        entry = ClassPlan(planet.MODEL, "eu-de", (Arc("eu-de", 1.0, ArcReason.HOME),), (str(number),))
+        plans = {
+            region: RegionPlan(region, generation, seat.epoch, POLICY.digest(), now, (entry,)) for region in REGIONS
+        }
+        await seat.publisher.publish(plans, POLICY, now)
+    except (Fenced, StoreUnavailable):
+        pass
+
+
+async def play(script: list[tuple[str, int, bool]]) -> None:
+    store = MemoryStore()
+    seats = [Seat(store) for _ in range(3)]
+    newest: dict[str, RegionPlan] = {}
+    for number, (action, who, in_doubt) in enumerate(script):
+        seat = seats[who]
+        seat.way.commits_in_doubt = in_doubt
+        if action == "elect":
+            await elect(store, seat)
+        elif seat.epoch:
+            await publish(seat, number, float(number))
+        leader = await store.get(keys.LEADER)
+        for item in (await store.list(keys.PLANS)).items:
+            plan = decode(item.value, RegionPlan)
+            before = newest.get(plan.region)
+            if plan != before:
+                assert leader is not None
+                assert plan.epoch == leader.create_revision
+                assert plan.supersedes(before)
+                newest[plan.region] = plan
+            assert await store.get(keys.policy(plan.policy_digest)) is not None
+    await store.close()
+
+
+@given(steps)
+@settings(max_examples=150, deadline=None)
+def test_plans_are_the_leaders_alone_and_only_go_forward(script: list[tuple[str, int, bool]]) -> None:
+    asyncio.run(play(script))
