@@ -29,8 +29,13 @@ class Rate(msgspec.Struct):
     """Since the rate was last settled."""
     per_s: float = 0.0
 
-    def settle(self, elapsed_s: float) -> None:
-        """Take what arrived in the last `elapsed_s` seconds into the rate."""
-        weight = 1.0 - exp(-elapsed_s / TIME_CONSTANT_S)
+    def settle(self, elapsed_s: float, watched_s: float) -> None:
+        """Take what arrived in the last `elapsed_s` seconds into the rate.
+
+        Args:
+            watched_s: how long arrivals have been counted at all, in seconds. While that is short, the newest count
+                weighs more: an agent that has just started knows its demand at once and not after a few time constants.
+        """
+        weight = (1.0 - exp(-elapsed_s / TIME_CONSTANT_S)) / (1.0 - exp(-watched_s / TIME_CONSTANT_S))
         self.per_s += weight * (self.arrived / elapsed_s - self.per_s)
         self.arrived = 0

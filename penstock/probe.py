@@ -22,6 +22,8 @@ class Question(msgspec.Struct, frozen=True):
     """One region's agent asks another's."""
 
     origin: str
+    agent: str
+    """Name of the asking agent: credits are each agent's own."""
     server: str
     nonce: str
     asked_at: float

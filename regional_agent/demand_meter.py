@@ -15,7 +15,7 @@ class DemandMeter:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
-        self._settled_at = clock()
+        self._began_at = self._settled_at = clock()
         self._rates: dict[tuple[str, str], Rate] = {}
 
     def offered(self, model: str, residency: ResidencyClass) -> None:
@@ -35,7 +35,7 @@ class DemandMeter:
             return
         self._settled_at = now
         for key, rate in list(self._rates.items()):
-            rate.settle(elapsed_s)
+            rate.settle(elapsed_s, now - self._began_at)
             if rate.per_s < FORGET_BELOW_PER_S:
                 del self._rates[key]
 

@@ -52,7 +52,7 @@ class Directives:
         rng: Random,
         on_change: Callable[[Policy], None],
     ) -> None:
-        """Take what the disk remembers.
+        """Nothing is in force before `start`.
 
         Args:
             region: whose plan to follow.
@@ -73,12 +73,12 @@ class Directives:
         self._newest: KeyValue | None = None
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        remembered = self._memory.load()
-        if remembered is not None and region in remembered.policy.regions:
-            self._take(remembered)
 
     def start(self) -> None:
-        """Begin to follow the store."""
+        """Take what the disk remembers, at once, and begin to follow the store."""
+        remembered = self._memory.load()
+        if remembered is not None and self._region in remembered.policy.regions:
+            self._take(remembered)
         self._informer.start()
         self._task = keep_running("directives", self._keep_up)
 
@@ -87,6 +87,7 @@ class Directives:
         await self._informer.stop()
         if self._task is not None:
             await cancel([self._task])
+            self._task = None
 
     def age_s(self) -> float:
         """Seconds since the store last confirmed what is in force; infinite before it ever did."""
@@ -122,7 +123,7 @@ class Directives:
             plan = decode(published.value, RegionPlan)
         except CodecError as error:
             raise Refused(str(error)) from None
-        if self.plan is not None and (plan.epoch, plan.generation) == (self.plan.epoch, self.plan.generation):
+        if plan == self.plan:
             return
         policy = self.policy
         if policy is None or plan.policy_digest != self.policy_digest:

@@ -37,6 +37,8 @@ from regional_agent.probe_answers import ProbeAnswers
 from regional_agent.reporter import Reporter
 from regional_agent.settings import AgentSettings
 from regional_agent.shared_view import SharedView
+from regional_agent.starts import next_epoch
+from regional_agent.state_metrics import StateMetrics
 
 REGISTRATION_TTL_S = 5
 """How long (s) a dead agent stays registered; peers' probes find out sooner."""
@@ -67,19 +69,26 @@ class Knowing:
         self._metrics = metrics
         self._rng = rng
         self._clock = time.monotonic
-        self._epoch = time.time_ns() // 1_000_000
         self._seq = 0
         self._registration: Registration | None = None
         settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
         self.endpoints = Endpoints(settings.endpoints_file, pool, rng)
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
         self.demand = DemandMeter(self._clock)
-        self._directory = AgentDirectory(self._store, settings.peer_urls, rng)
+        self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)
         self.peers = Peers(
-            settings.region, key, pool, self._directory, rng, wanted=self._wanted_credits, clock=self._clock
+            settings.region,
+            settings.name,
+            key,
+            pool,
+            self._directory,
+            rng,
+            wanted=self._wanted_credits,
+            clock=self._clock,
         )
         self.probe_answers = ProbeAnswers(
             settings.region,
@@ -91,6 +100,7 @@ class Knowing:
             clock=self._clock,
         )
         self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
+        self._state_metrics = StateMetrics(metrics, self.directives, self.endpoints, self.shared_view, self.peers)
         self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._report)
 
     async def __aenter__(self) -> Self:
@@ -130,7 +140,8 @@ class Knowing:
         self._registration.start()
 
     async def withdraw(self) -> None:
-        """Take the registration back: this agent is going away."""
+        """This agent is going away: take the registration back, and tell peers that nothing is ready here."""
+        self.probe_answers.leaving = True
         registration, self._registration = self._registration, None
         if registration is not None:
             await registration.stop()
@@ -154,15 +165,7 @@ class Knowing:
 
     def show(self, in_flight: Mapping[str, int]) -> None:
         """Set the metrics that show state; called before a scrape."""
-        plan = self.directives.plan
-        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self.directives.age_s())
-        self._metrics.set_shared_view(self.shared_view.up, self.shared_view.age_s())
-        for model in self.endpoints.pools:
-            self._metrics.set_in_flight(model, in_flight.get(model, 0))
-        for endpoint in self.endpoints.every():
-            self._metrics.set_endpoint(endpoint.name, endpoint.view.in_flight, endpoint.view.ready)
-        for region, (state, rtt_s) in self.peers.regions.items():
-            self._metrics.set_peer(region, state, rtt_s)
+        self._state_metrics.show(in_flight)
 
     def status(self) -> dict[str, Any]:
         """What this agent believes, for people."""
@@ -190,8 +193,12 @@ class Knowing:
             ],
             "demand": self.demand.report(),
             "peers": {
-                region: {"state": state.value, "rtt_ms": None if rtt_s is None else round(rtt_s * 1000, 1)}
-                for region, (state, rtt_s) in self.peers.regions.items()
+                name: {
+                    "state": peer.health.state.value,
+                    "rtt_ms": None if peer.rtt_s is None else round(peer.rtt_s * 1000, 1),
+                    "agents": [str(address) for address in peer.reached],
+                }
+                for name, peer in self.peers.regions.items()
             },
         }
 

@@ -1,4 +1,4 @@
-"""Other regions as this agent sees them: probed four times a second, judged by a state machine, invited by credits."""
+"""Probes: who of the other regions is there, how long one would wait there, and what they invite this agent to send."""
 
 from __future__ import annotations
 
@@ -6,48 +6,52 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from random import Random
-
-import structlog
 
 from penstock import probe
 from penstock.policy import Failover, Policy
 from penstock.probe import Answer, Question
-from penstock.region_health import RegionHealth, RegionState, observe
+from penstock.region_health import RegionState
 from penstock.report import PeerReport
 from penstock.signing import BadSignature, FleetKey
-from penstock.spill import Wallet
 from penstock.where import RegionView
 from regional_agent.agent_directory import AgentDirectory
 from regional_agent.background import cancel, keep_running
-from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import Address, UpstreamError, UpstreamPool
+from regional_agent.carry.fetch import Fetched, fetch
+from regional_agent.carry.upstream import Address, TimedOut, UpstreamError, UpstreamPool
+from regional_agent.peer_region import PeerRegion
 
-RTT_GAIN = 0.2
-"""Weight of a new round trip in the smoothed one; TCP's is 1/8 (RFC 6298), probes are rarer."""
+HURRY_S = 0.05
+"""Least time (s) between two rounds of probes, when the outcome of one is reason to look again at once."""
 
-BEFORE_POLICY = Failover()
-"""How often to look for a policy when there is none: nothing is probed before it."""
+MOST_ROUNDS = 6
+"""Rounds of probes to one region that may wait for answers at the same time."""
 
-log = structlog.get_logger()
+OWN_LAG_S = 0.1
+"""A timeout that rings this late (s) shows that this process was held up, and says nothing about the peer.
+
+The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
+"""
+
+MOST_EXCUSED = 2
+"""Rounds in a row that may be excused by our own lag; an agent that is always late must find failures all the same."""
+
+UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
 
-class Peer:
-    """One other region."""
+class _Round:
+    """What has come of one round of probes to one region."""
 
-    __slots__ = ("answers", "health", "hurry", "reached", "rtt_s", "task")
+    __slots__ = ("asked_at", "good", "lagged")
 
-    def __init__(self) -> None:
-        self.health = RegionHealth()
-        self.rtt_s: float | None = None
-        """Smoothed round trip; None before the first good probe."""
-        self.answers: dict[Address, Answer] = {}
-        """The newest good answer of each of its agents, while that agent answers."""
-        self.reached: tuple[Address, ...] = ()
-        """Its agents that answered their last probe."""
-        self.hurry = asyncio.Event()
-        """Set to probe at once."""
-        self.task: asyncio.Task[None] | None = None
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.good = False
+        """Some agent can serve."""
+        self.lagged = False
+        """Some agent may have answered, but this process was too late to see it."""
 
 
 class Peers:
@@ -56,6 +60,7 @@ class Peers:
     def __init__(
         self,
         region: str,
+        agent: str,
         key: FleetKey,
         connections: UpstreamPool,
         directory: AgentDirectory,
@@ -64,13 +69,16 @@ class Peers:
         wanted: Callable[[str], int],
         clock: Callable[[], float],
     ) -> None:
-        """Nobody is known before `use`.
+        """Nobody is probed before `use`.
 
         Args:
             wanted: how many spill credits this region would like for a model.
             clock: monotonic, in seconds.
         """
+        self.regions: dict[str, PeerRegion] = {}
+        """Every other region of the policy."""
         self._region = region
+        self._agent = agent
         self._key = key
         self._connections = connections
         self._directory = directory
@@ -78,152 +86,148 @@ class Peers:
         self._wanted = wanted
         self._clock = clock
         self._policy: Policy | None = None
-        self._peers: dict[str, Peer] = {}
-        self._wallet = Wallet()
+        self._failover = Failover()
+        self._hurry: dict[str, asyncio.Event] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
 
     def use(self, policy: Policy) -> None:
-        """Watch the regions of a newly accepted policy; state of those that stay is kept."""
-        self._policy = policy
+        """Watch the regions of a newly accepted policy; what is known of those that stay is kept."""
+        self._policy, self._failover = policy, policy.failover
         others = policy.regions.keys() - {self._region}
-        for gone in self._peers.keys() - others:
-            task = self._peers.pop(gone).task
-            if task is not None:
-                task.cancel()
-        for region in sorted(others - self._peers.keys()):
-            peer = self._peers[region] = Peer()
-            peer.task = keep_running(f"peer {region}", lambda name=region, one=peer: self._watch(name, one))  # type: ignore[misc]
+        for gone in self.regions.keys() - others:
+            del self.regions[gone], self._hurry[gone]
+            self._watches.pop(gone).cancel()
+        for name in sorted(others - self.regions.keys()):
+            self.regions[name] = PeerRegion(name)
+            self._hurry[name] = asyncio.Event()
+            watch = partial(self._watch, self.regions[name], self._hurry[name])
+            self._watches[name] = keep_running(f"peer {name}", watch)
 
     async def stop(self) -> None:
         """Stop probing."""
-        await cancel([peer.task for peer in self._peers.values() if peer.task is not None])
+        await cancel(self._watches.values())
+        self._watches.clear()
 
     # what the decision asks
 
     def state(self, region: str) -> RegionState:
         """What is believed of a region."""
-        peer = self._peers.get(region)
+        peer = self.regions.get(region)
         return peer.health.state if peer is not None else RegionState.UNKNOWN
 
     def view(self, region: str, model: str, now: float) -> RegionView:
         """What is known of a region for a model."""
-        peer = self._peers.get(region)
-        if peer is None:
-            return UNKNOWN
-        models = [answer.models[model] for answer in peer.answers.values() if model in answer.models]
-        waits = [one.expected_wait_s for one in models if one.ready]
-        return RegionView(
-            peer.health.state,
-            ready=bool(waits),
-            weight=peer.health.weight(now, self._policy.failover if self._policy else BEFORE_POLICY),
-            expected_wait_s=min(waits, default=0.0),
-            credits=self._wallet.available(region, model, now),
-        )
+        peer = self.regions.get(region)
+        return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
     def address(self, region: str) -> Address | None:
         """One of a region's agents that answers; any that is known where none does."""
-        peer = self._peers.get(region)
+        peer = self.regions.get(region)
         choices = (peer.reached if peer is not None else ()) or self._directory.addresses(region)
         return self._rng.choice(choices) if choices else None
 
     def spend(self, region: str, model: str) -> None:
         """A request goes there beyond the plan."""
-        self._wallet = self._wallet.spent(region, model)
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.spend(model, self._clock())
 
     def broken(self, region: str, address: Address) -> None:
-        """A request could not be carried there: as good as a missed probe, and reason to look at once."""
-        peer = self._peers.get(region)
-        if peer is None:
-            return
-        peer.reached = tuple(one for one in peer.reached if one != address)
-        peer.answers.pop(address, None)
-        if not peer.reached:
-            self._observe(region, peer, good=False)
-        peer.hurry.set()
-
-    # what others are told
+        """A request could not be carried there: reason to look at once."""
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.broken(address, self._clock(), self._failover)
+            self._hurry[region].set()
 
     def report(self) -> tuple[PeerReport, ...]:
         """Every region's state, as evidence for the control plane."""
         return tuple(
-            PeerReport(region, peer.health.state, (peer.rtt_s or 0.0) * 1000) for region, peer in self._peers.items()
+            PeerReport(name, peer.health.state, self._usual_rtt_s(peer) * 1000) for name, peer in self.regions.items()
         )
-
-    @property
-    def regions(self) -> dict[str, tuple[RegionState, float | None]]:
-        """State and smoothed round trip (s) by region."""
-        return {region: (peer.health.state, peer.rtt_s) for region, peer in self._peers.items()}
 
     # probing
 
-    async def _watch(self, region: str, peer: Peer) -> None:
-        while True:
-            assert self._policy is not None
-            failover = self._policy.failover
-            began_at = self._clock()
-            peer.hurry.clear()
-            await self._probe_all(region, peer, failover)
-            rest_s = began_at + failover.probe_interval_s * self._rng.uniform(0.9, 1.1) - self._clock()
-            if rest_s > 0.0:
-                try:
-                    async with asyncio.timeout(rest_s):
-                        await peer.hurry.wait()
-                except TimeoutError:
-                    pass
+    async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
+        """Start a round each interval, whether or not the ones before have ended: a hung region shows in time."""
+        rounds: set[asyncio.Task[None]] = set()
+        excuses = [MOST_EXCUSED]
+        try:
+            while True:
+                hurry.clear()
+                if len(rounds) < MOST_ROUNDS:
+                    rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
+                await asyncio.sleep(HURRY_S)
+                rest_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1) - HURRY_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, rest_s)):
+                        await hurry.wait()
+                for ended in [one for one in rounds if one.done()]:
+                    rounds.remove(ended)
+                    ended.result()
+        finally:
+            await cancel(rounds)
 
-    async def _probe_all(self, region: str, peer: Peer, failover: Failover) -> None:
-        """Ask each of a region's agents; one that answers well speaks for the region."""
-        addresses = self._directory.addresses(region)
-        answers = await asyncio.gather(*(self._probe(region, peer, address, failover) for address in addresses))
-        found = {address: answer for address, answer in zip(addresses, answers, strict=True) if answer is not None}
-        peer.answers = found
-        peer.reached = tuple(found)
-        ready = any(one.ready for answer in found.values() for one in answer.models.values())
-        # A region without a known address cannot be lost: it was never found.
-        if addresses or peer.health.state is not RegionState.UNKNOWN:
-            self._observe(region, peer, good=ready)
-        self._receive_credits(region, list(found.values()))
+    async def _round(self, peer: PeerRegion, hurry: asyncio.Event, excuses: list[int]) -> None:
+        """Ask each of a region's agents; one that can serve speaks for the region, as soon as it has spoken."""
+        peer.know(self._directory.addresses(peer.name))
+        if not peer.agents and peer.health.state is RegionState.UNKNOWN:
+            return  # a region without a known address cannot be lost: it was never found
+        this = _Round(self._clock())
+        async with asyncio.TaskGroup() as asking:
+            for address in peer.agents:
+                asking.create_task(self._ask(peer, address, this))
+        if this.good:
+            excuses[0] = MOST_EXCUSED
+            return
+        if this.lagged and excuses[0] > 0:
+            excuses[0] -= 1
+        else:
+            peer.round_bad(this.asked_at, self._clock(), self._failover)
+        if peer.health.state is not RegionState.FAILED:
+            hurry.set()
 
-    async def _probe(self, region: str, peer: Peer, address: Address, failover: Failover) -> Answer | None:
-        assert self._policy is not None
-        wanted = {model: count for model in self._policy.models if (count := self._wanted(model)) > 0}
-        question = Question(self._region, region, os.urandom(8).hex(), time.time(), wanted)
+    async def _ask(self, peer: PeerRegion, address: Address, this: _Round) -> None:
+        """One probe of one agent."""
+        question = self._question(peer.name)
         header = (probe.HEADER.encode(), probe.ask(question, self._key).encode())
-        usual_s = peer.rtt_s if peer.rtt_s is not None else self._policy.round_trip_ms(self._region, region) / 1000
+        # A new connection costs a second round trip.
+        timeout_s = self._failover.probe_timeout_s + 2 * self._usual_rtt_s(peer)
         asked_at = self._clock()
         try:
-            # A new connection costs a second round trip.
-            fetched = await fetch(
-                self._connections,
-                address,
-                probe.PATH,
-                headers=[header],
-                timeout_s=failover.probe_timeout_s + 2 * usual_s,
-            )
-            if fetched.status != 200:
-                return None
-            answer = probe.heard(fetched.body, question, self._key)
+            fetched = await fetch(self._connections, address, probe.PATH, headers=[header], timeout_s=timeout_s)
+            answer = self._believed(fetched, question)
+        except TimedOut:
+            if self._clock() - asked_at > timeout_s + OWN_LAG_S:
+                this.lagged = True
+            else:
+                peer.silent(address)
+            return
         except UpstreamError:
-            return None
+            peer.silent(address)
+            return
         except BadSignature as error:
-            log.warning("probe answer not believed", region=region, address=str(address), reason=str(error))
-            return None
-        took_s = self._clock() - asked_at
-        peer.rtt_s = took_s if peer.rtt_s is None else peer.rtt_s + RTT_GAIN * (took_s - peer.rtt_s)
-        return answer
-
-    def _observe(self, region: str, peer: Peer, *, good: bool) -> None:
-        assert self._policy is not None
-        before = peer.health.state
-        peer.health = observe(peer.health, good, self._clock(), self._policy.failover)
-        if peer.health.state is not before:
-            log.info("region", region=region, was=before.value, now=peer.health.state.value)
-
-    def _receive_credits(self, region: str, answers: list[Answer]) -> None:
+            peer.doubt(address, str(error))
+            return
         now = self._clock()
-        for model in {model for answer in answers for model in answer.models}:
-            credits = sum(answer.models[model].credits for answer in answers if model in answer.models)
-            ttl_s = min(answer.credit_ttl_s for answer in answers)
-            self._wallet = self._wallet.received(region, model, credits, now, ttl_s)
+        peer.heard(address, answer, now - asked_at, now)
+        if not this.good and any(one.ready for one in answer.models.values()):
+            this.good = True
+            peer.round_good(this.asked_at, now, self._failover)
 
+    def _believed(self, fetched: Fetched, question: Question) -> Answer:
+        """The answer in a response; raises BadSignature where there is none that is the fleet's."""
+        if fetched.status != 200:
+            said = fetched.body[:200].decode("utf-8", "replace").strip()
+            raise BadSignature(f"answered {fetched.status}: {said}")
+        return probe.heard(fetched.body, question, self._key)
 
-UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
+    def _question(self, region: str) -> Question:
+        models = self._policy.models if self._policy is not None else {}
+        wanted = {model: credits for model in models if (credits := self._wanted(model)) > 0}
+        return Question(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
+
+    def _usual_rtt_s(self, peer: PeerRegion) -> float:
+        if peer.rtt_s is not None:
+            return peer.rtt_s
+        assert self._policy is not None
+        return self._policy.round_trip_ms(self._region, peer.name) / 1000

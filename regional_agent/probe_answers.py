@@ -37,6 +37,8 @@ class ProbeAnswers:
             agents_here: names of this region's agents, in an order that all of them agree on.
             clock: monotonic, in seconds.
         """
+        self.leaving = False
+        """This agent is going away: it answers that nothing is ready, so that peers turn elsewhere."""
         self._region = region
         self._agent = agent
         self._key = key
@@ -61,6 +63,8 @@ class ProbeAnswers:
         return 200, probe.reply(answer, question, self._key)
 
     def _of(self, model: str, question: Question, policy: Policy) -> ModelAnswer:
+        if self.leaving:
+            return ModelAnswer(ready=False, expected_wait_s=0.0)
         pool = self._endpoints.pool(model)
         wait_s = min(LONGEST_WAIT_S, expected_wait_s(pool.in_flight, pool.slots, pool.service_s))
         return ModelAnswer(pool.ready > 0, wait_s, self._grant(model, question, policy))
@@ -74,7 +78,7 @@ class ProbeAnswers:
         )
         grants, given = grant(
             self._grants.get(model, Grants()),
-            question.origin,
+            f"{question.origin}/{question.agent}",
             question.wanted.get(model, 0),
             headroom,
             self._clock(),

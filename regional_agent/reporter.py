@@ -66,6 +66,8 @@ class Reporter:
         self._rng = rng
         self._make = make
         self._leader: Address | None = None
+        self._elected_leader: Address | None = None
+        """By the store's last word, which may be old."""
         self._heard = True
         self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +87,7 @@ class Reporter:
         if change.key != keys.LEADER or change.now is None:
             return
         try:
-            self._leader = Address.parse(decode(change.now.value, Member).url)
+            self._leader = self._elected_leader = Address.parse(decode(change.now.value, Member).url)
         except (CodecError, ValueError) as error:
             log.warning("leader ignored", reason=str(error))
 
@@ -94,11 +96,9 @@ class Reporter:
             await asyncio.gather(self._report(), asyncio.sleep(INTERVAL_S))
 
     async def _report(self) -> None:
-        target = self._leader
+        target = self._target()
         if target is None:
-            if not self._bootstrap:
-                return
-            target = self._rng.choice(self._bootstrap)
+            return
         body = msgspec.msgpack.encode(self._make())
         headers = [
             (b"content-type", b"application/msgpack"),
@@ -115,6 +115,13 @@ class Reporter:
             self._unheard(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
             return
         self._follow(answer.body, target)
+
+    def _target(self) -> Address | None:
+        """Whom to tell: who answered that it leads, or was last elected; after a failure, anybody who may know."""
+        if self._leader is not None:
+            return self._leader
+        known = [*self._bootstrap, *([self._elected_leader] if self._elected_leader is not None else [])]
+        return self._rng.choice(known) if known else None
 
     def _follow(self, body: bytes, answered: Address) -> None:
         """Take from a receipt who leads."""

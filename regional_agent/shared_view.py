@@ -111,6 +111,11 @@ class SharedView:
         self._redis: redis.asyncio.Redis | None = None
         self._script: Any = None
 
+    @property
+    def shared(self) -> bool:
+        """Whether there is a Redis to share it through."""
+        return self._redis_url is not None
+
     def reserve(self, endpoint: Endpoint) -> Reservation:
         """Count one more request on an endpoint."""
         endpoint.take()

@@ -1,0 +1,60 @@
+"""The gauges that show state, set from the state itself just before a scrape; series of what is gone are taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from regional_agent.directives import Directives
+from regional_agent.endpoints import Endpoints
+from regional_agent.metrics import AgentMetrics
+from regional_agent.peers import Peers
+from regional_agent.shared_view import SharedView
+
+
+class StateMetrics:
+    """What the agent knows, as gauges."""
+
+    def __init__(
+        self, metrics: AgentMetrics, directives: Directives, endpoints: Endpoints, shared_view: SharedView, peers: Peers
+    ) -> None:
+        """Nothing is shown yet."""
+        self._metrics = metrics
+        self._directives = directives
+        self._endpoints = endpoints
+        self._shared_view = shared_view
+        self._peers = peers
+        self._shown_endpoints: set[str] = set()
+        self._shown_peers: set[str] = set()
+
+    def show(self, in_flight: Mapping[str, int]) -> None:
+        """Set every gauge to what is known now.
+
+        Args:
+            in_flight: requests that this agent carries, by model.
+        """
+        plan = self._directives.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._directives.age_s())
+        view = self._shared_view
+        self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
+        for model in self._endpoints.pools:
+            self._metrics.set_in_flight(model, in_flight.get(model, 0))
+        self._show_endpoints()
+        self._show_peers()
+
+    def _show_endpoints(self) -> None:
+        # A server that moved is twice in the list for a while, the new one first.
+        endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
+        for gone in self._shown_endpoints - endpoints.keys():
+            self._metrics.remove_endpoint(gone)
+        for name, endpoint in endpoints.items():
+            self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
+        self._shown_endpoints = set(endpoints)
+
+    def _show_peers(self) -> None:
+        regions = self._peers.regions
+        for gone in self._shown_peers - regions.keys():
+            self._metrics.remove_peer(gone)
+        for name, peer in regions.items():
+            self._metrics.set_peer(name, peer.health.state, peer.rtt_s)
+        self._shown_peers = set(regions)
