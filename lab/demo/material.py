@@ -30,10 +30,10 @@ from lab.traces.trace import TraceError, TraceRequest
 from lab.wan.matrix import RttMatrix, read_matrix
 from penstock.policy import Policy
 
-RATE_PER_S = 6.5
+RATE_PER_S = 9.0
 """Mean demand (requests/s) of the whole planet outside the surge: what two cores carry with everything they emulate."""
 
-SURGE_RATE_PER_S = 8.0
+SURGE_RATE_PER_S = 11.5
 """Demand (requests/s) of the surged region's clients during the surge: more than their region can serve."""
 
 MOST_SURGE_FACTOR = 12.0

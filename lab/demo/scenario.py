@@ -82,19 +82,19 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, pace: float = 1.0) -> Scenario:
-    """The story as the demo tells it, 82 s at `pace` 1; a smaller pace shortens every part alike.
+    """The story as the demo tells it, 80 s at `pace` 1; a smaller pace shortens every part alike.
 
     Args:
         surge_region: whose clients ask for `surge_factor` times as much for a while.
         surge_factor: how many times as much.
         lost_region: what is killed, and comes back.
-        pace: scales every duration; detection and ramps have lives of their own, so below 0.6 the story has no room.
+        pace: scales every duration; detection and ramps have lives of their own, so below 0.75 the story has no room.
     """
     lengths = {
-        PhaseName.STEADY: ("Steady state", 15.0),
-        PhaseName.SURGE: ("A surge and its end", 20.0),
-        PhaseName.REGION_LOSS: ("A region dies and returns", 29.0),
-        PhaseName.CONTROL_LOSS: ("The control plane dies", 18.0),
+        PhaseName.STEADY: ("Steady state", 14.0),
+        PhaseName.SURGE: ("A surge and its end", 22.0),
+        PhaseName.REGION_LOSS: ("A region dies and returns", 28.0),
+        PhaseName.CONTROL_LOSS: ("The control plane dies", 16.0),
     }
     phases, at_s = [], 0.0
     for name, (title, length_s) in lengths.items():
@@ -103,11 +103,11 @@ def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, p
     surge, loss, control = (phase.from_s for phase in phases[1:])
     acts = (
         Act(ActName.SURGE_BEGINS, surge),
-        Act(ActName.SURGE_ENDS, surge + 10.0 * pace),
+        Act(ActName.SURGE_ENDS, surge + 9.0 * pace),
         Act(ActName.KILL_REGION, loss + 1.0 * pace),
         Act(ActName.START_REGION, loss + 9.0 * pace),
         Act(ActName.KILL_LEADER, control + 1.0 * pace),
-        Act(ActName.KILL_ETCD, control + 7.0 * pace),
-        Act(ActName.KILL_REDIS, control + 11.0 * pace),
+        Act(ActName.KILL_ETCD, control + 6.0 * pace),
+        Act(ActName.KILL_REDIS, control + 9.5 * pace),
     )
     return Scenario(tuple(phases), acts, surge_region, surge_factor, lost_region)

@@ -18,6 +18,7 @@ from lab.planet.planet import Planet
 from lab.planet.topology import agent_port
 from lab.replay.outcome import Outcome
 from lab.replay.replayer import Replayer
+from lab.servers.errors import ServerError
 from lab.servers.ports import LOOPBACK
 from lab.witness import Witness
 
@@ -26,6 +27,12 @@ HEAD_START_S = 0.5
 
 DRAIN_S = 15.0
 """How long (s) the last requests may take after they were due."""
+
+BRACE_S = 0.5
+"""How long (s) before an act its preparations begin."""
+
+HURRIED_S = 3.0
+"""How long (s) after a region's death agents are asked often."""
 
 DRAW_EVERY_S = 0.125
 LOOK_EVERY_S = 0.5
@@ -142,12 +149,18 @@ class Story:
     async def _act(self) -> None:
         async with asyncio.TaskGroup() as group:
             for act in self._scenario.acts:
-                await asyncio.sleep(max(0.0, act.at_s - self._now()))
+                await self._until(act.at_s - BRACE_S)
                 # Starting a region takes a while, and waiting for a leader too; the schedule goes on meanwhile.
                 group.create_task(self._do(act))
 
+    async def _until(self, at_s: float) -> None:
+        await asyncio.sleep(max(0.0, at_s - self._now()))
+
     async def _do(self, act: Act) -> None:
         scenario, planet = self._scenario, self._planet
+        if act.name is ActName.KILL_REGION:
+            self._agents.missing, self._agents.hurried = scenario.lost_region, True
+        await self._until(act.at_s)
         match act.name:
             case ActName.SURGE_BEGINS:
                 times = f"{scenario.surge_factor:.2g} times as much"
@@ -168,7 +181,6 @@ class Story:
                 self._note(EventKind.REDIS_KILLED, "kill -9 of Redis: no shared in-flight view", at - self._zero)
 
     async def _lose_region(self, region: str) -> None:
-        self._agents.tense_about = region
         self._lost_region_is = "dead"
         at_s = await asyncio.to_thread(self._planet.kill_region, region) - self._zero
         self._note(EventKind.REGION_KILLED, f"kill -9 of everything in {region}", at_s)
@@ -181,12 +193,19 @@ class Story:
         if seen is not None:
             text = f"{seen.observer} says that {region} has failed, {seen.at_s - at_s:.2f} s after"
             self._note(EventKind.LOSS_DETECTED, text, seen.at_s)
+        await self._until(at_s + HURRIED_S)
+        self._agents.hurried = False
 
     async def _return_region(self, region: str) -> None:
-        self._agents.tense_about = None
+        self._agents.missing = None
         self._lost_region_is = "starting"
         self._note(EventKind.REGION_STARTED, f"{region} is started again")
-        await asyncio.to_thread(self._planet.start_region, region)
+        try:
+            await asyncio.to_thread(self._planet.start_region, region)
+        except ServerError as error:
+            # The verdict says that the region never came back; the rest of the story is still worth telling.
+            self._note(EventKind.DIED_UNASKED, f"{region} does not come back: {str(error).splitlines()[0]}")
+            return
         self._lost_region_is = "returning"
         self._note(EventKind.REGION_READY, f"{region} is ready; its traffic comes back by and by")
         await asyncio.sleep(self._failback_ramp_s)

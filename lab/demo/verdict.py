@@ -18,14 +18,14 @@ from lab.demo.measure import (
     surge_spills,
 )
 from lab.demo.records import Answer, EventKind, Outcome, Run
-from lab.demo.scenario import PhaseName
+from lab.demo.scenario import ActName, PhaseName
 
 STEADY_HOME_SHARE = 0.95
 """Least part of steady demand that its nearest permitted region serves. Not 1: arrivals are random, so a small pool is
 full now and then, and a request that would wait longer at home than the way elsewhere takes is right to leave."""
 
 SURGE_OVER_SHARE = 0.9
-"""Least part of the surged region's demand that is back at home in the last quarter of the surge's phase."""
+"""Least part of the surged region's demand that is back at home in the last third of the time after the surge."""
 
 REROUTED_WITHIN_S = 1.0
 """Longest time (s) after a region's death that a request may still go there first."""
@@ -108,13 +108,13 @@ def _surge(run: Run) -> Check:
 
 def _surge_end(run: Run) -> Check:
     phase = run.scenario.phase(PhaseName.SURGE)
-    from_s = phase.to_s - (phase.to_s - phase.from_s) / 4
+    from_s = phase.to_s - (phase.to_s - run.scenario.act_at_s(ActName.SURGE_ENDS)) / 3
     late = [one for one in run.served if one.home == run.scenario.surge_region and from_s <= one.due_s < phase.to_s]
     share, last_s = home_share(late), spill_end_s(run)
     passed = share is not None and share >= SURGE_OVER_SHARE
     says = (
-        f"{_seconds(last_s)} after the surge ended the last request was sent elsewhere; in the last quarter of the "
-        f"phase {_percent(share)} of {len(late)} were served at home again"
+        f"{_seconds(last_s)} after the surge ended the last request was sent elsewhere; in the last third of what "
+        f"was left of the phase {_percent(share)} of {len(late)} were served at home again"
     )
     return Check("end of spillover", PhaseName.SURGE, passed, says)
 
@@ -145,11 +145,16 @@ def _nothing_lost(run: Run) -> Check:
 
 
 def _failures_explained(run: Run) -> Check:
-    there = {sighting.id for sighting in run.sightings if sighting.region == run.scenario.lost_region}
-    killed = run.event(EventKind.REGION_KILLED)
+    lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
+    there = {sighting.id for sighting in run.sightings if sighting.region == lost}
     failed = [one for one in run.served if one.outcome is Outcome.FAILED]
-    strange = [one for one in failed if one.id not in there or killed is None or one.due_s > killed.at_s]
-    says = f"{len(failed)} requests failed, {len(failed) - len(strange)} of them running in the region that was killed"
+    explained = [
+        one
+        for one in failed
+        if (one.id in there or one.origin == lost) and killed is not None and one.due_s <= killed.at_s
+    ]
+    strange = [one for one in failed if one not in explained]
+    says = f"{len(failed)} requests failed, {len(explained)} of them run or carried by the region that was killed"
     if strange:
         says += f"; another one says: {strange[0].detail or strange[0].status}"
     return Check("every failure explained", None, not strange, says)

@@ -13,8 +13,8 @@ from lab.witness import Sighting as Testified
 from lab.witness import Witness
 
 CALM_POLL_S = 0.25
-TENSE_POLL_S = 0.05
-"""How often agents are asked while a region's death is to be noticed."""
+HURRIED_POLL_S = 0.05
+"""Times (s) between two questions to an agent: usually, and while a region's death is to be noticed."""
 
 ASK_TIMEOUT_S = 0.5
 LARGEST_ANSWER_BYTES = 1 << 20
@@ -70,15 +70,16 @@ class AgentWatch:
         self.misses: list[PeerMiss] = []
         self.running: dict[str, int] = {}
         """Requests that each region's agents carry."""
-        self.tense_about: str | None = None
-        """The region whose death is to be noticed."""
+        self.missing: str | None = None
+        """The region that is to die or is dead: retries from now on are attempts at it."""
+        self.hurried = False
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
             began = time.monotonic()
             await asyncio.gather(*(self._ask(observer) for observer in self._ports))
-            pause_s = TENSE_POLL_S if self.tense_about is not None else CALM_POLL_S
+            pause_s = HURRIED_POLL_S if self.hurried else CALM_POLL_S
             await asyncio.sleep(max(0.0, began + pause_s - time.monotonic()))
 
     async def _ask(self, observer: str) -> None:
@@ -93,7 +94,7 @@ class AgentWatch:
             if self._states.get((observer, peer)) != state:
                 self._states[observer, peer] = state
                 self.beliefs.append(Belief(self._clock(), observer, peer, state))
-        if self.tense_about not in (None, region):
+        if self.missing not in (None, region):
             await self._count_retries(observer)
 
     async def _count_retries(self, observer: str) -> None:
@@ -106,8 +107,8 @@ class AgentWatch:
             if line.startswith(b"penstock_agent_retries_total{")
             and (b"connect_failed" in line or b"closed_early" in line)
         )
-        if retries > self._retries.get(observer, retries) and self.tense_about is not None:
-            self.misses.append(PeerMiss(self._clock(), observer, self.tense_about))
+        if retries > self._retries.get(observer, retries) and self.missing is not None:
+            self.misses.append(PeerMiss(self._clock(), observer, self.missing))
         self._retries[observer] = int(retries)
 
 

@@ -117,7 +117,8 @@ def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share
         1.0 + surge_share * (scenario.demand_factor(scenario.surge_region, step * step_s) - 1.0)
         for step in range(steps)
     ]
-    span_s = trace[-1].at_s - trace[0].at_s
+    # One mean gap longer than from first to last, so that the last one is due before the story ends.
+    span_s = (trace[-1].at_s - trace[0].at_s) * len(trace) / (len(trace) - 1)
     speeds = [span_s * factor / (sum(wanted) * step_s) for factor in wanted]
     due_s: list[float] = []
     passed_s = 0.0

@@ -34,7 +34,7 @@ REGIONS = PLANET.region_names
 SCENARIO = full_scenario("eu-de", 4.0, "eu-de")
 MATRIX = matrix_of(load_bundle())
 TRACE = generate(400.0, Random(1))
-STRETCH = steadiest_stretch(TRACE, requests_wanted(PLANET, SCENARIO, 6.5))
+STRETCH = steadiest_stretch(TRACE, requests_wanted(PLANET, SCENARIO, 9.0))
 SITE = {site.name: site for site in SITES}
 
 
