@@ -1,0 +1,252 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from small_http import Headers, SmallHttp, until
+from structlog.testing import capture_logs
+
+from control_plane.client.memory import MemoryStore
+from penstock import probe
+from penstock.policy import Failover, Model, Policy, Region
+from penstock.probe import Answer, ModelAnswer, Question
+from penstock.region_health import RegionState
+from penstock.signing import FleetKey
+from regional_agent.agent_directory import AgentDirectory
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.peers import Peers
+
+KEY = FleetKey(b"k" * 32)
+POLICY = Policy(
+    regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
+    models={"m": Model("m"), "n": Model("n")},
+    tenants={},
+    residency=(),
+    failover=Failover(hold_down_s=0.3, failback_ramp_s=0.2),
+)
+
+
+class Agent(SmallHttp):
+    """An agent of region `there`, of which only the probe is real."""
+
+    def __init__(self, key: FleetKey = KEY) -> None:
+        super().__init__(self._answer)
+        self.key = key
+        self.models = {"m": ModelAnswer(True, 0.125, 4)}
+        self.questions: list[Question] = []
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
+
+    def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        assert target == probe.PATH.encode()
+        token = dict(headers)[probe.HEADER.encode()].decode()
+        question = probe.hear(token, KEY, "there", time.time())
+        assert isinstance(question, Question), question
+        self.questions.append(question)
+        return 200, probe.reply(Answer("there", "x", self.models, 60.0), question, self.key)
+
+
+@pytest.fixture
+async def agents() -> AsyncIterator[list[Agent]]:
+    made = [Agent(), Agent()]
+    for agent in made:
+        await agent.start()
+    yield made
+    for agent in made:
+        await agent.stop()
+
+
+class Observer:
+    def __init__(self, directory: Path, *addresses: str) -> None:
+        self.wanted: dict[str, int] = {}
+        self.connections = UpstreamPool()
+        self.directory = AgentDirectory(MemoryStore(), directory, {"there": addresses}, Random(1))
+        self.peers = Peers(
+            "here",
+            "agent-1",
+            KEY,
+            self.connections,
+            self.directory,
+            Random(1),
+            wanted=lambda model: self.wanted.get(model, 0),
+            clock=time.monotonic,
+        )
+
+    @property
+    def state(self) -> RegionState:
+        return self.peers.state("there")
+
+    async def reaches(self, state: RegionState) -> None:
+        await until(lambda: self.state is state)
+
+
+@pytest.fixture
+async def one(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
+    made = Observer(tmp_path, agents[0].url)
+    yield made
+    await made.peers.stop()
+    made.connections.close()
+
+
+@pytest.fixture
+async def two(agents: list[Agent], tmp_path: Path) -> AsyncIterator[Observer]:
+    made = Observer(tmp_path, *(agent.url for agent in agents))
+    yield made
+    await made.peers.stop()
+    made.connections.close()
+
+
+async def test_learns_what_a_region_says_and_asks_for_what_is_wanted(one: Observer, agents: list[Agent]) -> None:
+    one.wanted = {"m": 3}
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    view = one.peers.view("there", "m", time.monotonic())
+    assert (view.ready, view.expected_wait_s, view.credits, view.weight) == (True, 0.125, 4, 1.0)
+    assert not one.peers.view("there", "n", time.monotonic()).ready
+    assert one.peers.address("there") == agents[0].address
+    question = agents[0].questions[-1]
+    assert (question.origin, question.agent, question.wanted) == ("here", "agent-1", {"m": 3})
+    one.peers.spend("there", "m")
+    assert one.peers.view("there", "m", time.monotonic()).credits == 3
+    (report,) = one.peers.report()
+    assert (report.region, report.state) == ("there", RegionState.HEALTHY)
+    assert 0.0 < report.rtt_ms < 2000.0
+
+
+async def test_probes_share_a_kept_connection(one: Observer, agents: list[Agent]) -> None:
+    one.peers.use(POLICY)
+    await until(lambda: agents[0].requests >= 6)
+    assert agents[0].connections == 1
+
+
+async def test_unknown_regions_are_unknown(one: Observer) -> None:
+    assert one.peers.view("mars", "m", 0.0).state is RegionState.UNKNOWN
+    assert one.peers.address("mars") is None
+    one.peers.spend("mars", "m")
+    one.peers.broken("mars", Address("127.0.0.1", 1))
+
+
+async def test_a_killed_region_fails_well_within_a_second_and_comes_back(one: Observer, agents: list[Agent]) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    await agents[0].stop()
+    killed_at = time.monotonic()
+    await one.reaches(RegionState.FAILED)
+    assert time.monotonic() - killed_at < 1.0
+    assert one.peers.address("there") == agents[0].address
+    await agents[0].start()
+    await one.reaches(RegionState.RECOVERING)
+    await one.reaches(RegionState.HEALTHY)
+
+
+async def test_a_hung_region_fails_too(one: Observer, agents: list[Agent]) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    agents[0].silent = True
+    hung_at = time.monotonic()
+    await one.reaches(RegionState.FAILED)
+    assert time.monotonic() - hung_at < 3.0
+    agents[0].silent = False
+    await one.reaches(RegionState.HEALTHY)
+
+
+async def test_a_region_stands_while_one_of_its_agents_does(two: Observer, agents: list[Agent]) -> None:
+    two.peers.use(POLICY)
+    await until(lambda: len(two.peers.regions["there"].reached) == 2)
+    assert two.peers.view("there", "m", time.monotonic()).credits == 8
+    await agents[0].stop()
+    await until(lambda: two.peers.regions["there"].reached == (agents[1].address,))
+    agents[1].asked.clear()
+    await agents[1].asked.wait()
+    assert two.state is RegionState.HEALTHY
+    assert {two.peers.address("there") for _ in range(20)} == {agents[1].address}
+
+
+async def test_a_hung_agent_does_not_hold_up_the_others_word(two: Observer, agents: list[Agent]) -> None:
+    agents[0].silent = True
+    two.peers.use(POLICY)
+    await two.reaches(RegionState.HEALTHY)
+    agents[1].models = {"m": ModelAnswer(True, 7.0, 0)}
+    await until(lambda: two.peers.view("there", "m", time.monotonic()).expected_wait_s == 7.0)
+    assert two.state is RegionState.HEALTHY
+
+
+async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Agent]) -> None:
+    agents[0].models = {"m": ModelAnswer(False, 0.0), "n": ModelAnswer(True, 0.0)}
+    two.peers.use(POLICY)
+    await until(lambda: len(two.peers.regions["there"].reached) == 2)
+    now = time.monotonic()
+    assert two.peers.view("there", "m", now).ready
+    assert two.peers.view("there", "n", now).ready
+
+
+async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agents: list[Agent]) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    agents[0].models = {"m": ModelAnswer(False, 0.0)}
+    await one.reaches(RegionState.FAILED)
+
+
+async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Observer, agents: list[Agent]) -> None:
+    slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0))
+    one.peers.use(slow)
+    await one.reaches(RegionState.HEALTHY)
+    for _ in range(10):
+        one.peers.broken("there", agents[0].address)
+    assert one.state is RegionState.SUSPECT
+    await one.reaches(RegionState.HEALTHY)
+    await agents[0].stop()
+    one.peers.broken("there", agents[0].address)
+    await one.reaches(RegionState.FAILED)
+
+
+async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list[Agent]) -> None:
+    quick = msgspec.structs.replace(POLICY, failover=Failover(probe_timeout_s=0.1, misses_to_fail=1))
+    one.peers.use(quick)
+    await one.reaches(RegionState.HEALTHY)
+    agents[0].silent = True
+    agents[0].asked.clear()
+    await agents[0].asked.wait()
+    time.sleep(1.0)  # noqa: ASYNC251 (what holds up this process holds up its event loop)
+    agents[0].silent = False
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert one.state is RegionState.HEALTHY
+
+
+async def test_a_stranger_attracts_no_traffic(agents: list[Agent], tmp_path: Path) -> None:
+    agents[0].key = FleetKey(b"s" * 32)
+    observer = Observer(tmp_path, agents[0].url)
+    with capture_logs() as logs:
+        observer.peers.use(POLICY)
+        await observer.reaches(RegionState.FAILED)
+        await until(lambda: agents[0].requests >= 4)
+    await observer.peers.stop()
+    assert not observer.peers.view("there", "m", time.monotonic()).ready
+    assert sum("not believed" in entry["event"] for entry in logs) == 1
+
+
+async def test_a_region_whose_agents_nobody_knows_was_never_lost(tmp_path: Path) -> None:
+    observer = Observer(tmp_path)
+    observer.peers.use(POLICY)
+    await asyncio.sleep(0.5)
+    assert observer.state is RegionState.UNKNOWN
+    await observer.peers.stop()
+
+
+async def test_follows_policy_in_whom_to_watch(one: Observer, agents: list[Agent]) -> None:
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
+    one.peers.use(msgspec.structs.replace(POLICY, regions={"here": POLICY.regions["here"]}))
+    assert one.peers.report() == ()
+    await asyncio.sleep(0.1)
+    asked = agents[0].requests
+    await asyncio.sleep(0.6)
+    assert agents[0].requests == asked
+    one.peers.use(POLICY)
+    await one.reaches(RegionState.HEALTHY)
