@@ -39,6 +39,9 @@ from penstock.signing import FleetKey
 POLICY_POLL_S = 1.0
 """Time (s) between two looks at the policy folder; a change is in force two looks later."""
 
+SHOWN_BACKOFF_CAP_S = 3.0
+"""Longest wait (s) before what is only shown to people is read again from a store that was away."""
+
 REGISTRATION_TTL_S = 5
 """How long (s) after its death a control plane is still listed."""
 
@@ -74,9 +77,9 @@ class ControlPlane:
         self._campaign = Campaign(
             store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
         )
-        self._agents = Mirror(store, keys.AGENTS, AgentMember, rng=rng)
-        self._members = Mirror(store, keys.CONTROL_PLANES, Member, rng=rng)
-        self._plans = Mirror(store, keys.PLANS, RegionPlan, rng=rng)
+        self._agents = Mirror(store, keys.AGENTS, AgentMember, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
+        self._members = Mirror(store, keys.CONTROL_PLANES, Member, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
+        self._plans = Mirror(store, keys.PLANS, RegionPlan, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from control_plane.client.codec import CodecError, decode
-from control_plane.client.informer import Informer
+from control_plane.client.informer import BACKOFF_CAP_S, Informer
 from control_plane.client.store import Changed, ConfigStore, KeyValue
 
 STORE_LOST_AFTER_S = 3.0
@@ -37,6 +37,7 @@ class Mirror(Generic[T]):
         type_: what the values are.
         rng: source of the backoff's jitter.
         on_change: called after each change; must not block.
+        backoff_cap_s: bound of the wait between two tries to reach a store that is away, in seconds.
     """
 
     def __init__(
@@ -47,12 +48,13 @@ class Mirror(Generic[T]):
         *,
         rng: Random,
         on_change: Callable[[], None] = lambda: None,
+        backoff_cap_s: float = BACKOFF_CAP_S,
     ) -> None:
         self._prefix = prefix
         self._type = type_
         self._on_change = on_change
         self._values: dict[str, Seen[T]] = {}
-        self.informer = Informer(store, prefix, self._changed, rng=rng)
+        self.informer = Informer(store, prefix, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
     @property
     def values(self) -> dict[str, T]:

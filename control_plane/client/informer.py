@@ -53,6 +53,7 @@ class Informer:
         clock: seconds, monotonic.
         silent_after_s: SILENT_AFTER_S.
         relist_after_s: RELIST_AFTER_S.
+        backoff_cap_s: BACKOFF_CAP_S; longer for copies that nothing urgent depends on.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Informer:
         clock: Callable[[], float] = time.monotonic,
         silent_after_s: float = SILENT_AFTER_S,
         relist_after_s: float = RELIST_AFTER_S,
+        backoff_cap_s: float = BACKOFF_CAP_S,
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -73,6 +75,7 @@ class Informer:
         self._clock = clock
         self._silent_after_s = silent_after_s
         self._relist_after_s = relist_after_s
+        self._backoff_cap_s = backoff_cap_s
         self._items: dict[str, KeyValue] = {}
         self._revision: int | None = None
         self._heard_at = -math.inf
@@ -140,7 +143,7 @@ class Informer:
             # A break soon after success counts on, or history that is compacted as fast as we list would spin.
             if self._heard_at - began_at > BACKOFF_CAP_S:
                 failures = 0
-            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=self._backoff_cap_s, rng=self._rng)
             failures += 1
             await asyncio.sleep(wait_s)
 
