@@ -14,10 +14,12 @@ from lab.demo.workload import (
     LONGEST_OUTPUT_TOKENS,
     LONGEST_PROMPT_TOKENS,
     OUTPUT_DIVISOR,
+    PULSE_EVERY_S,
     Ask,
     TooShort,
     lay_geography,
     near_share,
+    pulse,
     requests_wanted,
     steadiest_stretch,
 )
@@ -87,13 +89,14 @@ def gather(
     except TooShort as error:
         path = trace_file if trace_file is not None else Path("generated workload")
         raise TraceError(path, str(error), "give a longer trace") from None
+    pulses = pulse(topology, scenario, matrix, rng)
     return Material(
         topology=topology,
         scenario=scenario,
-        asks=tuple(asks),
+        asks=(*asks, *pulses),
         policy=policy,
         matrix=matrix,
-        workload=_workload(trace_file, stretch, scenario),
+        workload=_workload(trace_file, stretch, scenario, len(pulses)),
         geography=_geography(geoip_file),
         network=_network(rtt_file),
     )
@@ -106,12 +109,13 @@ def _hero(topology: Topology) -> str:
     return max(in_eu or topology.region_names, key=lambda region: share[region])
 
 
-def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario) -> str:
+def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int) -> str:
     begin_s, span_s = stretch[0].at_s, stretch[-1].at_s - stretch[0].at_s
     told = (
         f"played in {scenario.duration_s:.0f} s, {span_s / scenario.duration_s:.2f} times as fast on average and "
         f"faster during the surge; prompts as recorded up to {LONGEST_PROMPT_TOKENS} tokens, outputs "
-        f"1/{OUTPUT_DIVISOR} of the recorded ones up to {LONGEST_OUTPUT_TOKENS} tokens"
+        f"1/{OUTPUT_DIVISOR} of the recorded ones up to {LONGEST_OUTPUT_TOKENS} tokens. Besides, {pulses} short "
+        f"requests, one each {PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting"
     )
     if trace_file is None:
         return (

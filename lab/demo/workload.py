@@ -51,6 +51,12 @@ OUTPUT_DIVISOR = 3
 LONGEST_OUTPUT_TOKENS = 180
 """Outputs are a third of the recorded ones and bounded, so that an answer lasts seconds and the story fits its time."""
 
+PULSE_EVERY_S = 0.05
+PULSE_BEFORE_S = 0.1
+PULSE_AFTER_S = 1.4
+PULSE_PROMPT_TOKENS = 64
+PULSE_OUTPUT_TOKENS = 8
+
 FEWEST_ARRIVALS = 200
 """A trace with fewer cannot fill the phases."""
 
@@ -191,6 +197,31 @@ def lay_geography(
             required_regions=required,
         )
         asks.append(Ask(planned, home_of(site, required, model, topology, matrix)))
+    return asks
+
+
+def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
+    """Short requests of the lost region's clients, close to each other around its death: they measure how long it
+    takes until nothing goes there any more, which a few requests per second would leave to luck."""
+    regions, lost = topology.region_names, scenario.lost_region
+    near = [site for site in topology.sites if nearest_first(site, regions)[0] == lost]
+    killed_s = scenario.act_at_s(ActName.KILL_REGION)
+    asks = []
+    for number in range(round((PULSE_BEFORE_S + PULSE_AFTER_S) / PULSE_EVERY_S) if near else 0):
+        site, tenant = near[number % len(near)], ("personal", "open")[number % 2]
+        required = required_regions(tenant, site.country, regions)
+        planned = PlannedRequest(
+            id=f"pulse-{number:05d}",
+            at_s=killed_s - PULSE_BEFORE_S + number * PULSE_EVERY_S,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=CHAT_8B,
+            lengths=TraceRequest(0.0, PULSE_PROMPT_TOKENS, PULSE_OUTPUT_TOKENS),
+            required_regions=required,
+        )
+        asks.append(Ask(planned, home_of(site, required, CHAT_8B, topology, matrix)))
     return asks
 
 

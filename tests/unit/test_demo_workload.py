@@ -18,6 +18,7 @@ from lab.demo.workload import (
     home_of,
     lay_geography,
     near_share,
+    pulse,
     requests_wanted,
     required_regions,
     steadiest_stretch,
@@ -78,10 +79,11 @@ def test_every_region_has_a_home_demand_in_every_phase() -> None:
 def test_a_trace_is_bent_and_not_made_up() -> None:
     trace = [TraceRequest(10.0 + number * 0.5, 100, 10) for number in range(400)]
     due_s = bend_arrivals(trace, SCENARIO, 0.5)
+    begin_s, end_s = SCENARIO.act_at_s(ActName.SURGE_BEGINS), SCENARIO.act_at_s(ActName.SURGE_ENDS)
     assert len(due_s) == len(trace)
     gaps = [b - a for a, b in pairwise(due_s)]
-    surge = [gap for at, gap in zip(due_s, gaps, strict=False) if 16 < at < 24]
-    steady = [gap for at, gap in zip(due_s, gaps, strict=False) if at < 14]
+    surge = [gap for at, gap in zip(due_s, gaps, strict=False) if begin_s < at < end_s - 0.5]
+    steady = [gap for at, gap in zip(due_s, gaps, strict=False) if at < begin_s - 0.5]
     assert sum(steady) / len(steady) == pytest.approx(2.5 * sum(surge) / len(surge), rel=0.05)
 
 
@@ -161,3 +163,13 @@ def test_there_is_a_key_for_every_tenant_that_asks() -> None:
 
 def test_shares_of_nearest_clients_sum_to_one() -> None:
     assert sum(near_share(PLANET, region) for region in REGIONS) == pytest.approx(1.0)
+
+
+def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lost_region() -> None:
+    killed_s = SCENARIO.act_at_s(ActName.KILL_REGION)
+    pulses = pulse(PLANET, SCENARIO, MATRIX, Random(1))
+    due_s = [ask.planned.at_s for ask in pulses]
+    assert min(due_s) < killed_s < killed_s + 1.0 < max(due_s)
+    assert max(b - a for a, b in pairwise(due_s)) < 0.1
+    assert {nearest_first(SITE[ask.planned.site], REGIONS)[0] for ask in pulses} == {"eu-de"}
+    assert {len(ask.planned.required_regions) for ask in pulses} == {2, 5}
