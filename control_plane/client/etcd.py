@@ -6,7 +6,6 @@ etcd3 blocks, so its calls run in a few threads of their own; the event loop nev
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
@@ -135,7 +134,8 @@ class EtcdStore:
         """Let go of connections and threads: calls under way fail at once, watches end."""
         self._watches.close()
         self._calls.close()
-        await asyncio.to_thread(functools.partial(self._threads.shutdown, cancel_futures=True))
+        # Calls that wait for a thread get one and find everything closed; cancelling would reach their callers.
+        await asyncio.to_thread(self._threads.shutdown)
 
     async def _range(self, key: str, *, prefix: bool) -> Any:
         request = etcd_messages.range_request(key, prefix=prefix)
@@ -150,17 +150,17 @@ class EtcdStore:
         self, what: str, work: Callable[[Etcd3Client, float], T], *, tries: int | None = None
     ) -> T:
         """Run a blocking call of etcd3 in a thread, bounded in time even while all threads are busy."""
+        loop = asyncio.get_running_loop()
         try:
-            call = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._attempts, what, work, tries or self._tries
-            )
+            call = loop.run_in_executor(self._threads, self._attempts, what, work, tries or self._tries)
+        except RuntimeError as error:
+            # What a pool says that is shut down.
+            raise StoreUnavailable("the store is closed") from error
+        try:
             # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread.
             return await asyncio.wait_for(call, self._call_timeout_s + 0.5)
         except TimeoutError as error:
             raise StoreUnavailable(f"etcd: {what}: every thread is waiting for an answer") from error
-        except RuntimeError as error:
-            # What a pool says that is shut down.
-            raise StoreUnavailable("the store is closed") from error
 
     def _attempts(self, what: str, work: Callable[[Etcd3Client, float], T], tries: int) -> T:
         for attempt in range(1, tries + 1):

@@ -119,6 +119,7 @@ class Reader:
         self._loop = loop
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
         self._room = threading.Semaphore(MAX_UNREAD_RESPONSES)
+        self._stopped = False
         # A daemon, so that a store that was never closed cannot keep the interpreter from ending.
         threading.Thread(target=self._read, name="etcd-watch", daemon=True).start()
 
@@ -140,6 +141,7 @@ class Reader:
 
     def stop(self) -> None:
         """End the call and with it the thread."""
+        self._stopped = True
         self._call.cancel()
         self._room.release()
 
@@ -147,13 +149,15 @@ class Reader:
         end: Exception = StoreUnavailable("etcd ended the watch")
         try:
             for response in self._call:
+                self._room.acquire()
+                if self._stopped:
+                    return
                 self._hand_over(response)
         except grpc.RpcError as error:
             end = error
         self._hand_over(end)
 
     def _hand_over(self, arrived: Any) -> None:
-        self._room.acquire()
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, arrived)
         except RuntimeError:
