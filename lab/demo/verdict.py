@@ -24,8 +24,9 @@ STEADY_HOME_SHARE = 0.95
 """Least part of steady demand that its nearest permitted region serves. Not 1: arrivals are random, so a small pool is
 full now and then, and a request that would wait longer at home than the way elsewhere takes is right to leave."""
 
-SURGE_OVER_SHARE = 0.9
-"""Least part of the surged region's demand that is back at home in the last third of the time after the surge."""
+SURGE_OVER_SHARE = 0.8
+"""Least part of the surged region's demand that is back at home in the last third of the time after the surge. Less
+than in steady state, since it is judged on some twenty requests, of which a burst may take two or three away."""
 
 REROUTED_WITHIN_S = 1.0
 """Longest time (s) after a region's death that a request may still go there first."""

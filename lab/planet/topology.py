@@ -124,14 +124,14 @@ def demo_planet(sites: Sequence[ClientSite] = SITES) -> Topology:
     return Topology(
         regions=(
             _region("eu-de", "Frankfurt", "a", small=[("a100", 9), ("l40s", 8)], large=[("h100", 7)]),
-            _region("eu-es", "Madrid", "a", small=[("a100", 9), ("l40s", 6)], large=[("a100", 10)]),
+            _region("eu-es", "Madrid", "a", small=[("a100", 9), ("l40s", 6)], large=[("h100", 8)]),
             _region("eu-gb", "London", "a", small=[("h100", 7), ("l40s", 5)], large=[]),
             _region("us-east", "Washington DC", "ab", small=[("h100", 8), ("l40s", 6)], large=[("h100", 8)]),
             _region("jp-tok", "Tokyo", "a", small=[("a100", 8), ("l40s", 4)], large=[]),
         ),
         sites=tuple(sites),
         control_planes=("north", "south"),
-        time_scale=0.5,
+        time_scale=0.6,
     )
 
 
