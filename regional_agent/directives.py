@@ -77,7 +77,7 @@ class Directives:
     def start(self) -> None:
         """Take what the disk remembers, at once, and begin to follow the store."""
         remembered = self._memory.load()
-        if remembered is not None and self._region in remembered.policy.regions:
+        if remembered is not None and remembered.plan.region == self._region:
             self._take(remembered)
         self._informer.start()
         self._task = keep_running("directives", self._keep_up)

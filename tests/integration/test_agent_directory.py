@@ -1,0 +1,112 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from small_http import until
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.members import AgentMember
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import ConfigStore, Delete, Put
+from lab.servers.etcd import EtcdServer
+from regional_agent import agent_directory
+from regional_agent.agent_directory import MOST_AGENTS_PER_REGION, AgentDirectory
+from regional_agent.carry.upstream import Address
+
+Start = Callable[..., AgentDirectory]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    monkeypatch.setattr(agent_directory, "SAVE_AFTER_S", 0.05)
+    made: list[AgentDirectory] = []
+
+    def start(store: ConfigStore, **fixed: list[str]) -> AgentDirectory:
+        directory = AgentDirectory(store, tmp_path, fixed, Random(1))
+        directory.start()
+        made.append(directory)
+        return directory
+
+    yield start
+    for directory in made:
+        await directory.stop()
+
+
+def member(region: str, name: str, port: int) -> AgentMember:
+    return AgentMember(region, name, f"http://127.0.0.1:{port}", "http://127.0.0.1:9", 1)
+
+
+async def register(store: ConfigStore, *members: AgentMember) -> None:
+    for one in members:
+        await store.commit((), (Put(keys.agent(one.region, one.name), encode(one)),))
+
+
+def ports(directory: AgentDirectory, region: str) -> set[int]:
+    return {address.port for address in directory.addresses(region)}
+
+
+async def test_follows_registrations(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store)
+    await register(store, member("there", "b", 2), member("there", "a", 1), member("here", "a", 3))
+    await until(lambda: ports(directory, "there") == {1, 2} and ports(directory, "here") == {3})
+    assert directory.names("there") == ("a", "b")
+    await register(store, member("there", "a", 7))
+    await until(lambda: ports(directory, "there") == {2, 7})
+    await store.commit((), (Delete(keys.agent("there", "b")),))
+    await until(lambda: ports(directory, "there") == {7})
+    assert ports(directory, "nowhere") == set()
+
+
+async def test_the_settings_word_on_addresses_comes_first(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store, there=["http://127.0.0.1:100", "http://127.0.0.1:101"])
+    await register(store, member("there", "a", 1))
+    await until(lambda: directory.names("there") == ("a",))
+    assert directory.addresses("there") == (Address("127.0.0.1", 100), Address("127.0.0.1", 101))
+
+
+async def test_what_is_no_registration_is_not_believed(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store)
+    await store.commit((), (Put(keys.agent("there", "x"), b"garbage"),))
+    await store.commit((), (Put(keys.agent("there", "y"), encode(member("there", "another", 1))),))
+    await store.commit((), (Put(keys.agent("there", "z"), encode(AgentMember("there", "z", "no url", "", 1))),))
+    await register(store, member("there", "a", 5))
+    await until(lambda: directory.addresses("there") != ())
+    assert directory.names("there") == ("a",)
+
+
+async def test_the_number_of_agents_probed_is_bounded(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store)
+    await register(store, *(member("there", f"a{port}", port) for port in range(1, MOST_AGENTS_PER_REGION + 5)))
+    await until(lambda: len(directory.names("there")) == MOST_AGENTS_PER_REGION + 4)
+    assert len(directory.addresses("there")) == MOST_AGENTS_PER_REGION
+
+
+async def test_an_agent_that_starts_with_etcd_away_finds_its_peers(
+    start: Start, own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    endpoint = f"127.0.0.1:{own_etcd.client_port}"
+    store = EtcdStore([endpoint])
+    first = start(store)
+    await register(store, member("there", "a", 1), member("there", "b", 2))
+    await until(lambda: ports(first, "there") == {1, 2} and (tmp_path / "agents").exists())
+    await asyncio.sleep(0.3)
+    await first.stop()
+    await asyncio.to_thread(own_etcd.kill)
+    await store.close()
+
+    store = EtcdStore([endpoint])
+    second = start(store)
+    assert ports(second, "there") == {1, 2}
+    await asyncio.to_thread(own_etcd.restart)
+    await store.commit((), (Delete(keys.agent("there", "b")),))
+    await until(lambda: ports(second, "there") == {1})
+    await second.stop()
+    await store.close()

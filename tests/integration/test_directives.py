@@ -1,0 +1,228 @@
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from small_http import until
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import ConfigStore, Delete, KeyValue, Put, StoreUnavailable
+from lab.servers.etcd import EtcdServer
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Model, Policy, Region
+from regional_agent.directives import Directives
+
+POLICY = Policy(
+    regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
+    models={"m": Model("m")},
+    tenants={},
+    residency=(),
+)
+NEWER_POLICY = msgspec.structs.replace(POLICY, models={"m": Model("m"), "n": Model("n")})
+FOREIGN_POLICY = msgspec.structs.replace(POLICY, regions={"there": POLICY.regions["there"]})
+
+
+def plan(
+    epoch: int, generation: int, policy: Policy = POLICY, region: str = "here", server: str = "here"
+) -> RegionPlan:
+    classes = (ClassPlan("m", "here+there", (Arc(server, 1.0, ArcReason.HOME),), ()),)
+    return RegionPlan(region, generation, epoch, policy.digest(), 0.0, classes)
+
+
+async def publish(store: ConfigStore, what: RegionPlan, *policies: Policy) -> None:
+    for policy in policies:
+        await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
+    await store.commit((), (Put(keys.plan("here"), encode(what)),))
+
+
+class Agent:
+    def __init__(self, store: ConfigStore, state_dir: Path) -> None:
+        self.policies: list[Policy] = []
+        self.directives = Directives("here", store, state_dir, Random(1), self.policies.append)
+
+    async def obeys(self, wanted: RegionPlan) -> None:
+        await until(lambda: self.directives.plan == wanted)
+
+
+Start = Callable[..., Agent]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    agents: list[Agent] = []
+
+    def start(store: ConfigStore) -> Agent:
+        agent = Agent(store, tmp_path)
+        agent.directives.start()
+        agents.append(agent)
+        return agent
+
+    yield start
+    for agent in agents:
+        await agent.directives.stop()
+
+
+async def test_nothing_is_in_force_before_anything_is_published(start: Start) -> None:
+    agent = start(MemoryStore())
+    assert (agent.directives.policy, agent.directives.plan, agent.directives.policy_digest) == (None, None, "")
+    await until(lambda: agent.directives.age_s() < math.inf)
+    assert agent.directives.refused == ""
+
+
+async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1), POLICY)
+    await agent.obeys(plan(1, 1))
+    assert (agent.directives.policy, agent.directives.policy_digest) == (POLICY, POLICY.digest())
+    await publish(store, plan(1, 2))
+    await agent.obeys(plan(1, 2))
+    await publish(store, plan(2, 1, NEWER_POLICY), NEWER_POLICY)
+    await agent.obeys(plan(2, 1, NEWER_POLICY))
+    assert agent.policies == [POLICY, NEWER_POLICY]
+
+
+async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothing(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(5, 5), POLICY)
+    await agent.obeys(plan(5, 5))
+    blob = encode(plan(6, 1))
+    impostor = msgspec.structs.replace(plan(6, 1), policy_digest="f" * 64)
+    await store.commit((), (Put(keys.policy("f" * 64), encode(NEWER_POLICY)),))
+    await store.commit((), (Put(keys.policy("e" * 64), b"{}"),))
+    cases: list[tuple[bytes, str]] = [
+        (encode(plan(4, 99)), "does not supersede plan 5/5"),
+        (encode(plan(5, 4)), "does not supersede plan 5/5"),
+        (encode(msgspec.structs.replace(plan(5, 5), made_at=9.0)), "does not supersede plan 5/5"),
+        (encode(plan(6, 1, region="there")), "is for region there"),
+        (encode(plan(6, 1, server="mars")), "no region mars"),
+        (encode(plan(6, 1, FOREIGN_POLICY)), "is not in the store"),
+        (encode(impostor), "has the content of"),
+        (encode(msgspec.structs.replace(impostor, policy_digest="e" * 64)), "not a stored Policy"),
+        (b"\xff garbage", "not a stored RegionPlan"),
+        (blob.replace(b'"version":1', b'"version":2'), "upgrade it"),
+        (encode(POLICY), "expected a RegionPlan"),
+    ]
+    for value, reason in cases:
+        await store.commit((), (Put(keys.plan("here"), value),))
+        await until(lambda reason=reason: reason in agent.directives.refused)
+        assert agent.directives.plan == plan(5, 5)
+        assert agent.directives.policy is agent.policies[0]
+    await store.commit((), (Put(keys.policy(FOREIGN_POLICY.digest()), encode(FOREIGN_POLICY)),))
+    await publish(store, plan(6, 2, FOREIGN_POLICY))
+    await until(lambda: "does not know region here" in agent.directives.refused)
+    await publish(store, plan(6, 3))
+    await agent.obeys(plan(6, 3))
+    assert agent.directives.refused == ""
+    assert len(agent.policies) == 1
+
+
+async def test_a_plan_that_is_deleted_stays_in_force(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1), POLICY)
+    await agent.obeys(plan(1, 1))
+    await store.commit((), (Delete(keys.plan("here")),))
+    await publish(store, plan(1, 2))
+    await agent.obeys(plan(1, 2))
+    await store.commit((), (Delete(keys.plan("here")),))
+    await asyncio.sleep(0.1)
+    assert agent.directives.plan == plan(1, 2)
+
+
+async def test_another_region_with_a_longer_name_is_not_this_one(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await store.commit((), (Put(keys.plan("here-2"), encode(plan(9, 9, region="here-2"))),))
+    await publish(store, plan(1, 1), POLICY)
+    await agent.obeys(plan(1, 1))
+    assert agent.directives.refused == ""
+
+
+class Flaky(MemoryStore):
+    """A store that is away for single keys, and for nothing else."""
+
+    away = True
+
+    async def get(self, key: str) -> KeyValue | None:
+        if self.away:
+            raise StoreUnavailable("no quorum")
+        return await super().get(key)
+
+
+async def test_a_policy_that_cannot_be_read_yet_is_asked_for_again(start: Start) -> None:
+    store = Flaky()
+    agent = start(store)
+    await publish(store, plan(1, 1), POLICY)
+    await until(lambda: "no quorum" in agent.directives.refused)
+    assert agent.directives.plan is None
+    store.away = False
+    await agent.obeys(plan(1, 1))
+    assert agent.directives.refused == ""
+
+
+async def test_etcd_killed_then_back(start: Start, own_etcd: EtcdServer) -> None:
+    store = EtcdStore([f"127.0.0.1:{own_etcd.client_port}"])
+    agent = start(store)
+    await publish(store, plan(1, 1), POLICY)
+    await agent.obeys(plan(1, 1))
+    await asyncio.to_thread(own_etcd.kill)
+    await until(lambda: agent.directives.age_s() > 1.0)
+    assert (agent.directives.policy, agent.directives.plan) == (POLICY, plan(1, 1))
+    await asyncio.to_thread(own_etcd.restart)
+    await publish(store, plan(1, 2))
+    await agent.obeys(plan(1, 2))
+    assert agent.directives.age_s() < 5.0
+    await agent.directives.stop()
+    await store.close()
+
+
+async def test_an_agent_that_starts_with_etcd_away_serves_what_it_obeyed_last(
+    start: Start, own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    endpoint = f"127.0.0.1:{own_etcd.client_port}"
+    store = EtcdStore([endpoint])
+    agent = start(store)
+    await publish(store, plan(3, 4), POLICY)
+    await agent.obeys(plan(3, 4))
+    await until(lambda: (tmp_path / "in-force").exists())
+    await agent.directives.stop()
+    await store.close()
+    await asyncio.to_thread(own_etcd.kill)
+
+    store = EtcdStore([endpoint])
+    again = start(store)
+    assert (again.directives.policy, again.directives.plan) == (POLICY, plan(3, 4))
+    assert again.directives.age_s() == math.inf
+    assert again.policies == [POLICY]
+    await asyncio.to_thread(own_etcd.restart)
+    await until(lambda: again.directives.age_s() < 5.0)
+    await publish(store, plan(3, 3))
+    await until(lambda: "does not supersede" in again.directives.refused)
+    assert again.directives.plan == plan(3, 4)
+    await again.directives.stop()
+    await store.close()
+
+
+async def test_a_memory_of_another_region_or_a_damaged_one_is_not_obeyed(tmp_path: Path, start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1), POLICY)
+    await agent.obeys(plan(1, 1))
+    await until(lambda: (tmp_path / "in-force").exists())
+    await agent.directives.stop()
+    moved = Directives("there", MemoryStore(), tmp_path, Random(1), agent.policies.append)
+    moved.start()
+    assert moved.policy is None
+    await moved.stop()
+    file = tmp_path / "in-force"
+    file.write_bytes(file.read_bytes()[:-1])
+    damaged = start(MemoryStore())
+    assert damaged.directives.policy is None

@@ -1,0 +1,222 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from small_http import Headers, SmallHttp, until
+
+from control_plane.client import keys
+from control_plane.client.codec import decode, encode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.members import AgentMember
+from control_plane.client.store import Put
+from lab.servers.etcd import EtcdServer
+from lab.servers.redis import RedisServer
+from penstock import probe
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Failover, Model, Policy, Region
+from penstock.region_health import RegionState
+from penstock.report import AgentReport
+from penstock.residency import residency_class
+from penstock.signing import FleetKey
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.knowing import Knowing
+from regional_agent.metrics import AgentMetrics
+from regional_agent.settings import AgentSettings
+
+KEY = FleetKey(b"k" * 32)
+POLICY = Policy(
+    regions={name: Region(name, "DE", 50.0, 8.0) for name in ("eu-de", "eu-es")},
+    models={"m": Model("m", 2.0)},
+    tenants={},
+    residency=(),
+    failover=Failover(hold_down_s=0.1, failback_ramp_s=0.1),
+)
+
+
+def plan(region: str, generation: int = 1) -> RegionPlan:
+    classes = (ClassPlan("m", "eu-de+eu-es", (Arc(region, 1.0, ArcReason.HOME),), ()),)
+    return RegionPlan(region, generation, 7, POLICY.digest(), 0.0, classes)
+
+
+class Site:
+    """One region: an engine, a control plane that listens, an agent's knowledge, and its peer socket."""
+
+    def __init__(self, region: str, directory: Path, etcd: EtcdServer, redis: RedisServer) -> None:
+        self.region = region
+        self.directory = directory / region
+        self.directory.mkdir(exist_ok=True)
+        self.etcd, self.redis = etcd, redis
+        self.engine = SmallHttp(lambda *_: (200, b""))
+        self.control_plane = SmallHttp(self._take_report)
+        self.peer = SmallHttp(self._answer_probe)
+        self.reports: list[AgentReport] = []
+        self.metrics = AgentMetrics()
+        self.knowing: Knowing | None = None
+
+    def settings(self) -> AgentSettings:
+        return AgentSettings(
+            region=self.region,
+            name="agent-1",
+            traffic_listen="127.0.0.1:0",
+            peer_listen="127.0.0.1:0",
+            admin_listen="127.0.0.1:0",
+            etcd_endpoints=(f"127.0.0.1:{self.etcd.client_port}",),
+            control_plane_urls=(self.control_plane.url,),
+            redis_url=self.redis.url,
+            endpoints_file=self.directory / "endpoints.yaml",
+            fleet_key_file=self.directory / "unused",
+            state_dir=self.directory / "state",
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Knowing]:
+        async with AsyncExitStack() as stack:
+            for server in (self.engine, self.control_plane, self.peer):
+                await stack.enter_async_context(server)
+            line = f"- {{name: gpu-0, url: '{self.engine.url}', models: [m], slots: 4, queue: 2}}\n"
+            (self.directory / "endpoints.yaml").write_text(line)
+            pool = UpstreamPool()
+            stack.callback(pool.close)
+            self.knowing = Knowing(self.settings(), key=KEY, pool=pool, metrics=self.metrics, rng=Random(1))
+            async with self.knowing as knowing:
+                await knowing.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")
+                yield knowing
+
+    def _take_report(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
+        return 200, b'{"leading": true, "leader": null}'
+
+    def _answer_probe(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        assert self.knowing is not None
+        return self.knowing.probe_answers.answer(dict(headers).get(probe.HEADER.encode()))
+
+
+async def publish(etcd: EtcdServer) -> None:
+    store = EtcdStore([f"127.0.0.1:{etcd.client_port}"])
+    await store.commit((), (Put(keys.policy(POLICY.digest()), encode(POLICY)),))
+    for region in POLICY.regions:
+        await store.commit((), (Put(keys.plan(region), encode(plan(region))),))
+    await store.close()
+
+
+@pytest.fixture
+async def sites(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> list[Site]:
+    return [Site(region, tmp_path, own_etcd, own_redis) for region in POLICY.regions]
+
+
+async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: EtcdServer) -> None:
+    de, es = sites
+    async with de.running() as here, es.running() as there:
+        assert here.why_not_ready() == "no policy accepted yet"
+        await publish(own_etcd)
+        await until(lambda: here.why_not_ready() is None and there.why_not_ready() is None)
+        await until(lambda: here.peers.state("eu-es") is there.peers.state("eu-de") is RegionState.HEALTHY)
+        view = here.peers.view("eu-es", "m", time.monotonic())
+        assert (view.ready, view.credits) == (True, 0)
+
+        engine = here.endpoints.pool("m").endpoints[0]
+        held = [here.shared_view.reserve(engine) for _ in range(6)]
+        assert here.local_view("m", 0.0).expected_wait_s == pytest.approx(3 * 2.0 / 4)
+        await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
+        for reservation in held:
+            here.shared_view.release(reservation)
+
+        for _ in range(5):
+            here.demand.offered("m", residency_class(frozenset(POLICY.regions)))
+        await until(lambda: any(report.demand for report in de.reports))
+        report = next(report for report in de.reports if report.demand)
+        assert (report.region, report.agent, report.refused_plan) == ("eu-de", "agent-1", "")
+        assert (report.policy_digest, report.plan_epoch, report.plan_generation) == (POLICY.digest(), 7, 1)
+        assert [(pool.model, pool.ready, pool.slots) for pool in report.pools] == [("m", 1, 4)]
+        assert [(peer.region, peer.state) for peer in report.peers] == [("eu-es", RegionState.HEALTHY)]
+        assert report.demand[0].residency == "eu-de+eu-es"
+
+        status = msgspec.json.decode(msgspec.json.encode(here.status()))
+        assert status["ready"] is True
+        assert status["peers"]["eu-es"]["state"] == "healthy"
+        here.show({"m": 2})
+        text = de.metrics.render().decode()
+        assert 'penstock_agent_peer_state{region="eu-es",state="healthy"} 1.0' in text
+        assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
+        assert "penstock_agent_shared_view_up 1.0" in text
+        assert "penstock_agent_plan_epoch 7.0" in text
+
+
+async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) -> None:
+    de, es = sites
+    store = EtcdStore([f"127.0.0.1:{own_etcd.client_port}"])
+    await publish(own_etcd)
+
+    async def registered() -> AgentMember | None:
+        item = await store.get(keys.agent("eu-de", "agent-1"))
+        return decode(item.value, AgentMember) if item is not None else None
+
+    async with de.running() as here, es.running() as there:
+        while (member := await registered()) is None:  # noqa: ASYNC110 (nobody announces it)
+            await asyncio.sleep(0.02)
+        assert (member.region, member.name, member.peer_url) == ("eu-de", "agent-1", de.peer.url)
+        await until(lambda: there.peers.view("eu-de", "m", time.monotonic()).ready)
+        await here.withdraw()
+        assert await registered() is None
+        await until(lambda: not there.peers.view("eu-de", "m", time.monotonic()).ready)
+    await store.close()
+
+
+async def test_starts_and_serves_with_everything_above_it_dead(
+    sites: list[Site], own_etcd: EtcdServer, own_redis: RedisServer
+) -> None:
+    de, es = sites
+    await publish(own_etcd)
+    async with es.running() as there:
+        async with de.running() as here:
+            await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).ready)
+            await until(lambda: (de.directory / "state/in-force").exists())
+            await until(lambda: b"eu-es" in _read(de.directory / "state/agents"))
+            epoch = here.status()["epoch"]
+        await asyncio.to_thread(own_etcd.kill)
+        await asyncio.to_thread(own_redis.kill)
+        async with de.running() as again:
+            assert again.status()["epoch"] > epoch
+            assert again.directives.plan == plan("eu-de")
+            await until(lambda: again.why_not_ready() is None)
+            await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
+            reservation = again.shared_view.reserve(again.endpoints.pool("m").endpoints[0])
+            assert again.endpoints.pool("m").in_flight == 1
+            again.shared_view.release(reservation)
+            assert again.endpoints.pool("m").in_flight == 0
+            assert not again.shared_view.up
+            assert there.peers.state("eu-de") is not RegionState.UNKNOWN
+
+
+async def test_series_of_what_is_gone_are_taken_away(sites: list[Site], own_etcd: EtcdServer) -> None:
+    de, _ = sites
+    await publish(own_etcd)
+    async with de.running() as here:
+        await until(lambda: here.directives.policy is not None)
+        here.show({})
+        assert 'endpoint="gpu-0"' in de.metrics.render().decode()
+        assert 'peer_state{region="eu-es"' in de.metrics.render().decode()
+        (de.directory / "endpoints.yaml").write_text("[]")
+        await until(lambda: list(here.endpoints.every()) == [])
+        here.peers.use(msgspec.structs.replace(POLICY, regions={"eu-de": POLICY.regions["eu-de"]}))
+        here.show({})
+        assert 'endpoint="gpu-0"' not in de.metrics.render().decode()
+        assert 'peer_state{region="eu-es"' not in de.metrics.render().decode()
+
+
+async def test_nothing_is_left_running(sites: list[Site], own_etcd: EtcdServer) -> None:
+    de, _ = sites
+    await publish(own_etcd)
+    before = asyncio.all_tasks()
+    async with de.running() as here:
+        await until(lambda: here.why_not_ready() is None)
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+def _read(file: Path) -> bytes:
+    return file.read_bytes() if file.exists() else b""

@@ -1,0 +1,153 @@
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import msgspec
+import pytest
+from small_http import Headers, SmallHttp, until
+from structlog.testing import capture_logs
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import Put
+from penstock.report import AgentReport
+from penstock.signing import FleetKey, Purpose
+from regional_agent import reporter
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.reporter import Reporter
+
+KEY = FleetKey(b"k" * 32)
+
+
+class ControlPlane(SmallHttp):
+    """Takes reports as control_plane/intake.py answers them."""
+
+    def __init__(self) -> None:
+        super().__init__(self._take)
+        self.leading = True
+        self.leader: str | None = None
+        self.status = 200
+        self.reports: list[AgentReport] = []
+
+    def _take(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        assert (method, target) == (b"POST", b"/v1/reports")
+        KEY.check(Purpose.REPORT, body, dict(headers)[b"x-penstock-signature"].decode())
+        self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
+        return self.status, msgspec.json.encode({"leading": self.leading, "leader": self.leader})
+
+
+@pytest.fixture
+async def planes() -> AsyncIterator[list[ControlPlane]]:
+    made = [ControlPlane(), ControlPlane()]
+    for plane in made:
+        await plane.start()
+    yield made
+    for plane in made:
+        await plane.stop()
+
+
+class Agent:
+    def __init__(self, store: MemoryStore, *bootstrap: str) -> None:
+        self.seq = 0
+        self.connections = UpstreamPool()
+        self.reporter = Reporter(store, bootstrap, self.connections, KEY, Random(1), self.report)
+
+    def report(self) -> AgentReport:
+        self.seq += 1
+        return AgentReport("here", "agent-1", 1, self.seq, 0.0)
+
+    async def __aenter__(self) -> "Agent":
+        self.reporter.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reporter.stop()
+        self.connections.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(reporter, "TIMEOUT_S", 0.3)
+
+
+async def elect(store: MemoryStore, plane: ControlPlane) -> None:
+    await store.commit((), (Put(keys.LEADER, encode(Member("cp", plane.url))),))
+
+
+async def test_reports_to_the_elected_leader_and_follows_elections(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    await elect(store, planes[0])
+    async with Agent(store):
+        await until(lambda: len(planes[0].reports) >= 2)
+        seqs = [report.seq for report in planes[0].reports]
+        assert seqs == sorted(set(seqs))
+        assert planes[1].reports == []
+        await elect(store, planes[1])
+        await until(lambda: len(planes[1].reports) >= 2)
+
+
+async def test_finds_the_leader_without_a_store_by_asking(planes: list[ControlPlane]) -> None:
+    planes[0].leading, planes[0].leader = False, planes[1].url
+    async with Agent(MemoryStore(), planes[0].url):
+        await until(lambda: len(planes[1].reports) >= 3)
+        assert len(planes[0].reports) == 1
+
+
+async def test_finds_another_when_the_leader_dies(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    await elect(store, planes[0])
+    async with Agent(store, planes[0].url, planes[1].url):
+        await until(lambda: planes[0].reports != [])
+        await planes[0].stop()
+        await until(lambda: len(planes[1].reports) >= 2)
+
+
+async def test_goes_on_trying_the_only_leader_it_knows(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    await elect(store, planes[0])
+    async with Agent(store):
+        await until(lambda: planes[0].reports != [])
+        with capture_logs() as logs:
+            await planes[0].stop()
+            await until(lambda: any("not heard" in entry["event"] for entry in logs))
+            await asyncio.sleep(0.3)
+            planes[0].reports.clear()
+            await planes[0].start()
+            await until(lambda: planes[0].reports != [])
+        assert sum("not heard" in entry["event"] for entry in logs) == 1
+        assert sum("heard again" in entry["event"] for entry in logs) == 1
+
+
+async def test_a_hung_leader_holds_up_no_more_than_one_report(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    planes[0].silent = True
+    planes[1].leading, planes[1].leader = False, planes[0].url
+    await elect(store, planes[0])
+    async with Agent(store, planes[1].url):
+        await until(lambda: len(planes[1].reports) >= 2)
+
+
+async def test_a_refused_report_is_told_once_and_the_next_one_goes_out(planes: list[ControlPlane]) -> None:
+    planes[0].status = 422
+    with capture_logs() as logs:
+        async with Agent(MemoryStore(), planes[0].url):
+            await until(lambda: len(planes[0].reports) >= 3)
+    assert sum("not heard" in entry["event"] for entry in logs) == 1
+
+
+async def test_without_anybody_to_tell_nothing_happens() -> None:
+    async with Agent(MemoryStore()) as agent:
+        await asyncio.sleep(0.2)
+        assert agent.seq == 0
+
+
+async def test_garbage_where_the_leader_should_be_is_ignored(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    await store.commit((), (Put(keys.LEADER, b"garbage"),))
+    planes[0].leader = "not a url"
+    planes[0].leading = False
+    async with Agent(store, planes[0].url):
+        await until(lambda: len(planes[0].reports) >= 2)
