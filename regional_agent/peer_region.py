@@ -47,17 +47,14 @@ class PeerRegion:
         self.name = name
         self.health = RegionHealth()
         self.agents: dict[Address, PeerAgent] = {}
+        self.reached: tuple[Address, ...] = ()
+        """Its agents that answered their last probe."""
         self._good_asked_at = -inf
         """When the newest round that turned out good was asked."""
         self._passive_miss = False
         """Since the last round ended, requests that broke have counted as a miss already."""
         self._views: dict[str, tuple[RegionView, float]] = {}
         """By model, with the time up to which they hold."""
-
-    @property
-    def reached(self) -> tuple[Address, ...]:
-        """Its agents that answered their last probe."""
-        return tuple(address for address, agent in self.agents.items() if agent.answer is not None)
 
     @property
     def rtt_s(self) -> float | None:
@@ -78,6 +75,8 @@ class PeerRegion:
         agent = self.agents.get(address)
         if agent is None:
             return
+        if agent.answer is None:
+            self.reached = (*self.reached, address)
         agent.answer = answer
         agent.doubted = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
@@ -88,8 +87,9 @@ class PeerRegion:
     def silent(self, address: Address) -> None:
         """An agent did not answer, or could not be reached."""
         agent = self.agents.get(address)
-        if agent is not None:
+        if agent is not None and agent.answer is not None:
             agent.answer = None
+            self.reached = tuple(one for one in self.reached if one != address)
             self._views.clear()
 
     def doubt(self, address: Address, why: str) -> None:

@@ -124,7 +124,9 @@ class Peers:
         """One of a region's agents that answers; any that is known where none does."""
         peer = self.regions.get(region)
         choices = (peer.reached if peer is not None else ()) or self._directory.addresses(region)
-        return self._rng.choice(choices) if choices else None
+        if len(choices) > 1:
+            return self._rng.choice(choices)
+        return choices[0] if choices else None
 
     def spend(self, region: str, model: str) -> None:
         """A request goes there beyond the plan."""

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
@@ -101,6 +101,15 @@ class AgentSettings(BaseSettings):
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
 
+    @model_validator(mode="after")
+    def _others_can_reach_it(self) -> AgentSettings:
+        if self.advertise_peer_url is None and self.peer_listen.host in ("0.0.0.0", "::"):
+            raise ValueError(
+                f"ADVERTISE_PEER_URL: {self.peer_listen.host} is every address of this machine and none that others can"
+                " reach; set it to http://host:port as they do"
+            )
+        return self
+
     @field_validator("etcd_endpoints")
     @classmethod
     def _etcd_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,6 +143,8 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> AgentSettings:
 
 
 def _line(problem: Any) -> str:
+    if not problem["loc"]:
+        return PREFIX + str(problem["msg"]).removeprefix("Value error, ")
     field, *inside = (str(part) for part in problem["loc"])
     keys = "".join(f"[{part}]" for part in inside if "[" not in part)
     variable = PREFIX + field.upper().removeprefix(PREFIX) + keys

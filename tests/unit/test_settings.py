@@ -61,6 +61,7 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("ETCD_ENDPOINTS", " , ", "ETCD_ENDPOINTS: name at least one"),
         ("ETCD_ENDPOINTS", "http", "ETCD_ENDPOINTS: 'http' is not of the form host:port"),
         ("CONTROL_PLANE_URLS", "ftp://a:1", "CONTROL_PLANE_URLS[0]: 'ftp://a:1' is not of the form http://host:port"),
+        ("PEER_LISTEN", "0.0.0.0:8081", "ADVERTISE_PEER_URL: 0.0.0.0 is every address"),
         ("PEER_URLS", "{", "PEER_URLS: not JSON"),
         ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
         ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),

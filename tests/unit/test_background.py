@@ -1,0 +1,53 @@
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from regional_agent import background
+from regional_agent.background import cancel, keep_running
+
+
+async def test_a_loop_that_breaks_is_logged_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "RESTART_AFTER_S", 0.01)
+    runs = 0
+    third = asyncio.Event()
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise RuntimeError("a defect")
+        third.set()
+        await asyncio.Event().wait()
+
+    with capture_logs() as logs:
+        task = keep_running("the loop", loop)
+        async with asyncio.timeout(10):
+            await third.wait()
+    await cancel([task])
+    assert [(entry["loop"], entry["log_level"]) for entry in logs] == [("the loop", "error")] * 2
+
+
+async def test_cancelling_is_repeated_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "REPEAT_CANCEL_S", 0.01)
+    lost = 0
+
+    async def deaf() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost += 1
+                if lost > 3:
+                    raise
+
+    task = keep_running("deaf", deaf)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await cancel([task])
+    assert task.cancelled()
+
+
+async def test_cancelling_nothing_returns() -> None:
+    await cancel([])
