@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,13 +37,3 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis of the test's own, to stop, kill, pause or flush."""
     with start_redis(tmp_path / "redis") as server:
         yield server
-
-
-@pytest.fixture
-def own_key(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Turns a name into a key that no other test uses."""
-
-    def key(name: str) -> str:
-        return f"/{request.node.nodeid}/{name}"
-
-    return key
