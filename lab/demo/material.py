@@ -23,8 +23,9 @@ from lab.demo.workload import (
     requests_wanted,
     steadiest_stretch,
 )
-from lab.geoip import SITES, sites_from_database
+from lab.geoip import SITES, ClientSite, sites_from_database
 from lab.planet.bundle import load_bundle, matrix_of
+from lab.planet.sites import nearest_first
 from lab.planet.topology import Topology, demo_planet
 from lab.traces.generate import generate
 from lab.traces.read import read_trace
@@ -35,10 +36,12 @@ from penstock.policy import Policy
 RATE_PER_S = 9.0
 """Mean demand (requests/s) of the whole planet outside the surge: what two cores carry with everything they emulate."""
 
-SURGE_RATE_PER_S = 11.5
-"""Demand (requests/s) of the surged region's clients during the surge: more than their region can serve."""
+SURGE_FACTOR = 4.0
+"""How many times as much the surged region's clients ask for: more than their region can serve."""
 
-MOST_SURGE_FACTOR = 12.0
+HERO_SHARE = 0.32
+"""Part (0-1) of the usual demand that comes from clients near the region that is surged and lost, wherever a GeoIP
+database places the others: enough to see, and little enough to be served at home until the surge."""
 
 GENERATED_S = 400.0
 """How much workload (s) is generated where there is no trace, for the steadiest stretch of it."""
@@ -76,12 +79,12 @@ def gather(
     policy = load_bundle()
     matrix = read_matrix(rtt_file) if rtt_file is not None else matrix_of(policy)
     topology = demo_planet(sites_from_database(geoip_file, rng) if geoip_file is not None else SITES)
+    hero = _hero(topology)
+    topology = demo_planet(_with_share(topology, hero, HERO_SHARE))
     for origin in topology.region_names:
         for server in topology.region_names:
             matrix.between(origin, server)
-    hero = _hero(topology)
-    factor = min(MOST_SURGE_FACTOR, max(2.0, SURGE_RATE_PER_S / (RATE_PER_S * near_share(topology, hero))))
-    scenario = full_scenario(hero, factor, hero, pace=pace)
+    scenario = full_scenario(hero, SURGE_FACTOR, hero, pace=pace)
     trace = read_trace(trace_file, rng) if trace_file is not None else generate(GENERATED_S, rng)
     stretch = steadiest_stretch(trace, requests_wanted(topology, scenario, RATE_PER_S))
     try:
@@ -109,6 +112,20 @@ def _hero(topology: Topology) -> str:
     return max(in_eu or topology.region_names, key=lambda region: share[region])
 
 
+def _with_share(topology: Topology, hero: str, share: float) -> list[ClientSite]:
+    """The same sites, with `share` (0-1) of the demand near `hero` and the proportions otherwise as they were."""
+    now = near_share(topology, hero)
+    if now >= 1.0:
+        return list(topology.sites)
+    factor = share / now * (1.0 - now) / (1.0 - share)
+    return [
+        msgspec.structs.replace(site, share=site.share * factor)
+        if nearest_first(site, topology.region_names)[0] == hero
+        else site
+        for site in topology.sites
+    ]
+
+
 def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int) -> str:
     begin_s, span_s = stretch[0].at_s, stretch[-1].at_s - stretch[0].at_s
     told = (
@@ -129,9 +146,7 @@ def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario
 
 
 def _geography(geoip_file: Path | None) -> str:
-    told = (
-        "The trace does not say where its clients were: places, tenants and models are laid over the arrivals at random"
-    )
+    told = "No trace says where its clients were: places, tenants and models are laid over the arrivals at random"
     if geoip_file is None:
         return f"{told}, from the lab's table of cities, with a GeoIP database made of that table (RFC 2544 addresses)."
     return f"{told}, at networks of {geoip_file.name}."
