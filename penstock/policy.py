@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from hashlib import sha256
 
 import msgspec
@@ -26,6 +27,32 @@ class Region(msgspec.Struct, frozen=True):
     """Price of 10^9 bytes that leave this region for another one, in the currency of the bundle."""
 
 
+class CostUnit(StrEnum):
+    """What the cost of a model's requests is counted in."""
+
+    TOKEN = "token"
+    """Language models: prompt tokens go in, generated tokens come out."""
+    MEGAPIXEL_STEP = "megapixel_step"
+    """Image models: 10^6 pixels of each image, times denoising steps."""
+    AUDIO_SECOND = "audio_second"
+    """Speech models: seconds of speech that come out."""
+    REQUEST = "request"
+    """Anything else: every request costs the same."""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a model's requests cost: time on the reference accelerator (an H100, see `penstock.accelerators`), alone.
+
+    Only a prior: how much slower or faster each endpoint is, how long prompts and answers are, is learned from traffic.
+    """
+
+    unit: CostUnit = CostUnit.REQUEST
+    input_unit_s: float = 0.0
+    """Time (s) that one unit of input takes: a prompt token that no cache spares. 0 for what has no such part."""
+    output_unit_s: float = 5.0
+    """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
+
+
 class Model(msgspec.Struct, frozen=True):
     """A model that clients may ask for by name."""
 
@@ -36,6 +63,8 @@ class Model(msgspec.Struct, frozen=True):
     """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
     response_bytes: float = 4_000.0
     """Mean size (bytes) of an answer's body: what comes back from there."""
+    cost: Cost = Cost()
+    """What its requests cost an endpoint."""
 
 
 class Tenant(msgspec.Struct, frozen=True):

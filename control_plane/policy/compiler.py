@@ -14,10 +14,10 @@ from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import Places, ResidencyRuleDocument
 from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
-from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
-from penstock.policy import Failover, Model, Objective, Policy, Region, ResidencyRule, Spillover, Tenant
+from penstock.policy import Cost, CostUnit, Failover, Model, Objective, Policy, Region, ResidencyRule, Spillover, Tenant
 
 MOST_FILES = 200
 LARGEST_FILE_BYTES = 1 << 20
@@ -123,7 +123,7 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
             for _, one in catalogue.of(RegionDocument)
         },
-        models={one.name: Model(**_fields(one)) for _, one in catalogue.of(ModelDocument)},
+        models={one.name: Model(**_fields(one) | {"cost": _cost(one.cost)}) for _, one in catalogue.of(ModelDocument)},
         tenants={
             one.name: Tenant(**_fields(one) | {"key_digests": tuple(sorted(one.key_digests))})
             for _, one in catalogue.of(TenantDocument)
@@ -135,6 +135,10 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
     )
+
+
+def _cost(shape: CostShape) -> Cost:
+    return Cost(CostUnit(shape.unit), shape.input_unit_s, shape.output_unit_s)
 
 
 def _fields(document: PolicyDocument) -> dict[str, Any]:

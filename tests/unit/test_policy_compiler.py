@@ -18,9 +18,9 @@ from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import TenantDocument
-from control_plane.policy.kinds.serving import ModelDocument
-from control_plane.policy.kinds.shape import PolicyDocument
-from penstock.policy import Failover, Model, Objective, Policy, Region, Spillover, Tenant
+from control_plane.policy.kinds.serving import CostShape, ModelDocument
+from control_plane.policy.kinds.shape import Shape
+from penstock.policy import Cost, CostUnit, Failover, Model, Objective, Policy, Region, Spillover, Tenant
 
 DIGEST = "ab" * 32
 
@@ -80,6 +80,7 @@ name: llama-3.1-8b
 expected_service_s: 5
 request_bytes: 4000
 response_bytes: 4000
+cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
 ---
 apiVersion: penstock/v1
 kind: GeoRouting
@@ -152,6 +153,7 @@ class TestAccepted:
         assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
         assert policy.tenants["one"].key_digests == (DIGEST,)
         assert policy.models["llama-3.1-8b"].expected_service_s == 5
+        assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
         assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
         assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
         assert policy.anonymous_tenant is None
@@ -161,6 +163,7 @@ class TestAccepted:
         [
             (RegionDocument, Region, {"jurisdictions"}),
             (ModelDocument, Model, set()),
+            (CostShape, Cost, set()),
             (TenantDocument, Tenant, set()),
             (SpilloverDocument, Spillover, set()),
             (FailoverDocument, Failover, set()),
@@ -168,7 +171,7 @@ class TestAccepted:
         ],
     )
     def test_every_field_of_the_policy_is_written_in_its_document(
-        self, document: type[PolicyDocument], noun: type[msgspec.Struct], compiled: set[str]
+        self, document: type[Shape], noun: type[msgspec.Struct], compiled: set[str]
     ) -> None:
         assert set(document.model_fields) - {"api_version", "kind"} == set(noun.__struct_fields__) - compiled
         assert all(field.is_required() for field in document.model_fields.values())
@@ -208,9 +211,9 @@ SHAPE = [
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
     ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, GeoRouting, Spillover, Failover, Objective"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:25: hits_to_rise: input should be a valid integer; write a number, without quotes"),
-    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:16: margin_s: input should be a valid number; write a number, without quotes"),
-    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:11: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:26: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:17: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:12: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
 REFERENCES = [
@@ -226,11 +229,11 @@ REFERENCES = [
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
     ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:15: tenant: there is no Tenant nobody; use one of one"),
-    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:11: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:12: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
     ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
     ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:18: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:18: kind: too many documents of kind AnonymousAccess; keep at most 1"),
-    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
 ]  # fmt: skip
 
 
