@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from lab.planet.configs import (
@@ -83,6 +84,8 @@ class Planet:
         self._processes: dict[str, ServerProcess] = {}
         self._given_up: set[str] = set()
         self._stopping = False
+        self._starting = Lock()
+        """Held while one process starts, so that `stop` in another thread misses none."""
         self._write_files(matrix)
         self._make_processes()
 
@@ -92,17 +95,16 @@ class Planet:
         Raises:
             ServerError: a program is missing, a port was taken, or something does not serve in time.
         """
-        for name, process in self._processes.items():
-            if self._stopping:
-                raise NotReady("the planet was stopped while it started")
-            process.start()
+        for name in self._processes:
+            self._start_one(name)
             tell(f"{name} starts")
         self._wait_ready(self._processes, tell)
         self._wait_for_plans(self.topology.regions, tell)
 
     def stop(self) -> None:
         """End everything in good order, then by force; returns when nothing is left."""
-        self._stopping = True
+        with self._starting:
+            self._stopping = True
         alive = [process for process in self._processes.values() if process.alive]
         self._given_up.update(self._processes)
         with ThreadPoolExecutor(max_workers=max(1, len(alive))) as pool:
@@ -116,16 +118,14 @@ class Planet:
         """Start a killed region again, where it was; returns when its agents serve."""
         names = [_engines(region), *self._agents(region)]
         for name in names:
-            self._processes[name].start()
-            self._given_up.discard(name)
+            self._start_one(name)
         self._wait_ready(names, lambda _: None)
 
     def restart_killed(self) -> None:
         """Start everything again that was killed on purpose and not brought back."""
         names = [name for name, process in self._processes.items() if not process.alive]
         for name in names:
-            self._processes[name].start()
-            self._given_up.discard(name)
+            self._start_one(name)
         self._wait_ready(names, lambda _: None)
 
     def kill_control_plane(self, name: str) -> float:
@@ -174,6 +174,13 @@ class Planet:
     def processes(self) -> dict[str, ServerProcess]:
         """Every process by name."""
         return dict(self._processes)
+
+    def _start_one(self, name: str) -> None:
+        with self._starting:
+            if self._stopping:
+                raise NotReady(f"the planet is stopped, so {name} is not started")
+            self._processes[name].start()
+            self._given_up.discard(name)
 
     def _kill(self, names: Iterable[str]) -> float:
         names = list(names)
