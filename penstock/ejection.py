@@ -1,0 +1,254 @@
+"""Is an endpoint trusted with requests? What requests themselves say of it, beside what its health probe says.
+
+A probe asks whether the server answers; an engine whose GPU is gone may answer that all day. So requests that an engine
+failed take it out for a while, longer each time in a row, until one request on trial is served. This is Envoy's outlier
+detection (docs/root/intro/arch_overview/upstream/outlier.rst: consecutive gateway failures, failure percentage, base
+time times ejections in a row, capped, decaying, a cap on the ejected share, panic) with linkerd's probation by a single
+request (linkerd2-proxy, outbound/src/http/breaker/consecutive_failures.rs). Unlike Envoy's default, a good health probe
+does not take an ejected endpoint back: probes pass other code than requests do.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import ceil
+from random import Random
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """What one request that went to an endpoint says of it."""
+
+    SERVED = "served"
+    """Answered below 400, and whole."""
+    INCONCLUSIVE = "inconclusive"
+    """The client was at fault or left, its own deadline passed, or the engine was full: it says nothing."""
+    UNREACHABLE = "unreachable"
+    """No connection, or one that ended before any answer."""
+    GATEWAY_ERROR = "gateway_error"
+    """502, 504, or a 503 that does not mean full."""
+    SERVER_ERROR = "server_error"
+    """Another 5xx."""
+    BROKEN_OFF = "broken_off"
+    """The answer began and was not finished: reset, closed, or garbage."""
+    STALLED = "stalled"
+    """Nothing came for longer than this agent allows; not for longer than a client would wait."""
+
+
+class Trust(StrEnum):
+    """What requests made an agent believe of one endpoint."""
+
+    TRUSTED = "trusted"
+    EJECTED = "ejected"
+    TRIAL = "trial"
+    """The time is served; one request may go there."""
+    TRYING = "trying"
+    """That request is there."""
+
+
+class TrustEvent(StrEnum):
+    """What an outcome, or time, means to the belief."""
+
+    GOOD = "good"
+    BAD = "bad"
+    """Bad, and that many so far are forgiven."""
+    OUTLIER = "outlier"
+    """Bad once too often."""
+    NOTHING = "nothing"
+    """A request came back without saying anything."""
+    TIME_SERVED = "time_served"
+    TAKEN = "taken"
+    """A request was sent there."""
+
+
+_T, _E = Trust, TrustEvent
+
+TRANSITIONS: dict[tuple[Trust, TrustEvent], Trust] = {
+    (_T.TRUSTED, _E.GOOD): _T.TRUSTED,
+    (_T.TRUSTED, _E.BAD): _T.TRUSTED,
+    (_T.TRUSTED, _E.OUTLIER): _T.EJECTED,
+    (_T.TRUSTED, _E.NOTHING): _T.TRUSTED,
+    (_T.TRUSTED, _E.TAKEN): _T.TRUSTED,
+    # Only in panic do requests begin at an ejected endpoint; one that is served there says all that a trial would.
+    (_T.EJECTED, _E.GOOD): _T.TRUSTED,
+    (_T.EJECTED, _E.BAD): _T.EJECTED,
+    (_T.EJECTED, _E.OUTLIER): _T.EJECTED,
+    (_T.EJECTED, _E.NOTHING): _T.EJECTED,
+    (_T.EJECTED, _E.TIME_SERVED): _T.TRIAL,
+    (_T.EJECTED, _E.TAKEN): _T.EJECTED,
+    (_T.TRIAL, _E.GOOD): _T.TRUSTED,
+    (_T.TRIAL, _E.BAD): _T.EJECTED,
+    (_T.TRIAL, _E.OUTLIER): _T.EJECTED,
+    (_T.TRIAL, _E.NOTHING): _T.TRIAL,
+    (_T.TRIAL, _E.TAKEN): _T.TRYING,
+    (_T.TRYING, _E.GOOD): _T.TRUSTED,
+    (_T.TRYING, _E.BAD): _T.EJECTED,
+    (_T.TRYING, _E.OUTLIER): _T.EJECTED,
+    (_T.TRYING, _E.NOTHING): _T.TRIAL,
+    (_T.TRYING, _E.TAKEN): _T.TRYING,
+}
+
+MEMORY_OUTCOMES = 20
+"""The failing share remembers about this many outcomes, and is not judged before as many."""
+
+
+class EjectionRules(msgspec.Struct, frozen=True):
+    """When an endpoint is ejected, and for how long."""
+
+    consecutive_failures: int = 3
+    """Failures in a row that eject; Envoy's default is 5 and linkerd's 7, of requests that cost far less than these."""
+    failing_share: float = 0.3
+    """Share of the latest outcomes (0-1] that ejects even where successes are in between."""
+    server_errors_count: bool = True
+    """Whether 5xx other than gateway errors are failures; false where clients can provoke them."""
+    base_s: float = 5.0
+    """Time (s) of a first ejection; the next ones in a row take as many times as long."""
+    longest_s: float = 120.0
+    """No ejection is longer, in seconds."""
+    forgive_s: float = 30.0
+    """Each so many seconds of trust, one earlier ejection is forgotten."""
+    most_ejected_share: float = 0.5
+    """Share of a pool's endpoints [0-1] that may be out at once, by this agent's judgement."""
+    panic_share: float = 0.3
+    """With a smaller share of a pool left [0-1], ejections are ignored: a bad chance is better than none."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One agent's trust in one endpoint; `ended`, `taken` and `at` return the next one."""
+
+    trust: Trust = Trust.TRUSTED
+    failures: int = 0
+    """Consecutive, while trusted."""
+    outcomes: int = 0
+    """Told while trusted, up to MEMORY_OUTCOMES."""
+    failing: float = 0.0
+    """Share of the latest outcomes that failed."""
+    ejections: int = 0
+    """In a row, those forgiven not counted, up to as many as make the longest one."""
+    since: float = float("-inf")
+    """When it was last ejected or trusted again, in seconds."""
+    until: float = 0.0
+    """When the ejection ends, in seconds."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a request may be sent there."""
+        return self.trust in (Trust.TRUSTED, Trust.TRIAL)
+
+    @property
+    def out(self) -> bool:
+        """Whether it counts as ejected: until a trial has succeeded."""
+        return self.trust is not Trust.TRUSTED
+
+
+def outcome_of(status: int, *, says_when: bool, has_room: bool, rules: EjectionRules) -> Outcome | None:
+    """What the status of an answer says at once; None where the end must be waited for.
+
+    Busy is not failed: 429 never counts, nor a 503 of an engine that names a time to come back or has all it can take.
+    Engines answer a bare 503 both when their queue is full (SGLang, Triton) and when they are broken, so a 503 of one
+    that should have room is a gateway error, as it is to Envoy.
+
+    Args:
+        status: the answer's HTTP status.
+        says_when: it has a Retry-After header.
+        has_room: fewer requests are on the endpoint than it runs at once.
+        rules: whether plain 5xx count.
+    """
+    if status < 400:
+        return None
+    if status < 500:
+        return Outcome.INCONCLUSIVE
+    if status == 503:
+        return Outcome.GATEWAY_ERROR if has_room and not says_when else Outcome.INCONCLUSIVE
+    if status in (502, 504):
+        return Outcome.GATEWAY_ERROR
+    return Outcome.SERVER_ERROR if rules.server_errors_count else Outcome.INCONCLUSIVE
+
+
+def ended(
+    standing: Standing,
+    outcome: Outcome,
+    started_at: float,
+    now: float,
+    rules: EjectionRules,
+    rng: Random,
+    *,
+    may_eject: bool = True,
+) -> Standing:
+    """Take in how a request ended.
+
+    Args:
+        standing: the belief so far.
+        outcome: what the request says.
+        started_at: when it was sent (s): one from before the ejection says nothing of the time since.
+        now: the same clock.
+        rules: see there.
+        rng: spreads the ends of ejections, so that several agents do not try at once.
+        may_eject: whether the cap leaves room, see `room_to_eject`; one that is out already may always stay out.
+
+    Raises:
+        KeyError: the table has no such transition, which is a defect in this module.
+    """
+    if standing.out and started_at < standing.since:
+        return standing
+    if outcome is Outcome.INCONCLUSIVE:
+        return _moved(standing, TrustEvent.NOTHING)
+    counted = _counted(standing, failed=outcome is not Outcome.SERVED)
+    if outcome is Outcome.SERVED:
+        return _trusted_again(counted, now) if standing.out else counted
+    if standing.trust is Trust.EJECTED or not (standing.out or (may_eject and _is_outlier(counted, rules))):
+        return _moved(counted, TrustEvent.BAD)
+    return _ejected(standing, now, rules, rng)
+
+
+def taken(standing: Standing) -> Standing:
+    """A request was sent there: a trial has its one."""
+    return _moved(standing, TrustEvent.TAKEN)
+
+
+def at(standing: Standing, now: float) -> Standing:
+    """The belief at `now` (s): an ejection whose time is over becomes a trial."""
+    if standing.trust is Trust.EJECTED and now >= standing.until:
+        return _moved(standing, TrustEvent.TIME_SERVED)
+    return standing
+
+
+def room_to_eject(out: int, members: int, rules: EjectionRules) -> bool:
+    """Whether one more of a pool's `members` may be ejected when `out` of them are."""
+    return out + 1 <= members * rules.most_ejected_share
+
+
+def panicking(left: int, members: int, rules: EjectionRules) -> bool:
+    """Whether so few of a pool's `members` may take requests that ejections are ignored."""
+    return left < members * rules.panic_share
+
+
+def _counted(standing: Standing, *, failed: bool) -> Standing:
+    outcomes = min(MEMORY_OUTCOMES, standing.outcomes + 1)
+    failing = standing.failing + (failed - standing.failing) / outcomes
+    failures = standing.failures + 1 if failed else 0
+    return msgspec.structs.replace(standing, failures=failures, outcomes=outcomes, failing=failing)
+
+
+def _is_outlier(standing: Standing, rules: EjectionRules) -> bool:
+    if standing.failures >= rules.consecutive_failures:
+        return True
+    return standing.outcomes >= MEMORY_OUTCOMES and standing.failing >= rules.failing_share
+
+
+def _ejected(standing: Standing, now: float, rules: EjectionRules, rng: Random) -> Standing:
+    forgiven = int((now - standing.since) / rules.forgive_s) if standing.ejections and not standing.out else 0
+    ejections = min(max(0, standing.ejections - forgiven) + 1, ceil(rules.longest_s / rules.base_s))
+    for_s = min(rules.longest_s, rules.base_s * ejections) * rng.uniform(0.8, 1.0)
+    trust = TRANSITIONS[standing.trust, TrustEvent.OUTLIER]
+    return Standing(trust, ejections=ejections, since=now, until=now + for_s)
+
+
+def _trusted_again(standing: Standing, now: float) -> Standing:
+    return Standing(TRANSITIONS[standing.trust, TrustEvent.GOOD], ejections=standing.ejections, since=now)
+
+
+def _moved(standing: Standing, event: TrustEvent) -> Standing:
+    trust = TRANSITIONS[standing.trust, event]
+    return standing if trust is standing.trust else msgspec.structs.replace(standing, trust=trust)
