@@ -13,7 +13,6 @@ from lab.demo.workload import (
     EU_REGIONS,
     LONGEST_OUTPUT_TOKENS,
     LONGEST_PROMPT_TOKENS,
-    OUTPUT_DIVISOR,
     PULSE_EVERY_S,
     Ask,
     TooShort,
@@ -21,6 +20,7 @@ from lab.demo.workload import (
     near_share,
     pulse,
     requests_wanted,
+    shrinkage,
     steadiest_stretch,
 )
 from lab.geoip import SITES, ClientSite, sites_from_database
@@ -128,11 +128,12 @@ def _with_share(topology: Topology, hero: str, share: float) -> list[ClientSite]
 
 def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int) -> str:
     begin_s, span_s = stretch[0].at_s, stretch[-1].at_s - stretch[0].at_s
+    by_prompt, by_output = shrinkage(stretch)
     told = (
         f"played in {scenario.duration_s:.0f} s, {span_s / scenario.duration_s:.2f} times as fast on average and "
-        f"faster during the surge; prompts as recorded up to {LONGEST_PROMPT_TOKENS} tokens, outputs "
-        f"1/{OUTPUT_DIVISOR} of the recorded ones up to {LONGEST_OUTPUT_TOKENS} tokens. Besides, {pulses} short "
-        f"requests, one each {PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting"
+        f"faster during the surge; prompts times {by_prompt:.2f} and outputs times {by_output:.2f}, at most "
+        f"{LONGEST_PROMPT_TOKENS} and {LONGEST_OUTPUT_TOKENS} tokens. Besides, {pulses} short requests, one each "
+        f"{PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting"
     )
     if trace_file is None:
         return (

@@ -17,7 +17,7 @@ from lab.planet.sites import nearest_first
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology
 from lab.replay.workload import PlannedRequest
 from lab.traces.shape import cap_tokens
-from lab.traces.trace import TraceRequest
+from lab.traces.trace import TraceRequest, blocks_of
 from lab.wan.matrix import RttMatrix
 
 # fmt: off
@@ -46,12 +46,15 @@ TENANTS_ELSEWHERE = {"open": 0.75, "personal": 0.15, "eu-personal": 0.1}
 
 LARGE_MODEL_SHARE = 0.2
 
-LONGEST_PROMPT_TOKENS = 4_000
-OUTPUT_DIVISOR = 3
-LONGEST_OUTPUT_TOKENS = 180
-"""Outputs are a third of the recorded ones and bounded, so that an answer lasts seconds and the story fits its time."""
+MEAN_PROMPT_TOKENS = 1_000
+MEAN_OUTPUT_TOKENS = 65
+"""Longer prompts and outputs are scaled down to these means, so that whatever the trace an answer lasts seconds, the
+story fits its time, and the planet its demand."""
 
-PULSE_EVERY_S = 0.05
+LONGEST_PROMPT_TOKENS = 4_000
+LONGEST_OUTPUT_TOKENS = 180
+
+PULSE_EVERY_S = 0.1
 PULSE_BEFORE_S = 0.1
 PULSE_AFTER_S = 1.4
 PULSE_PROMPT_TOKENS = 64
@@ -104,6 +107,25 @@ def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[Tra
 
     first = min(range(0, len(trace) - count + 1, max(1, count // 20)), key=unevenness)
     return trace[first : first + count]
+
+
+def shrinkage(trace: Sequence[TraceRequest]) -> tuple[float, float]:
+    """By what (0-1] prompts and outputs are multiplied to come down to their means."""
+    prompt = sum(one.prompt_tokens for one in trace) / len(trace)
+    output = sum(one.output_tokens for one in trace) / len(trace)
+    return min(1.0, MEAN_PROMPT_TOKENS / prompt), min(1.0, MEAN_OUTPUT_TOKENS / max(1.0, output))
+
+
+def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
+    """The same requests, each as much shorter as `shrinkage` says; what prefixes they share shrinks with them."""
+    by_prompt, by_output = shrinkage(trace)
+    shorter = []
+    for one in trace:
+        prompt_tokens = max(1, round(one.prompt_tokens * by_prompt))
+        blocks = one.prefix_blocks[: blocks_of(prompt_tokens)]
+        output_tokens = max(1, round(one.output_tokens * by_output))
+        shorter.append(TraceRequest(one.at_s, prompt_tokens, output_tokens, blocks))
+    return shorter
 
 
 def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
@@ -175,8 +197,7 @@ def lay_geography(
     regions = topology.region_names
     nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
     due_s = bend_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
-    lengths = [msgspec.structs.replace(one, output_tokens=max(1, one.output_tokens // OUTPUT_DIVISOR)) for one in trace]
-    lengths = cap_tokens(lengths[: len(due_s)], LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
+    lengths = cap_tokens(shorten(trace), LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
     asks = []
     for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
         weights = [site.share * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]

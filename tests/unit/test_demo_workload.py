@@ -12,6 +12,8 @@ from lab.demo.scenario import ActName, PhaseName, full_scenario
 from lab.demo.workload import (
     EEA,
     LONGEST_OUTPUT_TOKENS,
+    MEAN_OUTPUT_TOKENS,
+    MEAN_PROMPT_TOKENS,
     TENANT_KEYS,
     TooShort,
     bend_arrivals,
@@ -21,6 +23,7 @@ from lab.demo.workload import (
     pulse,
     requests_wanted,
     required_regions,
+    shorten,
     steadiest_stretch,
 )
 from lab.geoip import SITES
@@ -28,7 +31,7 @@ from lab.planet.bundle import load_bundle, matrix_of
 from lab.planet.sites import nearest_first
 from lab.planet.topology import CHAT_8B, CHAT_70B, demo_planet
 from lab.traces.generate import generate
-from lab.traces.trace import TraceRequest
+from lab.traces.trace import TraceRequest, blocks_of
 
 PLANET = demo_planet()
 REGIONS = PLANET.region_names
@@ -170,6 +173,17 @@ def test_pulses_come_close_to_each_other_around_the_death_from_clients_of_the_lo
     pulses = pulse(PLANET, SCENARIO, MATRIX, Random(1))
     due_s = [ask.planned.at_s for ask in pulses]
     assert min(due_s) < killed_s < killed_s + 1.0 < max(due_s)
-    assert max(b - a for a, b in pairwise(due_s)) < 0.1
+    assert max(b - a for a, b in pairwise(due_s)) < 0.15
     assert {nearest_first(SITE[ask.planned.site], REGIONS)[0] for ask in pulses} == {"eu-de"}
     assert {len(ask.planned.required_regions) for ask in pulses} == {2, 5}
+
+
+def test_long_requests_come_down_to_the_means_and_short_ones_stay() -> None:
+    long = [TraceRequest(float(n), 8_000 + n, 400, tuple(range(16))) for n in range(100)]
+    shorter = shorten(long)
+    assert sum(one.output_tokens for one in shorter) / 100 == pytest.approx(MEAN_OUTPUT_TOKENS, rel=0.02)
+    assert sum(one.prompt_tokens for one in shorter) / 100 == pytest.approx(MEAN_PROMPT_TOKENS, rel=0.02)
+    assert all(len(one.prefix_blocks) == blocks_of(one.prompt_tokens) for one in shorter)
+    assert [one.at_s for one in shorter] == [one.at_s for one in long]
+    short = [TraceRequest(float(n), 10, 1) for n in range(100)]
+    assert shorten(short) == short

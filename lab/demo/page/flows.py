@@ -35,7 +35,7 @@ def _row(row: Mapping[str, int], home: str, regions: Sequence[str], top: float) 
             title = tag("title", text(f"{n} of {total} requests of {home} were served by {server}"))
             box = {"x": x + 1.5, "y": top + 1.5, "width": CELL - 3, "height": CELL - 3, "rx": 6}
             cells.append(tag("rect", title, fill=colour(server), fill_opacity=f"{strength:.2f}", **box))
-            weak = " weak" if strength < 0.55 else ""
+            weak = " weak" if strength < 0.7 else ""
             where = {"x": x + CELL / 2, "y": top + CELL / 2 + 4.5}
             cells.append(tag("text", str(n), class_="cell-number" + weak, text_anchor="middle", **where))
     return tag("g", cells)
