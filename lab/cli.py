@@ -9,12 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS = {
+    "bench-router": "lab.bench.router.command",
     "demo": "lab.demo.command",
     "engines": "lab.engine.command",
     "replay": "lab.replay.command",
     "wan": "lab.wan.command",
 }
-"""Name and module; the module has a function of the name."""
+"""Name and module; the module has a function of the name, with _ for -."""
 
 
 class _OnDemand(TyperGroup):
@@ -28,7 +29,7 @@ class _OnDemand(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         alone = typer.Typer(add_completion=False)
-        alone.command(cmd_name)(getattr(import_module(COMMANDS[cmd_name]), cmd_name))
+        alone.command(cmd_name)(getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")))
         return typer.main.get_command(alone)
 
 

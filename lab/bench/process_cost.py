@@ -1,0 +1,39 @@
+"""What a process and its children have used, from /proc (proc(5))."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time (s), user and system, of a process and its living descendants, with a resolution of about 10 ms.
+
+    On loopback the kernel's work for a packet is done in its sender's name, so everybody pays for what they send.
+    """
+    ticks = 0
+    for member in _tree(pid):
+        fields = _stat(member)
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_S
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory (bytes) of a process and its descendants; pages that they share count for each."""
+    return sum(int(Path(f"/proc/{member}/statm").read_text().split()[1]) for member in _tree(pid)) * _PAGE_BYTES
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from _tree(int(child))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields from the third on: the second is the program's name, which may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,120 @@
+"""How every benchmark writes its results: a JSON file for comparison, tables for people, and under what conditions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One figure of several rounds."""
+
+    median: float
+    least: float
+    most: float
+
+    @property
+    def spread(self) -> float:
+        """How far the rounds lie apart, as a share of the median."""
+        return (self.most - self.least) / abs(self.median) if self.median else 0.0
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """Something that was promised, and whether this run shows it."""
+
+    what: str
+    limit: float
+    measured: float | None
+    """None where it was not measured."""
+    kept: bool | None
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What it ran on, and how busy that was with other things."""
+
+    processor: str
+    cores: int
+    kernel: str
+    load_average_before: float
+    """Over the minute before the run; above a few tenths, others shared the machine and the figures are noisy."""
+    began_at: str
+    """ISO 8601, UTC."""
+
+
+def measured(values: Sequence[float], digits: int = 3) -> Measured:
+    """Median and extremes of the rounds."""
+    return Measured(round(median(values), digits), round(min(values), digits), round(max(values), digits))
+
+
+def goal(what: str, limit: float, value: float | None) -> Goal:
+    """A goal that is kept by staying at or below `limit`."""
+    return Goal(
+        what, round(limit, 3), None if value is None else round(value, 3), None if value is None else value <= limit
+    )
+
+
+def this_machine() -> Machine:
+    """To be called before the load begins."""
+    return Machine(
+        processor=_processor(),
+        cores=os.cpu_count() or 1,
+        kernel=platform.release(),
+        load_average_before=round(os.getloadavg()[0], 2),
+        began_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """The nearest-rank quantile of values in order; 0 of none."""
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def write_results(path: Path, results: msgspec.Struct) -> None:
+    """Write the JSON file, its directory too; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is text and whose others are figures."""
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    for number, name in enumerate(header):
+        shown.add_column(name, justify="left" if number == 0 else "right")
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def goals_table(goals: Iterable[Goal]) -> Table:
+    """Every goal with whether it was kept."""
+    words = {True: "kept", False: "missed", None: "not measured"}
+    rows = [
+        (one.what, f"{one.limit:g}", "" if one.measured is None else f"{one.measured:g}", words[one.kept])
+        for one in goals
+    ]
+    return table("Goals", ("goal", "at most", "measured", ""), rows)
+
+
+def show(*tables: Table) -> None:
+    """Print tables to the terminal."""
+    console = Console(width=None if os.isatty(1) else 120)
+    for one in tables:
+        console.print(one)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

@@ -1,0 +1,239 @@
+"""What deciding costs, without carrying: the agent's own code in this process, from parsed head to reserved endpoint.
+
+Who the request is from, what it asks for, where its client is, which regions may touch it, which region serves it and
+which endpoint there: steps 1 to 7 of a request's road, every one of them for every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import deque
+from pathlib import Path
+from random import Random
+
+import msgspec
+import redis.asyncio
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import Put
+from lab.bench.results import quantile
+from lab.bench.router.chat import MODEL, Client, chat_request
+from lab.bench.site import REGION
+from lab.geoip import SITES, write_geoip
+from lab.planet.bundle import load_bundle
+from penstock.endpoint_health import ProbeOutcome
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.residency import residency_class
+from penstock.signing import FleetKey
+from regional_agent.carry.messages import Request
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.knowing import Knowing
+from regional_agent.metrics import AgentMetrics
+from regional_agent.road import Road, Target, Ticket
+from regional_agent.settings import load_settings
+from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+
+SLOTS = 8
+"""Of each endpoint."""
+
+BUSY_SHARE = 0.6
+"""Part of all slots that is taken while deciding, so that loads differ and nothing is full."""
+
+AWAITED = "awaited"
+"""The region whose view the awaited exchanges are of: in that of the agent itself every request would count twice."""
+
+OTHER_AGENTS = 2
+"""Agents that share that view besides the one that decides."""
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """How long something took (µs)."""
+
+    p50_us: float
+    p99_us: float
+    times: int
+
+
+class DecisionCost(msgspec.Struct, frozen=True):
+    """With one number of endpoints."""
+
+    endpoints: int
+    whole: Percentiles
+    """Identify, classify, locate, mask, where, who, reserve."""
+    where_and_who: Percentiles
+    """The last part of it: where, who, reserve."""
+    with_redis: Percentiles | None
+    """The whole, and then a wait for Redis to know of it and to tell of the other agents; None where not measured.
+    The agent itself does not wait: it tells Redis within 10 ms."""
+
+
+async def decision_costs(
+    sizes: tuple[int, ...], times: int, directory: Path, redis_url: str | None
+) -> list[DecisionCost]:
+    """Measure for each number of endpoints.
+
+    Args:
+        sizes: numbers of endpoints.
+        times: how many decisions each; a tenth of it with Redis.
+        directory: for the files that an agent needs; has to be empty.
+        redis_url: None leaves out the figures with Redis.
+    """
+    return [await _measure(size, times, directory / str(size), redis_url) for size in sizes]
+
+
+async def _measure(size: int, times: int, directory: Path, redis_url: str | None) -> DecisionCost:
+    knowing, road = await _agent(size, directory, redis_url)
+    try:
+        bench = _Deciding(knowing, road, busy=int(size * SLOTS * BUSY_SHARE))
+        bench.decide(max(times // 10, size * SLOTS))
+        wholes, parts = bench.decide(times)
+        with_redis = await _with_redis(knowing, bench, redis_url, times // 10) if redis_url else None
+        bench.give_back()
+    finally:
+        await knowing.directives.stop()
+        await knowing.shared_view.stop()
+    return DecisionCost(size, _percentiles(wholes), _percentiles(parts), with_redis)
+
+
+async def _with_redis(knowing: Knowing, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
+    knowing.shared_view.start()
+    client = redis.asyncio.Redis.from_url(redis_url, single_connection_client=True, protocol=2)
+    exchange = client.register_script(EXCHANGE)
+
+    async def tell(agent: str) -> None:
+        counts = {one.name: one.own for one in knowing.endpoints.every() if one.own}
+        await exchange(
+            keys=(index_key(AWAITED), agent_prefix(AWAITED) + agent),
+            args=(agent, 1, 60_000, msgspec.json.encode(counts), agent_prefix(AWAITED), MOST_AGENTS),
+        )
+
+    for number in range(OTHER_AGENTS):
+        await tell(f"other-{number}")
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        bench.decide(1)
+        await tell("bench")
+        took.append(time.perf_counter() - began)
+    await client.aclose()
+    return _percentiles(took)
+
+
+class _Deciding:
+    """Decides again and again, with as many requests in flight as it was told."""
+
+    def __init__(self, knowing: Knowing, road: Road, busy: int) -> None:
+        self._road = road
+        self._busy = busy
+        self._held: deque[Target] = deque()
+        rng = Random(1)
+        self._requests = [_parsed(chat_request(Client(site.address(rng), "demo-open"), stream=False)) for site in SITES]
+        self._number = 0
+
+    def decide(self, times: int) -> tuple[list[float], list[float]]:
+        """How long (s) each took: the whole, and its last part."""
+        road, held, clock = self._road, self._held, time.perf_counter
+        wholes, parts = [], []
+        for _ in range(times):
+            self._number += 1
+            request = self._requests[self._number % len(self._requests)]
+            now = time.monotonic()
+            began = clock()
+            ticket = road.ticket_from_client(request, "127.0.0.1", now)
+            admitted = clock()
+            if not isinstance(ticket, Ticket):
+                raise RuntimeError(f"refused: {ticket}")
+            target = road.next_target(ticket, now)
+            ended = clock()
+            if not isinstance(target, Target):
+                raise RuntimeError(f"no target: {target}")
+            wholes.append(ended - began)
+            parts.append(ended - admitted)
+            held.append(target)
+            if len(held) > self._busy:
+                road.settle(held.popleft(), 1.0)
+        return wholes, parts
+
+    def give_back(self) -> None:
+        """Settle what is still held."""
+        while self._held:
+            self._road.settle(self._held.popleft(), None)
+
+
+async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Knowing, Road]:
+    """What an agent knows, with policy and plan in force and every endpoint ready."""
+    key = FleetKey(secrets.token_bytes(32))
+    store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
+    knowing = Knowing(
+        load_settings(_settings(size, directory, redis_url)),
+        key=key,
+        pool=pool,
+        metrics=AgentMetrics(),
+        rng=rng,
+        store=store,
+    )
+    policy = load_bundle()
+    everywhere = residency_class(frozenset(policy.regions))
+    classes = (ClassPlan(MODEL, everywhere.name, (Arc(REGION, 1.0, ArcReason.HOME),), ()),)
+    plan = RegionPlan(REGION, 1, 1, policy.digest(), 0.0, classes)
+    await store.commit([], [Put(keys.policy(policy.digest()), encode(policy)), Put(keys.plan(REGION), encode(plan))])
+    knowing.directives.start()
+    async with asyncio.timeout(10.0):
+        while knowing.directives.plan is None:  # noqa: ASYNC110 - directives offer nothing to wait for
+            await asyncio.sleep(0.01)
+    for endpoint in knowing.endpoints.every():
+        endpoint.probed(ProbeOutcome.GOOD)
+    return knowing, Road(REGION, knowing, key, rng, time.monotonic)
+
+
+def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, object]:
+    endpoints = [
+        {
+            "name": f"gpu-{number}",
+            "url": f"http://127.0.0.1:{10_000 + number}",
+            "models": [MODEL],
+            "slots": SLOTS,
+            "zone": f"zone-{number % 3}",
+            "accelerator": "h100",
+        }
+        for number in range(size)
+    ]
+    directory.mkdir(parents=True)
+    endpoints_file, geoip_file = directory / "endpoints.yaml", directory / "clients.mmdb"
+    endpoints_file.write_text(json.dumps(endpoints), encoding="utf-8")
+    write_geoip(geoip_file)
+    return {
+        "region": REGION,
+        "name": "bench",
+        "traffic_listen": "127.0.0.1:0",
+        "peer_listen": "127.0.0.1:0",
+        "admin_listen": "127.0.0.1:0",
+        "etcd_endpoints": "127.0.0.1:1",
+        "redis_url": redis_url,
+        "endpoints_file": endpoints_file,
+        "geoip_file": geoip_file,
+        "fleet_key_file": directory / "unused",
+        "state_dir": directory / "state",
+        "trusted_proxies": "127.0.0.0/8",
+    }
+
+
+def _parsed(raw: bytes) -> Request:
+    """A request as the listener hands it over."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    request = Request()
+    request.method, request.target, _ = first.split(b" ")
+    request.headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
+    request.body = bytearray(body)
+    return request
+
+
+def _percentiles(took_s: list[float]) -> Percentiles:
+    ordered = sorted(took_s)
+    return Percentiles(round(quantile(ordered, 0.5) * 1e6, 1), round(quantile(ordered, 0.99) * 1e6, 1), len(ordered))

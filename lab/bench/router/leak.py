@@ -1,0 +1,74 @@
+"""Whether an agent's memory stays flat over a great many requests: whole answers, streams, and clients that leave."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import msgspec
+
+from lab.bench.process_cost import resident_bytes
+from lab.bench.router.backends import Pace
+from lab.bench.router.chat import answer, requests_of
+from lab.bench.router.contestant import PENSTOCK, Field
+from lab.bench.router.load import Load
+from lab.bench.router.rounds import Told, clients, set_pace
+from lab.bench.router.streams import Streams
+
+CONNECTIONS = 64
+
+LOOKS = 20
+"""How often memory is looked at, evenly over the requests."""
+
+STREAMS_BETWEEN = 100
+"""Streams that are opened and left in the middle between two looks."""
+
+CLOSED_LOOP_S = 600.0
+"""Longest time (s) for the requests between two looks."""
+
+
+class LeakCheck(msgspec.Struct, frozen=True):
+    """Resident memory over time."""
+
+    requests: int
+    streams_left: int
+    errors: int
+    resident_mb: tuple[float, ...]
+    """At each look; the first is before the first request."""
+    grown_mb: float
+    """The mean of the last quarter less that of the second: the first quarter is warm-up."""
+    grown_bytes_per_request: float
+    """The same for each request between the middles of the two, which is half of all."""
+
+
+def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
+    """Send so many requests to a fresh agent and watch its memory."""
+    contestant = next(one for one in field.contestants if one.name == PENSTOCK)
+    set_pace(field, Pace(interval_s=1.0))
+    contestant.process.restart(60.0)
+    pid = contestant.process.pid
+    asks = requests_of(clients(), stream=False)
+    load = Load(contestant.port, [asks[number % len(asks)] for number in range(CONNECTIONS)], answer())
+    resident = [resident_bytes(pid)]
+    done = errors = streams_left = 0
+    try:
+        for look in range(LOOKS):
+            tell(f"memory over {requests} requests: {done} so far")
+            run = load.closed_loop(CLOSED_LOOP_S, most_answers=requests * (look + 1) // LOOKS - done)
+            done += run.answers
+            errors += run.errors
+            streams = Streams(contestant.port, requests_of(clients(), stream=True))
+            streams_left += streams.open(STREAMS_BETWEEN, 30.0)
+            streams.close()
+            resident.append(resident_bytes(pid))
+    finally:
+        load.close()
+    quarter = LOOKS // 4
+    grown_bytes = fmean(resident[-quarter:]) - fmean(resident[1 + quarter : 1 + 2 * quarter])
+    return LeakCheck(
+        requests=done,
+        streams_left=streams_left,
+        errors=errors,
+        resident_mb=tuple(round(one / 1e6, 2) for one in resident),
+        grown_mb=round(grown_bytes / 1e6, 3),
+        grown_bytes_per_request=round(grown_bytes / (requests / 2), 3),
+    )

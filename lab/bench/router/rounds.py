@@ -1,0 +1,229 @@
+"""The measurements that every contestant goes through, in rounds whose order changes: none always goes first."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from lab.bench.process_cost import cpu_s, resident_bytes
+from lab.bench.results import quantile
+from lab.bench.router.backends import PACE_PATH, Pace
+from lab.bench.router.chat import Client, answer, requests_of
+from lab.bench.router.contestant import Contestant, Field
+from lab.bench.router.load import Load
+from lab.bench.router.streams import Streams
+from lab.geoip import SITES
+from lab.servers.ports import LOOPBACK
+
+Told = Callable[[str], None]
+"""Is told what is being measured, in a few words."""
+
+KEYS = ("demo-open", "demo-personal", "demo-eu-personal")
+"""API keys of the shipped policy bundle: data that may go anywhere, and data that residency rules are about. The agent
+under test stands in the EU, where each of them may be processed."""
+
+DIRECT = "direct"
+"""The name of the run without any router."""
+
+SETTLE_S = 1.0
+"""How long streams flow before they are measured."""
+
+OPEN_TIMEOUT_S = 60.0
+
+
+class RequestRound(msgspec.Struct, frozen=True):
+    """One contestant in one round of whole answers."""
+
+    requests_per_s: float
+    cpu_us_per_request: float
+    core_use: float
+    """Part of its core that the router used in the closed loop: below about 0.9 it was not the bottleneck."""
+    p50_ms: float
+    """At the fixed rate."""
+    p99_ms: float
+    errors: int
+
+
+class StreamRound(msgspec.Struct, frozen=True):
+    """One contestant in one round of streams that flow fast."""
+
+    cpu_us_per_chunk: float
+    chunks_per_s: float
+    broken: int
+
+
+class OpenStreams(msgspec.Struct, frozen=True):
+    """One contestant with a great many slow streams open."""
+
+    streams: int
+    """How many had begun."""
+    resident_kb_per_stream: float
+    """Growth of its resident memory over what it had before, after a warm-up without streams (kB of 1,000 bytes)."""
+    resident_mb_before: float
+    core_use: float
+    cpu_us_per_chunk: float
+    chunks_per_s: float
+    broken: int
+
+
+def clients() -> list[Client]:
+    """Who asks: each site of the lab's table, with one key or another."""
+    rng = Random(1)
+    return [Client(site.address(rng), KEYS[number % len(KEYS)]) for number, site in enumerate(SITES)]
+
+
+def request_rounds(
+    field: Field, rounds: int, seconds: float, warm_up_s: float, per_s: float, connections: int, tell: Told
+) -> dict[str, list[RequestRound]]:
+    """Whole answers: what each contestant can take in a closed loop, then how long it takes at a fixed rate.
+
+    Args:
+        field: who is there.
+        rounds: how often everybody has a turn.
+        seconds: how long each of the two measurements takes.
+        warm_up_s: how long a closed loop runs before, uncounted.
+        per_s: the fixed rate (requests/s).
+        connections: how many requests are under way at once in the closed loop.
+        tell: is told of progress.
+    """
+    asks = requests_of(clients(), stream=False)
+    asks = [asks[number % len(asks)] for number in range(connections)]
+    found: dict[str, list[RequestRound]] = {}
+    turns: list[Contestant | None] = [None, *field.contestants]
+    for number, contestant in _turns(turns, rounds):
+        name = contestant.name if contestant is not None else DIRECT
+        tell(f"whole answers, round {number} of {rounds}: {name}")
+        load = Load(contestant.port if contestant is not None else field.backends[0], asks, answer())
+        try:
+            load.closed_loop(warm_up_s)
+            before_s = _cpu_s(contestant)
+            run = load.closed_loop(seconds)
+            used_s = _cpu_s(contestant) - before_s
+            paced = load.fixed_rate(per_s, seconds, Random(number))
+        finally:
+            load.close()
+        latencies_s = sorted(paced.latencies_s)
+        found.setdefault(name, []).append(
+            RequestRound(
+                requests_per_s=run.answers / run.seconds,
+                cpu_us_per_request=used_s / max(1, run.answers) * 1e6,
+                core_use=used_s / run.seconds,
+                p50_ms=quantile(latencies_s, 0.5) * 1e3,
+                p99_ms=quantile(latencies_s, 0.99) * 1e3,
+                errors=run.errors + paced.errors,
+            )
+        )
+    return found
+
+
+def stream_rounds(
+    field: Field, rounds: int, seconds: float, streams: int, chunks_per_s: float, tell: Told
+) -> dict[str, list[StreamRound]]:
+    """Streams whose chunks come one by one: what relaying each costs.
+
+    Args:
+        field: who is there.
+        rounds: how often everybody has a turn.
+        seconds: how long each measurement takes.
+        streams: how many flow at once.
+        chunks_per_s: of all streams together.
+        tell: is told of progress.
+    """
+    interval_s = streams / chunks_per_s
+    set_pace(field, Pace(interval_s, chunks=int((seconds + 10 * SETTLE_S) / interval_s) + 1_000))
+    found: dict[str, list[StreamRound]] = {}
+    for number, contestant in _turns(list(field.contestants), rounds):
+        tell(f"streams, round {number} of {rounds}: {contestant.name}")
+        clients_ = Streams(contestant.port, requests_of(clients(), stream=True))
+        try:
+            begun = clients_.open(streams, OPEN_TIMEOUT_S)
+            clients_.run(SETTLE_S)
+            before_s = cpu_s(contestant.process.pid)
+            run = clients_.run(seconds)
+            used_s = cpu_s(contestant.process.pid) - before_s
+        finally:
+            clients_.close()
+        found.setdefault(contestant.name, []).append(
+            StreamRound(used_s / max(1, run.chunks) * 1e6, run.chunks / run.seconds, run.broken + streams - begun)
+        )
+    return found
+
+
+def open_streams(field: Field, streams: int, seconds: float, interval_s: float, tell: Told) -> dict[str, OpenStreams]:
+    """A great many slow streams: what each keeps resident, and what all of them cost. Every contestant starts afresh,
+    since memory that it was given once it may never give back.
+
+    Args:
+        field: who is there.
+        streams: how many to open.
+        seconds: how long to measure them.
+        interval_s: between two chunks of one.
+        tell: is told of progress.
+    """
+    set_pace(field, Pace(interval_s, chunks=1_000_000))
+    found = {}
+    for contestant in field.contestants:
+        tell(f"{streams} slow streams: {contestant.name}")
+        contestant.process.restart(OPEN_TIMEOUT_S)
+        pid = contestant.process.pid
+        _warm_up(contestant)
+        before_bytes = resident_bytes(pid)
+        clients_ = Streams(contestant.port, requests_of(clients(), stream=True))
+        try:
+            begun = clients_.open(streams, OPEN_TIMEOUT_S)
+            clients_.run(SETTLE_S)
+            before_s = cpu_s(pid)
+            run = clients_.run(seconds)
+            used_s = cpu_s(pid) - before_s
+            grown_bytes = resident_bytes(pid) - before_bytes
+        finally:
+            clients_.close()
+        found[contestant.name] = OpenStreams(
+            streams=begun,
+            resident_kb_per_stream=grown_bytes / max(1, begun) / 1e3,
+            resident_mb_before=before_bytes / 1e6,
+            core_use=used_s / run.seconds,
+            cpu_us_per_chunk=used_s / max(1, run.chunks) * 1e6,
+            chunks_per_s=run.chunks / run.seconds,
+            broken=run.broken + streams - begun,
+        )
+    return found
+
+
+def _warm_up(contestant: Contestant) -> None:
+    asks = requests_of(clients(), stream=False)
+    load = Load(contestant.port, asks, answer())
+    try:
+        load.closed_loop(1.0)
+    finally:
+        load.close()
+
+
+Turn = TypeVar("Turn")
+
+
+def _turns(everybody: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
+    """Round by round, forwards and backwards in turn, each beginning one further on."""
+    for number in range(rounds):
+        first = number % len(everybody)
+        order = [*everybody[first:], *everybody[:first]]
+        for one in order if number % 2 == 0 else reversed(order):
+            yield number + 1, one
+
+
+def _cpu_s(contestant: Contestant | None) -> float:
+    return cpu_s(contestant.process.pid) if contestant is not None else 0.0
+
+
+def set_pace(field: Field, pace: Pace) -> None:
+    """Tell the backends how streams that begin from now on flow."""
+    connection = http.client.HTTPConnection(LOOPBACK, field.backends[0], timeout=5.0)
+    try:
+        connection.request("POST", PACE_PATH.decode(), msgspec.json.encode(pace))
+        connection.getresponse().read()
+    finally:
+        connection.close()

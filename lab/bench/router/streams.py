@@ -1,0 +1,92 @@
+"""Clients that hold streams open: what a relayed token costs, and what an open stream does."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+TOKEN = b'data: {"id"'
+"""Begins every chunk that the backends stream."""
+
+CONNECT_AT_ONCE = 200
+"""Streams opened between two looks at what has come in, so that no queue of a listener runs over."""
+
+
+class StreamRun(msgspec.Struct):
+    """What came of a stretch of streaming."""
+
+    seconds: float = 0.0
+    chunks: int = 0
+    broken: int = 0
+    """Streams that ended or were refused though nobody asked for it."""
+
+
+class Streams:
+    """Streams from one port, one connection each.
+
+    Args:
+        port: loopback port of the router.
+        requests: what to ask, in turn.
+    """
+
+    def __init__(self, port: int, requests: Sequence[bytes]) -> None:
+        self._port = port
+        self._requests = requests
+        self._epoll = select.epoll()
+        self._open: dict[int, socket.socket] = {}
+        self._begun: set[int] = set()
+        self._broken = 0
+        self._chunks = 0
+
+    def open(self, count: int, timeout_s: float) -> int:
+        """Open `count` streams and wait until each has had a token; how many have."""
+        for number in range(count):
+            sock = socket.create_connection(("127.0.0.1", self._port), timeout=timeout_s)
+            sock.sendall(self._requests[number % len(self._requests)])
+            sock.setblocking(False)
+            self._open[sock.fileno()] = sock
+            self._epoll.register(sock.fileno(), select.EPOLLIN)
+            if number % CONNECT_AT_ONCE == 0:
+                self._take(0.0)
+        deadline = time.monotonic() + timeout_s
+        while len(self._begun) + self._broken < count and time.monotonic() < deadline:
+            self._take(0.1)
+        return len(self._begun & self._open.keys())
+
+    def run(self, seconds: float) -> StreamRun:
+        """Take tokens for so long."""
+        began = time.perf_counter()
+        chunks, broken = self._chunks, self._broken
+        while (left := began + seconds - time.perf_counter()) > 0:
+            self._take(min(0.1, left))
+        return StreamRun(time.perf_counter() - began, self._chunks - chunks, self._broken - broken)
+
+    def close(self) -> None:
+        """Leave, in the middle of every stream."""
+        for sock in self._open.values():
+            sock.close()
+        self._open.clear()
+        self._epoll.close()
+
+    def _take(self, wait_s: float) -> None:
+        for fd, _ in self._epoll.poll(wait_s):
+            sock = self._open[fd]
+            try:
+                data = sock.recv(65_536)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._broken += 1
+                del self._open[fd]
+                sock.close()
+                continue
+            tokens = data.count(TOKEN)
+            if tokens:
+                self._chunks += tokens
+                self._begun.add(fd)

@@ -1,0 +1,172 @@
+"""One region of Penstock with everything it has in production: etcd, Redis, a control plane that plans, and agents."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from lab.bench.cores import pinned_to
+from lab.geoip import write_geoip
+from lab.planet.bundle import SHIPPED_BUNDLE
+from lab.planet.configs import (
+    ADMIN_TOKEN_FILE,
+    FLEET_KEY_FILE,
+    agent_environment,
+    control_plane_environment,
+    control_plane_urls,
+    endpoints_file,
+    url,
+    write_json,
+)
+from lab.planet.planet import ask, program
+from lab.planet.ports import assign_ports
+from lab.planet.topology import Engine, Region, Topology, agent_port, control_plane_port, engine_port
+from lab.servers.errors import NotReady
+from lab.servers.etcd import EtcdServer
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.redis import RedisServer
+
+REGION, CITY = "eu-de", "Frankfurt"
+"""A region of the shipped policy bundle, whose others are not there."""
+
+CONTROL_PLANE = "north"
+
+READY_S = 45.0
+STOP_GRACE_S = 3.0
+
+SETTINGS = (
+    "shipped policy bundle and a live plan from etcd; tenants by API key, residency by GeoIP of X-Forwarded-For",
+    "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics",
+)
+"""What an agent here is set to, for people."""
+
+
+class Site:
+    """All processes but the endpoints, which are there already.
+
+    Args:
+        engines: the endpoints as the topology has them.
+        engine_ports: where each of them listens, by name.
+        agents: how many agents serve the region.
+        directory: state, configuration and logs; has to be empty.
+        core: the only core that agents may use; None leaves it to the kernel.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        engine_ports: Mapping[str, int],
+        *,
+        agents: int,
+        directory: Path,
+        core: int | None = None,
+    ) -> None:
+        names = tuple(f"agent-{number}" for number in range(1, agents + 1))
+        self._region = Region(REGION, CITY, names, tuple(engines))
+        self._topology = Topology((self._region,), (), (CONTROL_PLANE,), 1.0)
+        self._ports = assign_ports(self._topology.port_names(), None, Random())
+        self._ports |= {engine_port(REGION, name): port for name, port in engine_ports.items()}
+        self._directory = directory
+        self._core = core
+        self._write_files()
+        self._servers: list[ServerProcess] = [*self._stores(), self._control_plane()]
+        self.agents = [self._agent(name) for name in names]
+        """The processes whose cost is Penstock's."""
+        self.traffic_ports = [self._ports[agent_port(REGION, name, "traffic")] for name in names]
+        """Where clients go, agent by agent."""
+
+    def start(self) -> None:
+        """Start everything; returns when every agent serves by a plan.
+
+        Raises:
+            ServerError: a program is missing or does not serve in time.
+        """
+        everything = [*self._servers, *self.agents]
+        for process in everything:
+            process.start()
+        for process in everything:
+            process.wait_ready(READY_S)
+        self.wait_for_plans()
+
+    def wait_for_plans(self) -> None:
+        """Return once every agent has a plan; raises NotReady."""
+        deadline = time.monotonic() + READY_S
+        for name in self._region.agents:
+            status = url(self._ports[agent_port(REGION, name, "admin")]) + "/status"
+            while (ask(status) or {}).get("plan") is None:
+                if time.monotonic() > deadline:
+                    raise NotReady(f"{name} has no traffic plan after {READY_S:g} s; see {self._directory}")
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End everything in good order, then by force."""
+        for process in [*self.agents, *reversed(self._servers)]:
+            process.stop(STOP_GRACE_S)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _write_files(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for name in (FLEET_KEY_FILE, ADMIN_TOKEN_FILE):
+            secret = self._directory / name
+            secret.touch(mode=0o600)
+            secret.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        write_geoip(self._geoip_file)
+        write_json(self._directory / f"{REGION}-endpoints.yaml", endpoints_file(self._region, self._ports))
+
+    @property
+    def _geoip_file(self) -> Path:
+        return self._directory / "clients.mmdb"
+
+    def _stores(self) -> tuple[ServerProcess, ServerProcess]:
+        ports = self._ports
+        return (
+            EtcdServer(self._directory / "etcd", client_port=ports["etcd client"], peer_port=ports["etcd peer"]),
+            RedisServer(self._directory / "redis", port=ports["redis"]),
+        )
+
+    def _control_plane(self) -> ServerProcess:
+        environment = control_plane_environment(
+            self._topology, CONTROL_PLANE, self._ports, self._directory, SHIPPED_BUNDLE
+        )
+        where = control_plane_urls(self._topology, self._ports)[CONTROL_PLANE]
+        return ServerProcess(
+            "control plane",
+            [program("penstock"), "serve"],
+            log_path=self._directory / "control-plane.log",
+            ready=http_ok(where + "/readyz"),
+            ports=[self._ports[control_plane_port(CONTROL_PLANE)]],
+            env={**os.environ, **environment},
+        )
+
+    def _agent(self, name: str) -> ServerProcess:
+        environment = agent_environment(
+            self._topology, self._region, name, self._ports, self._directory, self._geoip_file
+        )
+        argv = [program("penstock-agent")]
+        return ServerProcess(
+            name,
+            argv if self._core is None else pinned_to(self._core, argv),
+            log_path=self._directory / f"{name}.log",
+            ready=http_ok(url(self._ports[agent_port(REGION, name, "admin")]) + "/readyz"),
+            ports=[self._ports[agent_port(REGION, name, face)] for face in ("traffic", "peer", "admin")],
+            env={**os.environ, **environment},
+        )
