@@ -93,6 +93,10 @@ MEMORY_OUTCOMES = 20
 """The failing share remembers about this many outcomes, and is not judged before as many."""
 
 
+FORGOTTEN = 1e-3
+"""A failing share below this is none."""
+
+
 class EjectionRules(msgspec.Struct, frozen=True):
     """When an endpoint is ejected, and for how long."""
 
@@ -140,6 +144,11 @@ class Standing(msgspec.Struct, frozen=True):
     def out(self) -> bool:
         """Whether it counts as ejected: until a trial has succeeded."""
         return self.trust is not Trust.TRUSTED
+
+    @property
+    def spotless(self) -> bool:
+        """Whether one more success changes nothing."""
+        return self.failing == 0.0 and self.outcomes >= MEMORY_OUTCOMES and self.trust is Trust.TRUSTED
 
 
 def outcome_of(status: int, *, says_when: bool, has_room: bool, rules: EjectionRules) -> Outcome | None:
@@ -227,6 +236,7 @@ def panicking(left: int, members: int, rules: EjectionRules) -> bool:
 def _counted(standing: Standing, *, failed: bool) -> Standing:
     outcomes = min(MEMORY_OUTCOMES, standing.outcomes + 1)
     failing = standing.failing + (failed - standing.failing) / outcomes
+    failing = failing if failing > FORGOTTEN else 0.0
     failures = standing.failures + 1 if failed else 0
     return msgspec.structs.replace(standing, failures=failures, outcomes=outcomes, failing=failing)
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from math import inf
+from random import Random
+from typing import NamedTuple
 
+from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, panicking, room_to_eject, taken
 from penstock.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
 from penstock.load import mean_with, pool_service_s
 from penstock.policy import Model
+from penstock.warm_up import warm_since, warm_up_weight
 from penstock.who import EndpointView
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_file import EndpointSpec
@@ -15,16 +22,47 @@ UNTOLD_SERVICE_S = Model("").expected_service_s
 """The prior of a model that policy does not name."""
 
 
+class Judge(NamedTuple):
+    """By what all endpoints of an agent are judged."""
+
+    rules: EjectionRules = EjectionRules()
+    warm_up_s: float = 30.0
+    """Time (s) over which a newcomer's weight grows to whole."""
+    clock: Callable[[], float] = time.monotonic
+    rng: Random = Random()
+    """Spreads the ends of ejections."""
+
+
 class Endpoint:
     """One model server. Its `view` is what the core chooses by; only this class writes to it."""
 
-    __slots__ = ("completions", "health", "others", "own", "pools", "service_s", "spec", "view", "wake")
+    __slots__ = (
+        "_judge",
+        "_out_since",
+        "_warm_since",
+        "completions",
+        "health",
+        "others",
+        "own",
+        "pools",
+        "service_s",
+        "spec",
+        "standing",
+        "view",
+        "wake",
+    )
 
-    def __init__(self, spec: EndpointSpec) -> None:
+    def __init__(self, spec: EndpointSpec, judge: Judge) -> None:
         """Not ready before its first good probe."""
         self.spec = spec
         self.view = EndpointView(spec.name, spec.slots, spec.slots + spec.queue)
         self.health = EndpointHealth()
+        """What its probes say."""
+        self.standing = Standing()
+        """What requests say."""
+        self._judge = judge
+        self._warm_since = inf
+        self._out_since = -inf
         self.own = 0
         """Requests of this agent on it now."""
         self.others = 0
@@ -55,6 +93,8 @@ class Endpoint:
     def take(self) -> None:
         """One more request of this agent is on it."""
         self._add(1)
+        if self.standing.out:
+            self._trust(taken(self.standing))
 
     def give_back(self) -> None:
         """One of them has ended."""
@@ -92,14 +132,56 @@ class Endpoint:
         self.service_s = mean_with(prior_s, self.completions, service_s)
         self.completions += 1
 
+    def ended(self, outcome: Outcome, started_at: float) -> bool:
+        """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
+        judge, before = self._judge, self.standing
+        if (outcome is Outcome.SERVED and before.spotless) or (outcome is Outcome.INCONCLUSIVE and not before.out):
+            return False
+        may_eject = all(room_to_eject(pool.out, len(pool.endpoints), judge.rules) for pool in self.pools)
+        now = judge.clock()
+        standing = ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
+        self._trust(standing)
+        return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
+
+    def tick(self) -> None:
+        """Time has passed: an ejection may be over, and a newcomer is warmer. The caller recounts the pools."""
+        now = self._judge.clock()
+        self.standing = at(self.standing, now)
+        self.view.weight = self._weight(now)
+
+    def show(self) -> None:
+        """Let the view say whether it may take requests: alive by its probes, and trusted or needed all the same."""
+        self.view.ready = self.health.ready and (self.standing.open or any(pool.panics for pool in self.pools))
+
+    def _trust(self, standing: Standing) -> None:
+        before, self.standing = self.standing, standing
+        if standing.trust is before.trust:
+            return
+        if standing.trust is Trust.TRUSTED:
+            self._warm_since = self._judge.clock()
+        self.view.weight = self._weight(self._judge.clock())
+        self._recount()
+
+    def _weight(self, now: float) -> float:
+        """A trial's one request goes there at once, so that the answer is soon known."""
+        if self.standing.out:
+            return 1.0
+        return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
+
     def _prior_s(self) -> float:
         return self.pools[0].service_s if self.pools else UNTOLD_SERVICE_S
 
     def _believe(self, health: EndpointHealth) -> None:
-        self.health = health
-        if health.ready is not self.view.ready:
-            self.view.ready = health.ready
-            self._recount()
+        was_ready, self.health = self.health.ready, health
+        if health.ready is was_ready:
+            return
+        now = self._judge.clock()
+        if health.ready:
+            self._warm_since = warm_since(self._warm_since, self._out_since, now)
+            self.view.weight = self._weight(now)
+        else:
+            self._out_since = now
+        self._recount()
 
     def _add(self, requests: int) -> None:
         self.own += requests
@@ -112,15 +194,33 @@ class Endpoint:
     def _recount(self) -> None:
         for pool in self.pools:
             pool.recount()
+        if not self.pools:
+            self.show()
 
 
 class Pool:
     """The endpoints of the region that serve one model. Its numbers are kept up to date, so reading costs nothing."""
 
-    __slots__ = ("endpoints", "in_flight", "prior_s", "ready", "service_s", "slots", "views")
+    __slots__ = (
+        "_rules",
+        "endpoints",
+        "in_flight",
+        "out",
+        "panics",
+        "prior_s",
+        "ready",
+        "service_s",
+        "slots",
+        "views",
+    )
 
-    def __init__(self, prior_s: float = UNTOLD_SERVICE_S) -> None:
+    def __init__(self, prior_s: float = UNTOLD_SERVICE_S, rules: EjectionRules | None = None) -> None:
         """Empty; `prior_s` is its mean service time (s) before any completion."""
+        self._rules = rules or EjectionRules()
+        self.out = 0
+        """Endpoints that are ejected, or on trial."""
+        self.panics = False
+        """So few are left that ejections are ignored."""
         self.endpoints: list[Endpoint] = []
         self.views: list[EndpointView] = []
         """Of `endpoints`, in the same order."""
@@ -141,7 +241,12 @@ class Pool:
         self.recount()
 
     def recount(self) -> None:
-        """Sum its members up again; whoever changes one of them does this."""
+        """Judge and sum up its members again; whoever changes one of them does this."""
+        left = sum(one.health.ready and not one.standing.out for one in self.endpoints)
+        self.out = sum(one.standing.out for one in self.endpoints)
+        self.panics = self.out > 0 and panicking(left, len(self.endpoints), self._rules)
+        for one in self.endpoints:
+            one.show()
         ready = [one for one in self.endpoints if one.view.ready and not one.view.draining]
         self.ready = len(ready)
         self.slots = sum(one.view.slots for one in ready)

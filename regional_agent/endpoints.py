@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import structlog
 
+from penstock.ejection import Outcome, outcome_of
 from penstock.policy import Policy
 from regional_agent import endpoint_probes
 from regional_agent.background import cancel, keep_running
 from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.endpoint import Endpoint, Pool
+from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint, Judge, Pool
 from regional_agent.endpoint_file import BadEndpointFile, EndpointSpec, parse_endpoints, read_endpoint_file
 
 LOOK_S = 1.0
@@ -34,13 +35,23 @@ log = structlog.get_logger()
 class Endpoints:
     """Every endpoint of the region, by name and by model."""
 
-    def __init__(self, file: Path, connections: UpstreamPool, rng: Random) -> None:
+    def __init__(
+        self,
+        file: Path,
+        connections: UpstreamPool,
+        rng: Random,
+        *,
+        judge: Judge | None = None,
+        on_ejected: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> None:
         """Read the file.
 
         Args:
             file: see `endpoint_file`.
             connections: what probes go over.
             rng: spreads probes over time.
+            judge: when endpoints are ejected, and how they warm up.
+            on_ejected: hears of every ejection, with the outcome that made it.
 
         Raises:
             BadEndpointFile: it cannot be used; an agent does not start without endpoints that it understands.
@@ -50,6 +61,8 @@ class Endpoints:
         self._file = file
         self._connections = connections
         self._rng = rng
+        self._judge = judge or Judge(rng=rng)
+        self._on_ejected = on_ejected
         self._by_name: dict[str, Endpoint] = {}
         self._retired: list[Endpoint] = []
         self._pools: dict[str, Pool] = {}
@@ -97,6 +110,23 @@ class Endpoints:
         """A request could not connect to it."""
         endpoint.broke()
 
+    def answered(self, endpoint: Endpoint, status: int, *, says_when: bool) -> Outcome | None:
+        """What the head of an answer says of it (see `outcome_of`); None where the end must be waited for.
+
+        Args:
+            status: the answer's HTTP status.
+            says_when: it has a Retry-After header.
+        """
+        has_room = endpoint.view.in_flight <= endpoint.view.slots
+        return outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
+
+    def ended(self, endpoint: Endpoint, outcome: Outcome, started_at: float) -> None:
+        """A request that was sent at `started_at` (s, monotonic) has ended so; called once each."""
+        if endpoint.ended(outcome, started_at):
+            until_s = endpoint.standing.until - endpoint.standing.since
+            log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
+            self._on_ejected(outcome)
+
     def heard_of_others(self, in_flight: Mapping[str, int]) -> None:
         """Take in how many requests of other agents are believed to be on each endpoint, by name."""
         self._others = in_flight
@@ -134,7 +164,7 @@ class Endpoints:
                 known.resize(spec)
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
-                self._by_name[spec.name] = Endpoint(spec)
+                self._by_name[spec.name] = Endpoint(spec, self._judge)
                 self._by_name[spec.name].heard_of_others(self._others.get(spec.name, 0))
         for gone in before.values():
             gone.retire()
@@ -153,12 +183,15 @@ class Endpoints:
         pools = {}
         for model in members:
             known = self._pools.get(model)
-            pools[model] = known if known is not None else _new_pool(self._prior_s.get(model))
+            pools[model] = known if known is not None else self._new_pool(model)
         self._pools = pools
         for endpoint in self._by_name.values():
             endpoint.pools = tuple(pools[model] for model in endpoint.models)
         for model, pool in pools.items():
             pool.fill(members[model])
+
+    def _new_pool(self, model: str) -> Pool:
+        return Pool(self._prior_s.get(model, UNTOLD_SERVICE_S), self._judge.rules)
 
     def _recount(self) -> None:
         for pool in self._pools.values():
@@ -178,6 +211,8 @@ class Endpoints:
         while True:
             await asyncio.sleep(TIDY_S)
             self._retired = [one for one in self._retired if one.own > 0]
+            for endpoint in self._by_name.values():
+                endpoint.tick()
             self._recount()
 
     async def _keep_looking(self) -> None:
@@ -195,10 +230,6 @@ class Endpoints:
 
 _EMPTY = Pool()
 _NEVER_READ = (-1, -1, -1)
-
-
-def _new_pool(prior_s: float | None) -> Pool:
-    return Pool() if prior_s is None else Pool(prior_s)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
 from penstock import route_context
 from penstock.decision import admit_at_origin, decide
+from penstock.ejection import Outcome
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
@@ -23,7 +24,7 @@ from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
 from penstock.where import RegionView, Where
 from penstock.who import choose_endpoint
-from regional_agent.carry.messages import Request
+from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
 from regional_agent.classify import classify
 from regional_agent.identify import Keyring
@@ -86,7 +87,7 @@ class Ticket:
 class Target:
     """Where one attempt goes, and what is held for it."""
 
-    __slots__ = ("address", "endpoint", "kind", "region", "reservation", "route_header")
+    __slots__ = ("address", "endpoint", "kind", "outcome", "region", "reservation", "route_header", "since")
 
     def __init__(self, region: str, address: Address, kind: str) -> None:
         self.region = region
@@ -95,6 +96,10 @@ class Target:
         self.endpoint: Endpoint | None = None
         """Set when the attempt goes to an engine of this region."""
         self.reservation: Reservation | None = None
+        self.outcome: Outcome | None = None
+        """What the attempt says of the endpoint, as soon as something does."""
+        self.since = 0.0
+        """When it was reserved, in seconds."""
         self.route_header = b""
         """Set when it goes to a peer."""
 
@@ -178,13 +183,36 @@ class Road:
         if target.reservation is not None:
             self._knowing.shared_view.release(target.reservation)
             target.reservation = None
-        if target.endpoint is not None and service_s is not None:
-            self._knowing.endpoints.completed(target.endpoint, service_s)
+        endpoint = target.endpoint
+        if endpoint is None:
+            return
+        if service_s is not None:
+            self._knowing.endpoints.completed(endpoint, service_s)
+        outcome = target.outcome or (Outcome.INCONCLUSIVE if service_s is None else Outcome.SERVED)
+        self._knowing.endpoints.ended(endpoint, outcome, target.since)
+
+    def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
+        """The head of an answer has come from an engine here."""
+        if target.endpoint is not None and status >= 400:
+            says_when = any(name == b"retry-after" for name, _ in headers)
+            target.outcome = self._knowing.endpoints.answered(target.endpoint, status, says_when=says_when)
+
+    def broke_off(self, target: Target) -> None:
+        """An answer that had begun was not finished: the connection closed, or carried garbage."""
+        target.outcome = Outcome.BROKEN_OFF
+
+    def stalled(self, target: Target) -> None:
+        """Nothing came for longer than this agent allows. Not for a client's own deadline: clients eject nobody."""
+        if target.endpoint is not None:
+            target.outcome = Outcome.STALLED
+        else:
+            self._knowing.peers.broken(target.region, target.address)
 
     def unreachable(self, ticket: Ticket, target: Target) -> None:
         """Nobody answered there, or the connection broke before a byte: look elsewhere, and remember it."""
         if target.endpoint is not None:
             ticket.tried_endpoints.add(target.endpoint.name)
+            target.outcome = Outcome.UNREACHABLE
             self._knowing.endpoints.failed(target.endpoint)
         else:
             ticket.tried_regions[target.region] = Reason.UNREACHABLE
@@ -251,6 +279,7 @@ class Road:
         endpoint = pool.endpoints[who.index]
         target = Target(self._region, endpoint.address, kind)
         target.endpoint = endpoint
+        target.since = self._clock()
         target.reservation = self._knowing.shared_view.reserve(endpoint)
         return target
 
