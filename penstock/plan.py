@@ -20,7 +20,7 @@ class ArcReason(StrEnum):
     """Home is back but still on its ramp."""
 
 
-class Arc(msgspec.Struct, frozen=True):
+class Arc(msgspec.Struct, frozen=True, gc=False):
     """A share of one origin's demand for one traffic class that one region serves."""
 
     server: str
@@ -31,7 +31,7 @@ class Arc(msgspec.Struct, frozen=True):
     """What `why` does not say, in a few words that stay the same while the reason does."""
 
 
-class ClassPlan(msgspec.Struct, frozen=True):
+class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     """What an origin does with one traffic class (model, residency class)."""
 
     model: str

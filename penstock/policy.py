@@ -133,14 +133,15 @@ class Objective(msgspec.Struct, frozen=True):
 
     latency_ms_per_cost: float = 20_000.0
     """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
-    queueing_weight: float = 1.0
-    """How many milliseconds of round trip one millisecond of expected queueing is worth."""
+    queueing_weight: float = 0.1
+    """How many milliseconds of round trip one millisecond of expected queueing is worth: less than one, since what
+    would wait may still be spilled by credit. The more, the sooner demand leaves a pool that fills."""
     change_ms: float = 5.0
     """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; going home is free."""
     survive_one_loss: bool = True
     """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
     forecast_ahead_s: float = 10.0
-    """How far ahead (s) demand is forecast; a plan is for the higher of the forecast and what is measured."""
+    """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
 
 
 class Policy(msgspec.Struct, frozen=True):

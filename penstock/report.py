@@ -7,7 +7,7 @@ import msgspec
 from penstock.region_health import RegionState
 
 
-class PoolReport(msgspec.Struct, frozen=True):
+class PoolReport(msgspec.Struct, frozen=True, gc=False):
     """The endpoints of one region that serve one model, as this agent sees them."""
 
     model: str
@@ -22,7 +22,7 @@ class PoolReport(msgspec.Struct, frozen=True):
     """Mean time (s) a request holds its slot, lately."""
 
 
-class DemandReport(msgspec.Struct, frozen=True):
+class DemandReport(msgspec.Struct, frozen=True, gc=False):
     """What clients asked this agent for: offered, before any routing, so that spillover does not hide demand."""
 
     model: str

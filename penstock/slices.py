@@ -74,7 +74,7 @@ def in_force(previous: Mapping[str, RegionPlan], demands: list[Demand]) -> dict[
     for one in demands:
         key = Key(one.origin, one.model, one.residency)
         entry = entries.get(key)
-        if entry is not None and all(arc.server in one.regions for arc in entry.arcs):
+        if entry is not None and one.regions.issuperset([arc.server for arc in entry.arcs]):
             found[key] = entry
     return found
 
@@ -83,6 +83,7 @@ def slices(
     policy: Policy,
     snapshot: Snapshot,
     previous: Mapping[str, RegionPlan],
+    before: Mapping[Key, ClassPlan],
     demands: list[Demand],
     targets: Mapping[Key, Mapping[str, float]],
     supply: Mapping[tuple[str, str], Supply],
@@ -96,7 +97,8 @@ def slices(
     An origin that is not heard from keeps what it had: silence is no news of its demand.
 
     Args:
-        previous: the slices in force, from which shares move at a bounded rate.
+        previous: the slices in force.
+        before: their entries, from which shares move at a bounded rate: what `in_force` found.
         demands: what is planned for.
         targets: the shares wanted, by key; a demand without any has no entry, since nobody can serve it.
         supply: who can take traffic.
@@ -109,29 +111,29 @@ def slices(
     for region, model in supply:
         alive.setdefault(model, set()).add(region)
     words = _Words.of(snapshot)
-    before = in_force(previous, demands)
+    largest_step = policy.spillover.step_per_s * edition.elapsed_s
     for one in demands:
         key = Key(one.origin, one.model, one.residency)
         if not (target := targets.get(key)):
             continue
+        serving = alive[one.model]
         entry = before.get(key)
-        shares = step_towards(
-            {arc.server: arc.share for arc in entry.arcs} if entry is not None else {},
-            target,
-            policy.spillover.step_per_s * edition.elapsed_s,
-            alive=alive[one.model],
-        )
+        standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+        shares = target if standing == target else step_towards(standing, target, largest_step, serving)
         nearest = nearest_first(one.origin, one.regions)
-        home = next((name for name in nearest if not words.lacks(name, one.model)), nearest[0])
-        away = _why_away(snapshot.state(home), home in alive[one.model])
+        home = words.home(nearest, one.model)
+        away = _why_away(snapshot.state(home), home in serving)
         arcs = tuple(
-            Arc(name, shares[name], ArcReason.HOME)
-            if name == home
-            else Arc(name, shares[name], away, detail(key, home, name) if away is ArcReason.SPILLOVER else "")
-            for name in sorted(shares, key=nearest.index)
+            [
+                Arc(name, shares[name], ArcReason.HOME)
+                if name == home
+                else Arc(name, shares[name], away, detail(key, home, name) if away is ArcReason.SPILLOVER else "")
+                for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
+            ]
         )
-        spare = (name for name in nearest if name not in shares and name in alive[one.model])
-        classes[one.origin].append(ClassPlan(one.model, one.residency, arcs, tuple(islice(spare, MOST_FALLBACKS))))
+        spare = islice((name for name in nearest if name not in shares and name in serving), MOST_FALLBACKS)
+        now = ClassPlan(one.model, one.residency, arcs, tuple(spare))
+        classes[one.origin].append(entry if entry == now else now)
     return {
         region: RegionPlan(
             region, edition.generation, edition.epoch, edition.policy_digest, edition.now, tuple(entries)
@@ -165,9 +167,12 @@ class _Words(NamedTuple):
         }
         return cls({region for region, _ in snapshot.agents}, having)
 
-    def lacks(self, region: str, model: str) -> bool:
-        """Whether the region's agents say that it has no endpoints of the model at all."""
-        return region in self.spoken and (region, model) not in self.having
+    def home(self, nearest: tuple[str, ...], model: str) -> str:
+        """The nearest whose agents do not say that it has no endpoints of the model at all; else the nearest."""
+        for name in nearest:
+            if (name, model) in self.having or name not in self.spoken:
+                return name
+        return nearest[0]
 
 
 def _why_away(home: RegionState, home_serves: bool) -> ArcReason:

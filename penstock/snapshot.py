@@ -173,7 +173,7 @@ def heard(snapshot: Snapshot, now: float) -> frozenset[str]:
     return frozenset(region for (region, _), held in snapshot.agents.items() if freshness(now - held.received_at) > 0.0)
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """What one origin is asked for in one traffic class, over all its agents."""
 
     origin: str

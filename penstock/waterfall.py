@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
-from penstock.slices import Edition, Key, NearestFirst, planned_for, slices
+from penstock.slices import Edition, Key, NearestFirst, in_force, planned_for, slices
 from penstock.snapshot import Demand, Snapshot, demand
 from penstock.steps import without_crumbs
 from penstock.supply import Supply, supply
@@ -39,7 +39,17 @@ def plan(
     demands = planned_for(policy, demand(snapshot, now))
     wanted = pour(policy, demands, able, policy.nearest_first)
     edition = Edition(generation, epoch, policy.digest(), now, elapsed_s)
-    return slices(policy, snapshot, previous, demands, wanted, able, edition, nearest_first=policy.nearest_first)
+    return slices(
+        policy,
+        snapshot,
+        previous,
+        in_force(previous, demands),
+        demands,
+        wanted,
+        able,
+        edition,
+        nearest_first=policy.nearest_first,
+    )
 
 
 def pour(

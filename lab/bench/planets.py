@@ -1,0 +1,151 @@
+"""Fleets to plan for, of a stated size: regions around the world, nested and overlapping residency, uneven demand.
+
+Made from a seed, so that every run plans for the same planet.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from penstock.planner.distances import Distances
+from penstock.policy import Model, Policy, Region
+from penstock.region_health import RegionHealth, RegionState
+from penstock.report import AgentReport, DemandReport, PoolReport
+from penstock.residency import residency_class
+from penstock.snapshot import Held, Snapshot
+
+HUBS = (
+    (50.1, 8.7),
+    (40.4, -3.7),
+    (51.5, -0.1),
+    (38.9, -77.0),
+    (37.4, -122.1),
+    (35.7, 139.7),
+    (1.3, 103.8),
+    (-33.9, 151.2),
+)
+"""Latitude and longitude (degrees) of the metropolises that regions lie around: the first three are one bloc."""
+
+SERVICE_S = 5.0
+"""Mean time a request holds its slot."""
+
+UTILISATION = 0.62
+"""Share of all slots that the mean demand takes: some regions overflow, most can lose a neighbour."""
+
+
+MISJUDGED = 0.4
+"""By how much (sigma of a lognormal) a pool is larger or smaller than the demand that lives near it."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How large a planet is."""
+
+    origins: int
+    """Regions that clients land on."""
+    servers: int
+    """How many of them have GPUs."""
+    classes: int
+    """Traffic classes (model, residency class); every origin has demand in every one."""
+    models: int
+
+    @property
+    def name(self) -> str:
+        """Origins x serving regions x traffic classes."""
+        return f"{self.origins}x{self.servers}x{self.classes}"
+
+
+class Planet(msgspec.Struct):
+    """A policy and what its regions report."""
+
+    policy: Policy
+    rates: dict[tuple[str, str, tuple[str, ...]], float]
+    """Requests per second by (origin, model, permitted regions)."""
+    slots: dict[tuple[str, str], int]
+    """By (region, model)."""
+
+    def snapshot(self, rng: Random, jitter: float, *, failed: str | None = None) -> Snapshot:
+        """What is reported now: demand and service times vary by up to `jitter` of themselves."""
+        names = {regions: residency_class(frozenset(regions)).name for regions in {key[2] for key in self.rates}}
+        demand: dict[str, list[DemandReport]] = {}
+        for (origin, model, regions), rate in self.rates.items():
+            demand.setdefault(origin, []).append(
+                DemandReport(model, names[regions], regions, rate * rng.uniform(1.0 - jitter, 1.0 + jitter))
+            )
+        agents, health = {}, {}
+        for region in self.policy.regions:
+            pools = tuple(
+                PoolReport(model, slots, slots, slots, 0, SERVICE_S * rng.uniform(1.0 - jitter, 1.0 + jitter))
+                for model in self.policy.models
+                if (slots := self.slots.get((region, model)))
+            )
+            report = AgentReport(region, "1", 1, 1, 0.0, pools, tuple(demand.get(region, ())))
+            agents[region, "1"] = Held(report, 0.0)
+            health[region] = RegionHealth(RegionState.FAILED if region == failed else RegionState.HEALTHY)
+        return Snapshot(agents, health)
+
+
+def planet(size: Size, seed: int) -> Planet:
+    """A planet of this size."""
+    rng = Random(seed)
+    names = [f"r{number:04d}" for number in range(size.origins)]
+    hub_of = {name: rng.randrange(len(HUBS)) for name in names}
+    regions = {name: _region(name, *HUBS[hub_of[name]], rng) for name in names}
+    servers = sorted(rng.sample(names, size.servers))
+    sets = _residency(servers, hub_of)
+    models = {f"m{number:02d}": Model(f"m{number:02d}", SERVICE_S) for number in range(size.models)}
+    popularity = {name: rng.lognormvariate(0.0, 0.8) for name in names}
+    rates = {
+        (origin, f"m{at % size.models:02d}", sets[at // size.models % len(sets)]): 2.0
+        * popularity[origin]
+        * rng.lognormvariate(0.0, 0.5)
+        for origin in names
+        for at in range(size.classes)
+    }
+    policy = Policy(regions=regions, models=models, tenants={}, residency=())
+    return Planet(policy, rates, _capacity(policy, rates, servers, rng))
+
+
+def _capacity(
+    policy: Policy, rates: dict[tuple[str, str, tuple[str, ...]], float], servers: list[str], rng: Random
+) -> dict[tuple[str, str], int]:
+    """Slots where the demand is, give or take what planning for them years ahead gets wrong."""
+    weight: dict[tuple[str, str], float] = {}
+    total: dict[str, float] = {}
+    distances = Distances(policy)
+    sets = {permitted: frozenset(permitted) for _, _, permitted in rates}
+    for (origin, model, permitted), rate in rates.items():
+        home = distances.nearest_first(origin, sets[permitted])[0]
+        weight[home, model] = weight.get((home, model), 0.0) + rate
+        total[model] = total.get(model, 0.0) + rate
+    for server in servers:
+        for model, rate in sorted(total.items()):
+            floor = 0.2 * rate / len(servers)
+            weight[server, model] = max(floor, weight.get((server, model), 0.0)) * rng.lognormvariate(0.0, MISJUDGED)
+    sums = dict.fromkeys(total, 0.0)
+    for (_, model), value in weight.items():
+        sums[model] += value
+    return {
+        key: max(4, round(SERVICE_S * total[key[1]] / UTILISATION * value / sums[key[1]]))
+        for key, value in weight.items()
+    }
+
+
+def _region(name: str, latitude_deg: float, longitude_deg: float, rng: Random) -> Region:
+    return Region(
+        name,
+        "DE",
+        latitude_deg + rng.uniform(-8.0, 8.0),
+        longitude_deg + rng.uniform(-8.0, 8.0),
+        cost_per_gpu_hour=rng.choice((1.0, 1.2, 1.5)),
+    )
+
+
+def _residency(servers: list[str], hub_of: dict[str, int]) -> list[tuple[str, ...]]:
+    """The world; a bloc; the world without a bloc; a smaller bloc in the bloc; another one that overlaps it."""
+    bloc = [name for name in servers if hub_of[name] in (0, 1, 2)]
+    inner = [name for name in bloc if hub_of[name] in (0, 1)]
+    overlapping = [name for name in servers if hub_of[name] in (2, 3, 4)]
+    rest = [name for name in servers if hub_of[name] not in (5, 6)]
+    return [tuple(one) for one in (servers, bloc, rest, inner, overlapping) if one]

@@ -1,0 +1,200 @@
+"""What every plan of the flow planner keeps to, and that it is the cheapest there is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import chain, combinations
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from penstock import waterfall
+from penstock.plan import ClassPlan, RegionPlan
+from penstock.planner.answers import Flows, cost
+from penstock.planner.cost import flows
+from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.losses import by_group, confinements, worst
+from penstock.planner.master import Master
+from penstock.planner.problem import Prices, Problem, prices
+from penstock.planner.solving import solve
+from penstock.slices import Key
+from penstock.snapshot import demand
+from tests.property.planner_worlds import NAMES, World, WrittenOut, worlds
+
+EPS = 1e-3
+PATIENT_S = 30.0
+
+
+def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = False) -> Planned:
+    previous = {} if fresh else world.previous
+    return (planner or FlowPlanner(PATIENT_S)).decide(
+        world.policy, world.snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5
+    )
+
+
+def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[str], str, ClassPlan, float]]:
+    """(permitted regions, origin, entry, rate) of every class that has an entry."""
+    found = []
+    for one in demand(world.snapshot, 0.0):
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        if entry is not None:
+            found.append((one.regions, one.origin, entry, one.requests_per_s))
+    return found
+
+
+def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
+    sets = confinements(problem.shape.permitted)
+    price = prices(problem, sets.most_confined)
+    master = Master(problem, sets if problem.survive_one_loss else None)
+    answer = solve(master, problem, price, PATIENT_S)
+    return Flows(problem, sets, *master.flows(answer)), answer.cost, price
+
+
+@given(worlds())
+def test_shares_sum_to_one(world: World) -> None:
+    for one in decided(world).plans.values():
+        for entry in one.classes:
+            assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
+            assert all(arc.share > 0.0 for arc in entry.arcs)
+
+
+@given(worlds())
+def test_no_forbidden_region_is_in_arcs_or_fallbacks(world: World) -> None:
+    for where, _, entry, _ in entries(world, decided(world).plans):
+        servers = [arc.server for arc in entry.arcs]
+        assert where >= {*servers, *entry.fallbacks}
+        assert len({*servers, *entry.fallbacks}) == len(servers) + len(entry.fallbacks)
+
+
+@given(worlds())
+def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
+    for _, _, entry, _ in entries(world, decided(world).plans):
+        assert all((arc.server, entry.model) in world.usable for arc in entry.arcs)
+        assert all((name, entry.model) in world.usable for name in entry.fallbacks)
+
+
+@given(worlds())
+def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
+    planned = decided(world)
+    assert not planned.by_waterfall
+    for one in demand(world.snapshot, 0.0):
+        servable = any((name, one.model) in world.usable for name in one.regions)
+        assert (planned.plans[one.origin].lookup(one.model, one.residency) is not None) == servable
+
+
+@given(worlds())
+def test_no_region_passes_its_target_while_one_that_serves_there_has_room_elsewhere(world: World) -> None:
+    plans = decided(world, fresh=True).plans
+    filled: dict[tuple[str, str], float] = defaultdict(float)
+    for _, _, entry, rate in entries(world, plans):
+        for arc in entry.arcs:
+            filled[arc.server, entry.model] += rate * arc.share
+    for where, _, entry, rate in entries(world, plans):
+        for arc in entry.arcs:
+            if rate * arc.share > EPS and filled[arc.server, entry.model] > world.usable[arc.server, entry.model] + EPS:
+                assert all(
+                    filled[name, entry.model] > world.usable[name, entry.model] - EPS
+                    for name in where
+                    if (name, entry.model) in world.usable
+                )
+
+
+@given(worlds())
+def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
+    for problem in world.problems():
+        found, claimed, price = optimum(problem)
+        parts = cost(found)
+        assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
+        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
+        assume(parts.no_room == 0.0)
+        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))
+
+
+@given(worlds())
+def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
+    greedy = waterfall.plan(world.policy, world.snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
+    tables = {
+        Key(origin, one.model, one.residency): {arc.server: arc.share for arc in one.arcs}
+        for origin, plan in greedy.items()
+        for one in plan.classes
+    }
+    for problem in world.problems():
+        found, _, _ = optimum(problem)
+        other = Flows(problem, found.sets, *flows(problem, tables))
+        # A share below a millionth is dropped from a plan, and the price of what has no room is large.
+        assert cost(found).total <= cost(other).total * (1.0 + 1e-4) + 1e-4
+
+
+@given(worlds(healthy=True, reserve=True, largest_rate=15.0))
+def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
+    for problem in world.problems(fresh=True):
+        found, _, price = optimum(problem)
+        missing = worst(
+            found.sets,
+            by_group(problem, found.key, found.pool, found.flow),
+            found.load_per_s(),
+            problem.capacity_per_s,
+        ).sum()
+        assume(cost(found).no_room == 0.0)
+        best = WrittenOut(problem, price, weigh=False).missing_at_losses
+        assert missing <= best + 1e-4 * (1.0 + best)
+
+
+def missing_by_force(problem: Problem, flow: np.ndarray, lost: int) -> float:
+    """Hall's condition over every collection of groups: demand that must leave `lost`, less the room it may go to."""
+    groups = range(len(problem.shape.groups))
+    spare = problem.capacity_per_s - flow.sum(axis=0)
+    most = 0.0
+    for some in chain.from_iterable(combinations(groups, size) for size in range(1, len(groups) + 1)):
+        to = problem.shape.permitted[list(some)].any(axis=0)
+        to[lost] = False
+        most = max(most, flow[list(some), lost].sum() - spare[to].sum())
+    return most
+
+
+@given(worlds(healthy=True), st.data())
+def test_what_a_loss_leaves_without_a_place_is_found_whatever_the_plan(world: World, data: st.DataObject) -> None:
+    for problem in world.problems(fresh=True):
+        shape, capacity = problem.shape, problem.capacity_per_s
+        wish = data.draw(
+            st.lists(
+                st.lists(st.floats(0.0, 1.0), min_size=len(NAMES), max_size=len(NAMES)),
+                min_size=len(shape.groups),
+                max_size=len(shape.groups),
+            )
+        )
+        flow = np.array(wish)[:, : len(shape.pools)] * shape.permitted * capacity / len(shape.groups)
+        sets = confinements(shape.permitted)
+        found = worst(sets, flow, flow.sum(axis=0), capacity)
+        for lost in range(len(shape.pools)):
+            assert abs(found[lost] - missing_by_force(problem, flow, lost)) < 1e-6
+
+
+@given(worlds(), worlds())
+@settings(max_examples=50)
+def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: World) -> None:
+    one, other = FlowPlanner(PATIENT_S), FlowPlanner(PATIENT_S)
+    for world in (first, second, first):
+        assert decided(world, one).plans == decided(world, other).plans
+
+
+@given(worlds(), worlds())
+@settings(max_examples=50)
+def test_what_it_saw_before_does_not_make_a_plan_dearer(first: World, second: World) -> None:
+    taught = FlowPlanner(PATIENT_S)
+    decided(first, taught)
+    warm, cold = decided(second, taught), decided(second)
+    assert abs(warm.cost.total - cold.cost.total) <= 1e-5 * (1.0 + cold.cost.total)
+
+
+@given(worlds())
+@settings(max_examples=50)
+def test_a_plan_in_force_under_the_same_demand_stays_for_an_old_leader_and_a_new_one(world: World) -> None:
+    planner = FlowPlanner(PATIENT_S)
+    once = decided(world, planner, fresh=True).plans
+    for leader in (planner, FlowPlanner(PATIENT_S)):
+        again = leader.plan(world.policy, world.snapshot, once, now=0.0, epoch=1, generation=2, elapsed_s=0.5)
+        for origin, plan in once.items():
+            for before, after in zip(plan.classes, again[origin].classes, strict=True):
+                assert {arc.server: arc.share for arc in before.arcs} == {arc.server: arc.share for arc in after.arcs}
