@@ -24,7 +24,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
-SHORTEST_PACE = 0.75
+SHORTEST_PACE = 0.6
 
 
 def demo(

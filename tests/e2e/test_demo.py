@@ -41,7 +41,7 @@ def left_behind(tmp_path: Path) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_every_promise_is_kept(tmp_path: Path) -> None:
-    telling = start(tmp_path, "--pace", "0.8")
+    telling = start(tmp_path, "--pace", "0.6")
     said, _ = telling.communicate(timeout=200)
     assert telling.returncode == 0, said
     report = json.loads((tmp_path / "out" / "report.json").read_text())
