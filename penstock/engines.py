@@ -1,0 +1,105 @@
+"""What kinds of engine there are, and where each says that it is well, what it has loaded and how full it is.
+
+Metric names from each engine's own source: vLLM vllm/v1/metrics/loggers.py (`gpu_cache_usage_perc` until 0.9), SGLang
+python/sglang/srt/metrics/collector.py, TensorRT-LLM's Triton backend custom_metrics_reporter.cc, Triton's
+docs/user_guide/metrics.md, TGI docs/source/reference/metrics.md; the first four as compared in llm-d's and the Gateway
+API inference extension's model server protocol. Health paths: vLLM, SGLang, TGI and trtllm-serve serve /health; Triton
+the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class EngineKind(StrEnum):
+    """What runs behind an address."""
+
+    AUTO = "auto"
+    """Found out: by the names of its metrics; until then, and without any, what most engines have in common."""
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRITON = "triton"
+    """Triton, with the TensorRT-LLM backend or another."""
+    TRTLLM = "trtllm"
+    """trtllm-serve."""
+    TGI = "tgi"
+    HTTP = "http"
+    """Any HTTP server: well when its health path says so, and assumed to serve what it is configured with."""
+
+
+class ModelsAsked(StrEnum):
+    """How an engine is asked what it has loaded."""
+
+    LISTED = "listed"
+    """GET /v1/models names them (OpenAI's API); one that has no such page is believed to have what it should."""
+    EACH = "each"
+    """GET /v2/models/<name>/ready, one by one (KServe v2)."""
+    NEVER = "never"
+    """It has one model, and answers to any name."""
+
+
+class Gauge(NamedTuple):
+    """A metric, or the part of it with one label value."""
+
+    name: str
+    label: str = ""
+    value: str = ""
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """Where one kind of engine says what."""
+
+    health_path: str = "/health"
+    models: ModelsAsked = ModelsAsked.LISTED
+    metrics_port: int | None = None
+    """Where it serves /metrics, if not where it serves requests."""
+    queued: tuple[Gauge, ...] = ()
+    """Requests that wait in it; of several names the first that is there, here and below."""
+    running: tuple[Gauge, ...] = ()
+    """Requests that it works on."""
+    kv_used: tuple[Gauge, ...] = ()
+    """Share of its KV cache that is in use (0-1)."""
+
+
+ENGINES: dict[EngineKind, Engine] = {
+    EngineKind.AUTO: Engine(),
+    EngineKind.VLLM: Engine(
+        queued=(Gauge("vllm:num_requests_waiting"),),
+        running=(Gauge("vllm:num_requests_running"),),
+        kv_used=(Gauge("vllm:kv_cache_usage_perc"), Gauge("vllm:gpu_cache_usage_perc")),
+    ),
+    EngineKind.SGLANG: Engine(
+        queued=(Gauge("sglang:num_queue_reqs"),),
+        running=(Gauge("sglang:num_running_reqs"),),
+        kv_used=(Gauge("sglang:token_usage"),),
+    ),
+    EngineKind.TRITON: Engine(
+        health_path="/v2/health/ready",
+        models=ModelsAsked.EACH,
+        metrics_port=8002,
+        queued=(
+            Gauge("nv_trt_llm_request_metrics", "request_type", "waiting"),
+            Gauge("nv_inference_pending_request_count"),
+        ),
+        running=(
+            Gauge("nv_trt_llm_request_metrics", "request_type", "scheduled"),
+            Gauge("nv_trt_llm_request_metrics", "request_type", "active"),
+        ),
+        kv_used=(Gauge("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
+    ),
+    EngineKind.TRTLLM: Engine(
+        queued=(Gauge("trtllm_num_requests_waiting"),),
+        running=(Gauge("trtllm_num_requests_running"),),
+        kv_used=(Gauge("trtllm_kv_cache_utilization"),),
+    ),
+    EngineKind.TGI: Engine(
+        models=ModelsAsked.NEVER,
+        queued=(Gauge("tgi_queue_size"),),
+        running=(Gauge("tgi_batch_current_size"),),
+    ),
+    EngineKind.HTTP: Engine(models=ModelsAsked.NEVER),
+}
