@@ -15,6 +15,11 @@ class Reason(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     BAD_REQUEST = "bad_request"
     NOT_FOUND = "not_found"
+    BODY_TOO_LARGE = "body_too_large"
+    HEAD_TOO_LARGE = "head_too_large"
+    REQUEST_TIMEOUT = "request_timeout"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    LOOP_DETECTED = "loop_detected"
     NO_POLICY = "no_policy"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
@@ -39,6 +44,8 @@ class Reason(StrEnum):
     ENDPOINT_FULL = "endpoint_full"
     SATURATED = "saturated"
     ENGINE_FAILED = "engine_failed"
+    ENGINE_TIMEOUT = "engine_timeout"
+    STREAM_STALLED = "stream_stalled"
     # a forwarded request, at the server
     BAD_ROUTE_CONTEXT = "bad_route_context"
     ROUTE_CONTEXT_EXPIRED = "route_context_expired"

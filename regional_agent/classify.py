@@ -6,8 +6,24 @@ import msgspec
 
 from penstock.reasons import Reason, Refusal
 
-INFERENCE_PATHS = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/responses"})
-"""What is routed to engines; anything else is answered here or not found."""
+INFERENCE_PATHS = frozenset(
+    {
+        b"/v1/audio/speech",
+        b"/v1/audio/transcriptions",
+        b"/v1/audio/translations",
+        b"/v1/chat/completions",
+        b"/v1/completions",
+        b"/v1/embeddings",
+        b"/v1/images/edits",
+        b"/v1/images/generations",
+        b"/v1/images/variations",
+        b"/v1/responses",
+    }
+)
+"""What is routed to engines when posted; anything else is answered here or not found."""
+
+TUNNEL_PATHS = frozenset({b"/v1/realtime"})
+"""Where a WebSocket may be opened, through to an engine."""
 
 
 class Asked(msgspec.Struct):

@@ -12,6 +12,7 @@ import structlog
 
 from control_plane.client.fleet_key import load_fleet_key
 from regional_agent.carry.carrier import Carrier
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Application, Listener
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.knowing import Knowing
@@ -21,9 +22,6 @@ from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.settings import AgentSettings
 
 log = structlog.get_logger()
-
-LARGEST_BODY_BYTES = 16 * 1024 * 1024
-"""A chat with several inlined images fits; what is larger is refused with 413."""
 
 LARGEST_ADMIN_BODY_BYTES = 64 * 1024
 
@@ -44,22 +42,22 @@ async def serve(settings: AgentSettings) -> None:
     rng = Random()
     async with Knowing(settings, key=key, pool=pool, metrics=metrics, rng=rng) as knowing:
         road = Road(settings.region, knowing, key, rng, loop.time)
-        carrier = Carrier(road, pool, metrics)
+        limits = Limits()
+        via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
+        carrier = Carrier(road, pool, metrics, limits, via=via)
         carrier.start()
-        faces: dict[str, tuple[Address, Application, int]] = {
-            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), LARGEST_BODY_BYTES),
-            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), LARGEST_BODY_BYTES),
-            "admin": (
-                settings.admin_listen,
-                AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier)),
-                LARGEST_ADMIN_BODY_BYTES,
-            ),
+        admin_limits = msgspec.structs.replace(limits, largest_body_bytes=LARGEST_ADMIN_BODY_BYTES)
+        admin_service = AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier))
+        faces: dict[str, tuple[Address, Application, Limits]] = {
+            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), limits),
+            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), limits),
+            "admin": (settings.admin_listen, admin_service, admin_limits),
         }
         listeners: dict[str, Listener] = {}
         where: dict[str, str] = {}
-        for name, (listen, service, largest_body_bytes) in faces.items():
-            listeners[name] = Listener(service, largest_body_bytes=largest_body_bytes)
-            host, port = await listeners[name].start(*listen)
+        for name, (listen, service, bounds) in faces.items():
+            listeners[name] = Listener(service, bounds, trusts=knowing.locator.trusts)
+            host, port = await listeners[name].start(listen.host, listen.port)
             where[name] = f"http://{host}:{port}"
         await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)

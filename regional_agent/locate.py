@@ -98,7 +98,7 @@ class Locator:
         The chain is read from the right, for only what our own proxies appended is true: the first address that is not
         a trusted proxy's is the client's, whatever it claims further left.
         """
-        if not forwarded_for or not self._trusts(peer_ip):
+        if not forwarded_for or not self.trusts(peer_ip):
             return _parse(peer_ip)
         if sum(map(len, forwarded_for)) > LONGEST_CHAIN_BYTES:
             return None
@@ -106,9 +106,18 @@ class Locator:
         client: IpAddress | None = None
         for hop in reversed(chain):
             client = _parse(hop.strip())
-            if client is None or not self._trusts(str(client)):
+            if client is None or not self.trusts(str(client)):
                 return client
         return client
+
+    def trusts(self, ip: str) -> bool:
+        """Whether an address is a proxy's of ours."""
+        known = self._is_trusted.get(ip)
+        if known is None:
+            address = _parse(ip)
+            known = address is not None and any(address in network for network in self._trusted)
+            _remember(self._is_trusted, ip, known)
+        return known
 
     def locate(self, address: IpAddress) -> Location:
         """Where an address is; NOWHERE where the database does not know."""
@@ -141,14 +150,6 @@ class Locator:
         except geoip2.errors.AddressNotFoundError as unknown:
             return NOWHERE, unknown.network
         return _place(found), found.traits.network
-
-    def _trusts(self, ip: str) -> bool:
-        known = self._is_trusted.get(ip)
-        if known is None:
-            address = _parse(ip)
-            known = address is not None and any(address in network for network in self._trusted)
-            _remember(self._is_trusted, ip, known)
-        return known
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

@@ -6,14 +6,13 @@ attempt that did not start, and answers with the next place to try or with the r
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock import route_context
+from penstock import route_context, trace_context
 from penstock.decision import admit_at_origin, decide
 from penstock.ejection import Outcome
 from penstock.policy import Policy
@@ -26,9 +25,9 @@ from penstock.where import RegionView, Where
 from penstock.who import choose_endpoint
 from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
-from regional_agent.classify import classify
 from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
+from regional_agent.named_model import asked_of
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint
@@ -126,7 +125,7 @@ class Road:
         tenant = self._identify(policy).identify(request.header(b"authorization"))
         if isinstance(tenant, Refusal):
             return tenant
-        asked = classify(request.body)
+        asked = asked_of(request)
         if isinstance(asked, Refusal):
             return asked
         location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"))
@@ -134,9 +133,11 @@ class Road:
         admitted = self._admit(policy, asked.model, facts)
         if isinstance(admitted, Refusal):
             return admitted
-        ticket = Ticket(_request_id(request), asked.model, facts, admitted, now)
+        trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
+        ticket = Ticket(_request_id(request, trace_id), asked.model, facts, admitted, now)
         ticket.streaming = asked.stream
-        ticket.traceparent = (request.header(b"traceparent") or b"").decode("latin-1")
+        given = request.header(b"traceparent")
+        ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id, self._rng)
         self._knowing.demand.offered(asked.model, admitted.permitted)
         return ticket
 
@@ -329,8 +330,9 @@ class Road:
         return known
 
 
-def _request_id(request: Request) -> str:
+def _request_id(request: Request, trace_id: str) -> str:
+    """The client's where it has a usable one; else that of the trace that starts here, so that one finds the other."""
     given = request.header(b"x-request-id")
     if given is not None and _SAFE_REQUEST_ID.fullmatch(given):
         return given.decode()
-    return os.urandom(16).hex()
+    return trace_id

@@ -10,12 +10,13 @@ import msgspec
 from penstock import probe, route_context
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.carrier import Carrier
-from regional_agent.carry.errors import error_body, refusal_response
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.exchange import Exchange
-from regional_agent.carry.listener import ClientConnection
-from regional_agent.carry.messages import Request
-from regional_agent.classify import INFERENCE_PATHS
+from regional_agent.carry.messages import TIMEOUT_HEADER, Request
+from regional_agent.classify import INFERENCE_PATHS, TUNNEL_PATHS
 from regional_agent.metrics import CONTENT_TYPE
+from regional_agent.named_model import is_json, named_model
 from regional_agent.road import Road, Ticket
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ JSON = b"content-type: application/json\r\n"
 TEXT = b"content-type: text/plain; charset=utf-8\r\n"
 
 PROBE_PATH = probe.PATH.encode()
+ROUTE_HEADER = route_context.HEADER.encode()
+
+READS = frozenset({b"GET", b"HEAD"})
 
 RESIDENCY_REASONS = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
 """Refusals at a server that mean its origin should never have sent the request."""
@@ -33,40 +37,79 @@ RESIDENCY_REASONS = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGI
 class _Service:
     """What the faces have in common: how they say no."""
 
-    def malformed(self, status: int, detail: str) -> tuple[bytes, bytes]:
-        """The answer to bytes that are no request, in OpenAI's error shape."""
-        return b"application/json", error_body(status, Reason.BAD_REQUEST.value, detail)
+    def __init__(self, carrier: Carrier, knowing: Knowing) -> None:
+        self._carrier, self._knowing = carrier, knowing
+
+    def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
+        """The answer to what never became a request, in OpenAI's error shape."""
+        self._carrier.metrics.refused(refusal.reason)
+        return refusal_response(refusal)
+
+    def refuse_head(self, request: Request) -> Refusal | None:
+        """A face that serves no large bodies."""
+        return _no_such(request)
+
+    def knows_enough(self, request: Request) -> bool:
+        """It takes them whole, too."""
+        return False
 
     def _refuse(self, connection: ClientConnection, refusal: Refusal) -> None:
         connection.respond(*refusal_response(refusal))
 
+    def _loops(self, request: Request) -> bool:
+        """Whether the request has been here before (RFC 9110, section 7.6.3)."""
+        return any(self._carrier.via in value for value in request.every(b"via"))
+
     def _not_found(self, connection: ClientConnection, request: Request) -> None:
-        asked = f"{request.method.decode()} {request.path.decode('latin-1')}"
-        self._refuse(connection, Refusal(Reason.NOT_FOUND, f"nothing is served at {asked}"))
+        self._refuse(connection, _no_such(request))
 
 
 class TrafficService(_Service):
     """Clients' face: OpenAI's paths, and readiness for whatever steers clients here."""
 
     def __init__(self, road: Road, carrier: Carrier, knowing: Knowing) -> None:
-        self._road, self._carrier, self._knowing = road, carrier, knowing
+        super().__init__(carrier, knowing)
+        self._road = road
 
     def handle(self, request: Request, connection: ClientConnection) -> Exchange | None:
         """Carry an inference request; answer what needs no engine."""
         path = request.path
-        if path in INFERENCE_PATHS and request.method == b"POST":
-            ticket = self._road.ticket_from_client(request, connection.peer_ip, self._carrier.clock())
+        if _is_carried(request):
+            ticket = self._ticket(request, connection)
             if isinstance(ticket, Ticket):
                 return self._carrier.carry(connection, request, ticket)
-            self._carrier.metrics.refused(ticket.reason)
+            self._carrier.refused_at_once(request, ticket)
             self._refuse(connection, ticket)
-        elif path == b"/v1/models" and request.method == b"GET":
+        elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._knowing, request, connection)
         else:
             self._not_found(connection, request)
         return None
+
+    def refuse_head(self, request: Request) -> Refusal | None:
+        """A large body is not asked for before it is known whose it is, and that it has somewhere to go."""
+        return self._road.refuse_unknown(request) if _is_carried(request) else _no_such(request)
+
+    def knows_enough(self, request: Request) -> bool:
+        """A body that is no JSON is passed on as it comes, once its model is known."""
+        return not is_json(request) and named_model(request) is not None
+
+    def _ticket(self, request: Request, connection: ClientConnection) -> Ticket | Refusal:
+        now = self._carrier.clock()
+        timeout_s = self._carrier.limits.request_timeout_s
+        asked_timeout = request.header(TIMEOUT_HEADER)
+        if asked_timeout is not None:
+            if not asked_timeout.isdigit() or len(asked_timeout) > 9 or int(asked_timeout) == 0:
+                return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
+            timeout_s = min(timeout_s, int(asked_timeout) / 1000)
+        if request.header(b"via") is not None and self._loops(request):
+            return Refusal(Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file")
+        ticket = self._road.ticket_from_client(request, connection.peer_ip, now)
+        if isinstance(ticket, Ticket):
+            ticket.deadline_at = now + timeout_s
+        return ticket
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
         refusal = self._road.refuse_unknown(request)
@@ -82,18 +125,19 @@ class PeerService(_Service):
     """Other regions' agents' face: probes, and requests they forward."""
 
     def __init__(self, road: Road, carrier: Carrier, knowing: Knowing) -> None:
-        self._road, self._carrier, self._knowing = road, carrier, knowing
+        super().__init__(carrier, knowing)
+        self._road = road
 
     def handle(self, request: Request, connection: ClientConnection) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
             status, body = self._knowing.probe_answers.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
-        elif request.header(route_context.HEADER.encode()) is not None and request.path in INFERENCE_PATHS:
+        elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
             ticket = self._road.ticket_from_peer(request, self._carrier.clock())
             if isinstance(ticket, Ticket):
                 return self._carrier.carry(connection, request, ticket)
-            self._carrier.metrics.refused(ticket.reason)
+            self._carrier.refused_at_once(request, ticket)
             if ticket.reason in RESIDENCY_REASONS:
                 self._carrier.metrics.residency_refused_at_server()
             self._refuse(connection, ticket)
@@ -101,17 +145,29 @@ class PeerService(_Service):
             self._not_found(connection, request)
         return None
 
+    def refuse_head(self, request: Request) -> Refusal | None:
+        """Only what an origin has signed is listened to."""
+        if request.header(ROUTE_HEADER) is None or not _is_carried(request):
+            return _no_such(request)
+        ticket = self._road.ticket_from_peer(request, self._carrier.clock())
+        return ticket if isinstance(ticket, Refusal) else None
+
+    def knows_enough(self, request: Request) -> bool:
+        """The origin's signed facts say all there is to know."""
+        return True
+
 
 class AdminService(_Service):
     """Operators' face: health, metrics, and what this agent believes."""
 
     def __init__(self, carrier: Carrier, knowing: Knowing, status: Callable[[], dict[str, Any]]) -> None:
-        self._carrier, self._knowing, self._status = carrier, knowing, status
+        super().__init__(carrier, knowing)
+        self._status = status
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         """Answer at once; nothing here waits for anything, so load elsewhere does not fail a liveness probe."""
         path = request.path
-        if request.method not in (b"GET", b"HEAD"):
+        if request.method not in READS:
             self._not_found(connection, request)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._knowing, request, connection)
@@ -134,3 +190,15 @@ def answer_health(knowing: Knowing, request: Request, connection: ClientConnecti
         connection.respond(200, [TEXT], b"ok\n")
     else:
         connection.respond(503, [TEXT], f"not ready: {why_not}\n".encode())
+
+
+def _is_carried(request: Request) -> bool:
+    """Whether it is for an engine: something posted, or a WebSocket."""
+    if request.upgrade:
+        return request.path in TUNNEL_PATHS
+    return request.path in INFERENCE_PATHS and request.method == b"POST"
+
+
+def _no_such(request: Request) -> Refusal:
+    asked = f"{request.method.decode()} {request.path.decode('latin-1')}"
+    return Refusal(Reason.NOT_FOUND, f"nothing is served at {asked}")

@@ -24,6 +24,7 @@ from penstock.residency import ResidencyClass
 from penstock.signing import FleetKey
 from penstock.where import RegionView
 from regional_agent.carry.carrier import Carrier
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoints import Endpoints
@@ -121,6 +122,8 @@ async def agent(
     plan: RegionPlan | None = None,
     peers: Mapping[str, Address] | None = None,
     credits: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
+    trusted: bool = False,
 ) -> AsyncIterator[Agent]:
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force."""
     connections = UpstreamPool()
@@ -133,10 +136,11 @@ async def agent(
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
     road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
-    carrier = Carrier(road, connections, metrics)
+    bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
+    carrier = Carrier(road, connections, metrics, bounds, via=b"1.1 agent-1.%b.test" % region.encode())
     carrier.start()
-    traffic = Listener(TrafficService(road, carrier, knowing), largest_body_bytes=LARGEST_BODY_BYTES)
-    peer = Listener(PeerService(road, carrier, knowing), largest_body_bytes=LARGEST_BODY_BYTES)
+    traffic = Listener(TrafficService(road, carrier, knowing), bounds, trusts=lambda ip: trusted)
+    peer = Listener(PeerService(road, carrier, knowing), bounds)
     one = Agent(knowing, carrier, traffic, metrics)
     one.traffic = Address(*await traffic.start("127.0.0.1", 0))
     one.peer = Address(*await peer.start("127.0.0.1", 0))

@@ -98,7 +98,7 @@ class RawClient:
     @classmethod
     async def connect(cls, address: Address) -> RawClient:
         """To an address."""
-        return cls(*await asyncio.open_connection(*address, limit=1 << 22))
+        return cls(*await asyncio.open_connection(address.host, address.port, limit=1 << 22))
 
     def say(self, data: bytes) -> None:
         """Write bytes as they are."""

@@ -6,27 +6,56 @@ import asyncio
 import time
 from collections import Counter
 
+from penstock.reasons import Refusal
+from penstock.retry_budget import RetryBudget
+from regional_agent.carry.access_log import AccessLine, AccessLog
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.errors import STATUS
 from regional_agent.carry.exchange import Exchange
-from regional_agent.carry.listener import ClientConnection
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.metrics import AgentMetrics
-from regional_agent.road import Road, Ticket
+from regional_agent.road import Road, Target, Ticket
 
 SWEEP_S = 0.1
-"""How often deadlines and failed peers are looked at, in seconds."""
+"""How often deadlines, stalls and failed peers are looked at, in seconds."""
+
+MOST_SIGNATURES = 4096
 
 
 class Carrier:
     """Starts exchanges and knows those in progress."""
 
-    def __init__(self, road: Road, pool: UpstreamPool, metrics: AgentMetrics) -> None:
-        """The road decides, the pool connects, the metrics count."""
+    def __init__(
+        self,
+        road: Road,
+        pool: UpstreamPool,
+        metrics: AgentMetrics,
+        limits: Limits,
+        *,
+        via: bytes,
+        peer_pool: UpstreamPool | None = None,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        """The road decides, the pools connect, the metrics count.
+
+        Args:
+            via: this agent in Via headers; unique in the fleet, so that a loop is noticed.
+            peer_pool: connections to other regions' agents; None takes those of `pool`.
+        """
         self.road = road
-        self.pool = pool
         self.metrics = metrics
+        self.limits = limits
+        self.via = via
+        self.access_log = access_log
         self.clock = time.monotonic
+        self.wall_clock = time.time
+        self.retries = RetryBudget(self.clock())
+        self._pool = pool
+        self._peer_pool = peer_pool or pool
         self._active: set[Exchange] = set()
+        self._signatures: dict[tuple[str, str], bytes] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,16 +71,54 @@ class Carrier:
         """Start carrying a request."""
         exchange = Exchange(self, client, request, ticket)
         self._active.add(exchange)
+        self.retries.request(ticket.received_at)
         exchange.seek()
         return exchange
+
+    def refused_at_once(self, request: Request, refusal: Refusal) -> None:
+        """A request was refused before it could be carried: counted, and logged."""
+        self.metrics.refused(refusal.reason)
+        if self.access_log is not None:
+            self.access_log.add(
+                AccessLine(
+                    at=self.wall_clock(),
+                    request_id="",
+                    tenant="",
+                    model="",
+                    path=request.path.decode("latin-1"),
+                    kind="",
+                    server="",
+                    endpoint="",
+                    outcome=refusal.reason,
+                    status=STATUS[refusal.reason],
+                    attempts=0,
+                    received_bytes=request.received_bytes,
+                    sent_bytes=0,
+                    total_ms=0.0,
+                )
+            )
 
     def ended(self, exchange: Exchange) -> None:
         """An exchange has settled."""
         self._active.discard(exchange)
 
+    def pool_for(self, target: Target) -> UpstreamPool:
+        """Connections to engines, or to peers."""
+        return self._pool if target.endpoint is not None else self._peer_pool
+
     def in_flight(self) -> Counter[str]:
         """Requests being carried, by model."""
         return Counter(exchange.model for exchange in self._active)
+
+    def signature(self, region: str, endpoint: str) -> bytes:
+        """The header lines that say who served."""
+        lines = self._signatures.get((region, endpoint))
+        if lines is None:
+            if len(self._signatures) >= MOST_SIGNATURES:
+                self._signatures.clear()
+            lines = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (region.encode(), endpoint.encode())
+            self._signatures[region, endpoint] = lines
+        return lines
 
     async def _sweep(self) -> None:
         while True:
@@ -59,3 +126,5 @@ class Carrier:
             now = self.clock()
             for exchange in list(self._active):
                 exchange.check(now)
+            if self.access_log is not None:
+                self.access_log.flush()

@@ -34,6 +34,13 @@ STATUS: dict[Reason, int] = {
     Reason.ENGINE_FAILED: 502,
     Reason.BAD_REQUEST: 400,
     Reason.NOT_FOUND: 404,
+    Reason.BODY_TOO_LARGE: 413,
+    Reason.HEAD_TOO_LARGE: 431,
+    Reason.REQUEST_TIMEOUT: 408,
+    Reason.TOO_MANY_CONNECTIONS: 429,
+    Reason.LOOP_DETECTED: 508,
+    Reason.ENGINE_TIMEOUT: 504,
+    Reason.STREAM_STALLED: 504,
 }
 """Reasons that end a whole request; those that only reject one region or endpoint have no status."""
 
@@ -70,4 +77,4 @@ def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:
 
 def stream_error_event(reason: Reason, message: str) -> bytes:
     """The server-sent event that ends a broken stream, so that a client does not take it for a whole answer."""
-    return b"data: " + error_body(502, reason.value, message) + b"\n\n"
+    return b"data: " + error_body(STATUS[reason], reason.value, message) + b"\n\n"

@@ -1,7 +1,8 @@
 """One request being carried: find a target, stream the answer back, try elsewhere until a byte has been sent.
 
 The head of an answer is held until its first body byte: engines send heads before they start, and until the client has
-been sent something the request may still go elsewhere.
+been sent something the request may still go elsewhere. A request whose body is not whole yet is passed on as it comes;
+what has been kept of it decides whether it can be sent again.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from penstock.reasons import Reason, Refusal
+from regional_agent.carry.access_log import AccessLine
+from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.errors import REFUSAL_HEADER, refusal_response, stream_error_event
-from regional_agent.carry.listener import ClientConnection
-from regional_agent.carry.messages import (
-    Header,
-    Request,
-    request_headers_onward,
-    response_head,
-    response_headers_back,
-)
+from regional_agent.carry.messages import Header, Request, response_headers_back, status_line
+from regional_agent.carry.onward import request_onward
+from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream import (
+    NO_BODY_STATUSES,
     ConnectFailed,
     TimedOut,
     UpstreamConnection,
@@ -47,6 +46,8 @@ class Stage(Enum):
     """The target said it will not start this; the rest of what it says is read and dropped."""
     STREAMING = auto()
     """The client has been sent a part: nothing can be taken back."""
+    TUNNEL = auto()
+    """Bytes go both ways, and are no HTTP any more."""
     DONE = auto()
 
 
@@ -57,16 +58,22 @@ class Exchange:
         "_carrier",
         "_chunked",
         "_client",
+        "_client_stuck",
         "_connecting",
         "_first_byte_at",
+        "_heard",
+        "_heard_at",
+        "_keep_alive",
         "_refused_because",
         "_request",
         "_response_headers",
         "_sent_at",
+        "_sent_bytes",
         "_stage",
         "_status",
         "_target",
         "_ticket",
+        "_tunnel",
         "_unsent",
         "_upstream",
     )
@@ -80,13 +87,21 @@ class Exchange:
         self._target: Target | None = None
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._tunnel: Tunnel | None = None
         self._status = 0
         self._response_headers: list[Header] = []
         self._refused_because = Reason.SATURATED
         self._chunked = False
+        self._keep_alive = False
         self._unsent: list[bytes] = []
+        self._sent_bytes = 0
         self._sent_at = 0.0
         self._first_byte_at: float | None = None
+        self._heard = False
+        """Something came of the answer since the last look at it."""
+        self._heard_at = 0.0
+        self._client_stuck = False
+        """The client takes nothing now, so neither do we."""
 
     @property
     def model(self) -> str:
@@ -96,23 +111,37 @@ class Exchange:
     def seek(self) -> None:
         """Ask the road for the next target and go there; a refusal ends the exchange."""
         self._stage = Stage.SEEKING
+        if not self._request.whole:
+            self._client.pause_reading()
         target = self._carrier.road.next_target(self._ticket, self._carrier.clock())
         if isinstance(target, Refusal):
             self._refuse(target)
             return
         self._target = target
-        idle = self._carrier.pool.take(target.address)
+        idle = self._carrier.pool_for(target).take(target.address)
         if idle is not None:
             self._send(idle)
         else:
             self._connecting = asyncio.create_task(self._connect(target))
 
     def check(self, now: float) -> None:
-        """Give up at the deadline, and on a peer that has failed meanwhile without closing the connection."""
-        if now > self._ticket.deadline_at:
+        """Give up at the deadline, on an engine that says nothing, and on a peer that has failed unheard."""
+        stage, limits = self._stage, self._carrier.limits
+        if stage is Stage.TUNNEL:
+            if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
+                self._end_tunnel()
+        elif now > self._ticket.deadline_at:
             self._expire()
-        elif self._stage is Stage.SENT and self._waits_for_failed_peer():
-            self._lose(TimedOut("the serving region has failed"))
+        elif stage is Stage.SENT:
+            if self._waits_for_failed_peer():
+                self._lose(TimedOut("the serving region has failed"))
+            elif self._request.whole and now - self._sent_at > limits.first_byte_timeout_s:
+                self._give_up_waiting()
+        elif stage is Stage.STREAMING:
+            if self._heard or self._client_stuck:
+                self._heard, self._heard_at = False, now
+            elif now - self._heard_at > limits.stall_timeout_s:
+                self._stall()
 
     def _waits_for_failed_peer(self) -> bool:
         target = self._target
@@ -123,16 +152,32 @@ class Exchange:
     def on_client_gone(self) -> None:
         """Nobody waits any more: stop the engine at once."""
         if self._stage is not Stage.DONE:
+            outcome = RequestOutcome.OK if self._stage is Stage.TUNNEL else RequestOutcome.CANCELLED
             self._drop_upstream()
-            self._settle(RequestOutcome.CANCELLED)
+            self._settle(outcome)
 
     def on_client_writable(self, writable: bool) -> None:
         """A slow client slows its engine's stream, not our memory."""
+        self._client_stuck = not writable
         if self._upstream is not None:
             if writable:
                 self._upstream.resume_reading()
             else:
                 self._upstream.pause_reading()
+
+    def on_request_body(self, chunk: bytes) -> None:
+        """More of a large body: keep it while it fits and nobody has it yet, pass it on once somebody has."""
+        request, upstream = self._request, self._upstream
+        if not request.forgotten and not self._client.keep(request, chunk, at_any_rate=upstream is None):
+            self._client.forget(request)
+        if upstream is not None:
+            upstream.send_more(chunk)
+
+    def on_request_end(self) -> None:
+        """The body is whole."""
+        if self._upstream is not None:
+            self._sent_at = self._carrier.clock()
+            self._upstream.end_request()
 
     # Sink
 
@@ -144,6 +189,9 @@ class Exchange:
             did_not_start = self._note_peer_refusal(headers)
         else:
             did_not_start = status in BUSY_STATUSES
+            if status >= 400:
+                self._carrier.road.answered(self._target, status, headers)
+            self._carrier.road.answered(self._target, status, headers)
         if did_not_start:
             self._stage = Stage.REFUSED
 
@@ -151,7 +199,7 @@ class Exchange:
         """Pass a part on; the first one commits this exchange to its target."""
         if self._stage is Stage.SENT:
             self._commit()
-        if self._stage is Stage.STREAMING and self._request.method != b"HEAD":
+        if self._stage is Stage.STREAMING:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
 
     def on_end(self) -> None:
@@ -170,23 +218,52 @@ class Exchange:
 
     def on_pause(self) -> None:
         """What one read of the engine's brought goes to the client in one write."""
-        if self._unsent:
-            unsent, self._unsent = self._unsent, []
-            self._client.write(b"".join(unsent) if len(unsent) > 1 else unsent[0])
+        unsent = self._unsent
+        if unsent:
+            self._heard = True
+            data = b"".join(unsent)
+            unsent.clear()
+            self._sent_bytes += len(data)
+            self._client.write(data)
 
     def on_broken(self, error: UpstreamError) -> None:
         """The connection ended before the response did."""
         self._upstream = None
-        self._lose(error)
+        if self._stage is Stage.TUNNEL:
+            self._end_tunnel()
+        else:
+            self._lose(error)
 
     def on_writable(self, writable: bool) -> None:
-        """The request was written whole; there is no more of it to hold back."""
+        """A slow engine slows its client's upload, or its half of a tunnel."""
+        if writable:
+            self._client.resume_reading()
+        elif not self._request.whole or self._stage is Stage.TUNNEL:
+            self._client.pause_reading()
+
+    def on_upgraded(self, headers: list[Header]) -> Tunnel:
+        """The engine speaks the client's protocol: tell the client, and get out of the way."""
+        assert self._target is not None
+        assert self._upstream is not None
+        self._stage, self._status, self._response_headers = Stage.TUNNEL, 101, headers
+        lines = [
+            status_line(101),
+            b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
+            *response_headers_back(headers, from_peer=self._target.endpoint is None),
+            *self._signature(),
+            b"\r\n",
+        ]
+        self._client.write(b"".join(lines))
+        now = self._carrier.clock()
+        tunnel = self._tunnel = Tunnel(self._client, self._upstream, now, self._end_tunnel)
+        self._client.tunnel_to(tunnel)
+        return tunnel
 
     # one attempt
 
     async def _connect(self, target: Target) -> None:
         try:
-            connection = await self._carrier.pool.connect(target.address)
+            connection = await self._carrier.pool_for(target).connect(target.address)
         except ConnectFailed as error:
             self._connecting = None
             self._lose(error)
@@ -195,26 +272,25 @@ class Exchange:
         self._send(connection)
 
     def _send(self, connection: UpstreamConnection) -> None:
-        assert self._target is not None
-        self._stage, self._upstream = Stage.SENT, connection
-        self._sent_at = self._carrier.clock()
-        body = self._request.body
-        lines = [
-            b"%b %b HTTP/1.1\r\nhost: %b\r\n"
-            % (self._request.method, self._request.target, str(self._target.address).encode()),
-            *request_headers_onward(self._request),
-            b"content-length: %d\r\n" % len(body),
-        ]
-        if self._request.header(b"x-request-id") != self._ticket.request_id.encode():
-            lines.append(b"x-request-id: %b\r\n" % self._ticket.request_id.encode())
-        if self._target.route_header:
-            lines.append(b"x-penstock-route: %b\r\n" % self._target.route_header)
-        connection.send(self, b"".join([*lines, b"\r\n", body]))
+        request, target = self._request, self._target
+        assert target is not None
+        now = self._carrier.clock()
+        self._stage, self._upstream, self._sent_at = Stage.SENT, connection, now
+        head = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
+        if request.whole:
+            if request.upgrade:
+                connection.offer_upgrade(self, head)
+            else:
+                connection.send(self, head + request.body if request.body else head)
+            return
+        connection.send_beginning(self, head, bytes(request.body), chunked=request.length is None)
+        if connection.writable:
+            self._client.resume_reading()
 
     def _note_peer_refusal(self, headers: list[Header]) -> bool:
         for name, value in headers:
             if name == REFUSAL_HEADER:
-                self._refused_because = Reason(value.decode()) if value.decode() in _REASONS else Reason.UNREACHABLE
+                self._refused_because = _REASONS.get(value, Reason.UNREACHABLE)
                 return True
         return False
 
@@ -222,7 +298,8 @@ class Exchange:
         """An attempt came to nothing. Before a byte was sent it goes elsewhere; after, the client is told."""
         assert self._target is not None
         if self._stage is Stage.STREAMING:
-            self._cut(error)
+            self._carrier.road.broke_off(self._target)
+            self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
             return
         self._drop_upstream()
         self._carrier.road.unreachable(self._ticket, self._target)
@@ -233,83 +310,119 @@ class Exchange:
         assert self._target is not None
         self._carrier.road.settle(self._target, None)
         self._target = None
-        self._carrier.metrics.retried(why)
-        self.seek()
+        if self._request.forgotten:
+            detail = f"{why.value}, and the body is larger than what is kept to send it again"
+            self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
+        elif not self._carrier.retries.withdraw(self._carrier.clock()):
+            reason = Reason.ENGINE_FAILED if why in _FAILURES else Reason.SATURATED
+            self._refuse(Refusal(reason, f"{why.value}, and too many requests are being retried", retry_after_s=1.0))
+        else:
+            self._carrier.metrics.retried(why)
+            self.seek()
 
     # the answer
 
     def _commit(self) -> None:
         """Send the head: from here on this target's answer is the answer."""
-        assert self._target is not None
+        target, request, status = self._target, self._request, self._status
+        assert target is not None
         self._stage = Stage.STREAMING
-        self._first_byte_at = self._carrier.clock()
-        from_peer = self._target.endpoint is None
-        lines = response_headers_back(self._response_headers, from_peer=from_peer)
-        length = next((value for name, value in self._response_headers if name == b"content-length"), None)
-        self._chunked = length is None and not self._request.http_1_0
-        if length is not None:
-            lines.append(b"content-length: %b\r\n" % length)
+        self._first_byte_at = self._heard_at = self._carrier.clock()
+        headers = self._response_headers
+        length = next((value for name, value in headers if name == b"content-length"), None)
+        has_body = status not in NO_BODY_STATUSES
+        self._chunked = has_body and length is None and not request.http_1_0
+        framed = self._chunked or length is not None or not has_body
+        self._keep_alive = (
+            framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining
+        )
+        parts = self._unsent
+        parts.append(status_line(status))
+        parts += response_headers_back(headers, from_peer=target.endpoint is None)
+        if length is not None and status != 204:
+            parts += (b"content-length: ", length, b"\r\n")
         elif self._chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        if not self._keeps_alive():
-            lines.append(b"connection: close\r\n")
-        if not from_peer:
-            assert self._target.endpoint is not None
-            lines += self._signature(self._target.region, self._target.endpoint.name)
-        self._unsent.append(response_head(self._status, lines))
+            parts.append(b"transfer-encoding: chunked\r\n")
+        if not self._keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += self._signature()
+        parts.append(b"\r\n")
 
-    def _signature(self, region: str, endpoint: str) -> list[bytes]:
-        engine_says = any(name == b"x-request-id" for name, _ in self._response_headers)
-        lines = [b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (region.encode(), endpoint.encode())]
-        if not engine_says:
-            lines.append(b"x-request-id: %b\r\n" % self._ticket.request_id.encode())
-        return lines
-
-    def _keeps_alive(self) -> bool:
-        framed = self._chunked or any(name == b"content-length" for name, _ in self._response_headers)
-        return framed and self._request.keep_alive and not self._client.draining
+    def _signature(self) -> list[bytes]:
+        """Who served it; of a peer's answer, the peer says so itself."""
+        target = self._target
+        assert target is not None
+        request_id = b"x-request-id: %b\r\n" % self._ticket.request_id.encode()
+        if target.endpoint is None:
+            return [request_id]
+        return [request_id, self._carrier.signature(target.region, target.endpoint.name)]
 
     def _finish(self) -> None:
         if self._chunked:
             self._unsent.append(b"0\r\n\r\n")
         self.on_pause()
-        keeps_alive = self._keeps_alive()
         if self._status < 400:
             outcome = RequestOutcome.OK
         else:
             outcome = RequestOutcome.CLIENT_ERROR if self._status < 500 else RequestOutcome.ENGINE_ERROR
         self._settle(outcome)
-        self._client.finished(keep_alive=keeps_alive)
+        self._client.finished(keep_alive=self._keep_alive)
 
-    def _cut(self, error: UpstreamError) -> None:
+    def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
         """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""
         self._drop_upstream()
-        outcome = RequestOutcome.TIMEOUT if isinstance(error, TimedOut) else RequestOutcome.ENGINE_ERROR
-        self._settle(outcome)
-        if self._chunked and (b"content-type", b"text/event-stream") in _media_types(self._response_headers):
-            event = stream_error_event(Reason.ENGINE_FAILED, f"the stream broke off: {error}")
+        if self._chunked and _is_event_stream(self._response_headers):
+            event = stream_error_event(reason, detail)
             self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
             self.on_pause()
+            self._settle(outcome)
             self._client.finished(keep_alive=False)
         else:
+            self._settle(outcome)
             self._client.abort()
 
+    def _stall(self) -> None:
+        """Nothing has come for too long: the engine is counted as failing, the client is told."""
+        assert self._target is not None
+        self._carrier.road.stalled(self._target)
+        allowed_s = self._carrier.limits.stall_timeout_s
+        self._cut(Reason.STREAM_STALLED, f"nothing came for {allowed_s:g} s", RequestOutcome.ENGINE_ERROR)
+
+    def _give_up_waiting(self) -> None:
+        """It may have started, so it is not tried elsewhere."""
+        assert self._target is not None
+        self._carrier.road.stalled(self._target)
+        self._drop_upstream()
+        allowed_s = self._carrier.limits.first_byte_timeout_s
+        detail = f"the engine did not begin to answer within {allowed_s:g} s"
+        self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
+
     def _expire(self) -> None:
-        refusal = Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed")
+        detail = "the request's deadline has passed"
         if self._stage is Stage.STREAMING:
-            self._cut(TimedOut(refusal.detail))
+            self._cut(Reason.DEADLINE_PASSED, detail, RequestOutcome.TIMEOUT)
         elif self._stage is not Stage.DONE:
             self._drop_upstream()
-            self._refuse(refusal, RequestOutcome.TIMEOUT)
+            self._refuse(Refusal(Reason.DEADLINE_PASSED, detail), RequestOutcome.TIMEOUT)
 
     def _refuse(self, refusal: Refusal, outcome: RequestOutcome = RequestOutcome.REFUSED) -> None:
+        status, lines, body = refusal_response(refusal)
+        self._status, self._sent_bytes = status, len(body)
         self._settle(outcome)
         self._carrier.metrics.refused(refusal.reason)
-        status, lines, body = refusal_response(refusal)
         lines.append(b"x-request-id: %b\r\n" % self._ticket.request_id.encode())
         self._client.respond(status, lines, body)
 
     # the end
+
+    def _end_tunnel(self) -> None:
+        """Both sides are done, or one of them is gone."""
+        if self._stage is not Stage.DONE:
+            if self._upstream is not None:
+                self._upstream.close()
+                self._upstream = None
+            self._settle(RequestOutcome.OK)
+            self._client.finished(keep_alive=False)
 
     def _drop_upstream(self) -> None:
         connecting, self._connecting = self._connecting, None
@@ -323,23 +436,53 @@ class Exchange:
         """Give back what is held and count the request, once, on every way out."""
         if self._stage is Stage.DONE:
             return
+        carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
         self._stage = Stage.DONE
-        now = self._carrier.clock()
-        target, server = self._target, NO_SERVER
-        kind = (RequestKind.HOME if self._ticket.context is None else RequestKind.FORWARDED).value
+        now = carrier.clock()
+        server = NO_SERVER
+        kind: str = RequestKind.HOME if ticket.context is None else RequestKind.FORWARDED
         if target is not None:
-            served = outcome is RequestOutcome.OK
-            self._carrier.road.settle(target, now - self._sent_at if served else None)
+            measured = outcome is RequestOutcome.OK and stage is not Stage.TUNNEL
+            carrier.road.settle(target, now - self._sent_at if measured else None)
             server, kind = target.region, target.kind
-        ttft_s = None if self._first_byte_at is None else self._first_byte_at - self._ticket.received_at
-        total_s = now - self._ticket.received_at
-        self._carrier.metrics.request_done(self._ticket.model, server, kind, outcome, ttft_s, total_s)
-        self._carrier.ended(self)
+        received_at, first_byte_at = ticket.received_at, self._first_byte_at
+        ttft_s = None if first_byte_at is None else first_byte_at - received_at
+        carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
+        if carrier.access_log is not None and carrier.access_log.wants(outcome is RequestOutcome.OK):
+            carrier.access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
+        carrier.ended(self)
+
+    def _line(
+        self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float
+    ) -> AccessLine:
+        ticket, request, target = self._ticket, self._request, self._target
+        tunnelled_bytes = self._tunnel.carried_bytes if self._tunnel is not None else 0
+        return AccessLine(
+            at=self._carrier.wall_clock(),
+            request_id=ticket.request_id,
+            tenant=ticket.facts.tenant,
+            model=ticket.model,
+            path=request.path.decode("latin-1"),
+            kind=kind,
+            server=server,
+            endpoint=target.endpoint.name if target is not None and target.endpoint is not None else "",
+            outcome=outcome,
+            status=self._status,
+            attempts=ticket.attempts,
+            received_bytes=request.received_bytes,
+            sent_bytes=self._sent_bytes + tunnelled_bytes,
+            total_ms=total_s * 1000,
+            ttft_ms=None if ttft_s is None else ttft_s * 1000,
+        )
 
 
-_REASONS = frozenset(reason.value for reason in Reason)
+_FAILURES = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
+_REASONS = {reason.value.encode(): reason for reason in Reason}
 
 
-def _media_types(headers: list[Header]) -> list[Header]:
-    """Content types without their parameters."""
-    return [(name, value.partition(b";")[0].strip().lower()) for name, value in headers if name == b"content-type"]
+def _is_event_stream(headers: list[Header]) -> bool:
+    return any(
+        value.partition(b";")[0].strip().lower() == b"text/event-stream"
+        for name, value in headers
+        if name == b"content-type"
+    )

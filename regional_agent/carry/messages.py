@@ -1,7 +1,9 @@
 """HTTP heads as they pass through: what a request is here, which headers travel, and how heads are written.
 
 Hop-by-hop headers end at each hop (RFC 9110, section 7.6.1). Our own headers are removed from whatever a client sends,
-so that nothing it claims about routing is ever believed.
+so that nothing it claims about routing is ever believed. An engine never learns a client's key or address; it is told
+`x-forwarded-proto` and `x-forwarded-host`, for those that write links to themselves. A proxy in `trusted_proxies` is
+believed about these two and anybody else is not.
 """
 
 from __future__ import annotations
@@ -28,76 +30,192 @@ HOP_BY_HOP = frozenset(
 OWN_PREFIX = b"x-penstock-"
 """Headers that only Penstock sets."""
 
-NOT_FOR_ENGINES = frozenset({b"authorization", b"host", b"content-length", b"expect", b"x-forwarded-for", b"forwarded"})
-"""The client's key is for us, its address is nobody else's business, and framing is written anew."""
+TIMEOUT_HEADER = b"x-request-timeout-ms"
+"""How long the sender still waits for the answer, in milliseconds. Clients may send it; engines and peers get what is
+left of it."""
+
+REQUEST_ID_HEADER = b"x-request-id"
+
+WRITTEN_ANEW = frozenset(
+    {
+        b"content-length",
+        b"expect",
+        b"forwarded",
+        b"host",
+        b"traceparent",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        REQUEST_ID_HEADER,
+        TIMEOUT_HEADER,
+    }
+)
+"""Headers that say something of this hop: what the next one hears of it, we say ourselves."""
+
+NOT_FOR_ENGINES = WRITTEN_ANEW | {b"authorization"}
+"""The client's key is for us."""
+
+MOST_NAMES_KEPT = 1024
+LONGEST_NAME_KEPT_BYTES = 64
 
 _REASON_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _REASON_PHRASES.items()}
 
 
 class Request:
-    """One whole request: the head as parsed, header names in lower case, the body de-chunked."""
+    """One request: the head as parsed, header names in lower case, the body de-chunked and, mostly, whole."""
 
-    __slots__ = ("body", "headers", "http_1_0", "keep_alive", "method", "target")
+    __slots__ = (
+        "_by_name",
+        "authority",
+        "body",
+        "forgotten",
+        "headers",
+        "http_1_0",
+        "keep_alive",
+        "kept_bytes",
+        "length",
+        "method",
+        "path",
+        "queued",
+        "received_bytes",
+        "started",
+        "target",
+        "upgrade",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
+        """Path and query; the scheme and authority of an absolute target are taken off."""
+        self.path = b""
+        self.authority = b""
+        """Who was asked: the target's authority or the Host header."""
         self.headers: list[Header] = []
-        self.body = bytearray()
+        self.body: bytes | bytearray = b""
+        """What has been received and is kept, in case the request must be sent again."""
+        self.received_bytes = 0
+        self.length: int | None = None
+        """The body's length in bytes by the head; None for a chunked one until it is whole."""
+        self.whole = False
+        """The body has been received to its end."""
+        self.kept_bytes = 0
+        """How much of it counts towards what may be kept at one time."""
+        self.queued = False
+        """It waits for its turn although its body is not whole."""
+        self.started = False
+        """The application has it."""
+        self.forgotten = False
+        """More of the body was passed on than is kept: it cannot be sent again."""
         self.keep_alive = True
         self.http_1_0 = False
-
-    @property
-    def path(self) -> bytes:
-        """The target without its query."""
-        return self.target.partition(b"?")[0]
+        self.upgrade = b""
+        """The protocol that the client wants to speak after this, in lower case."""
+        self._by_name: dict[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header, or None."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        """A header's value, or None. Of a repeated one the last; those that may not repeat are refused before."""
+        known = self._by_name
+        if known is None:
+            known = self._by_name = dict(self.headers)
+        return known.get(name)
 
     def every(self, name: bytes) -> list[bytes]:
         """All values of a header, in order."""
+        if self.header(name) is None:
+            return []
         return [value for key, value in self.headers if key == name]
 
-
-def request_headers_onward(request: Request) -> list[bytes]:
-    """The header lines of `request` that an engine or a peer may see, as bytes ready to write."""
-    named = _named_by_connection(request.headers)
-    return [
-        b"%b: %b\r\n" % (name, value)
-        for name, value in request.headers
-        if name not in HOP_BY_HOP
-        and name not in NOT_FOR_ENGINES
-        and name not in named
-        and not name.startswith(OWN_PREFIX)
-    ]
+    @property
+    def repeats_headers(self) -> bool:
+        """Whether any header comes more than once."""
+        if self._by_name is None:
+            self._by_name = dict(self.headers)
+        return len(self._by_name) != len(self.headers)
 
 
-def response_headers_back(headers: Iterable[Header], *, from_peer: bool) -> list[bytes]:
+def without_upgrade(request: Request) -> bytes:
+    """The head of a request as it came, but for the offer to speak something else."""
+    kept = [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"http2-settings")]
+    version = b"1.0" if request.http_1_0 else b"1.1"
+    return b"%b %b HTTP/%b\r\n%b\r\n" % (request.method, request.target, version, b"".join(kept))
+
+
+class PassingNames:
+    """Which headers pass in one direction, by name, with the start of their line ready to write."""
+
+    def __init__(self, stopped: frozenset[bytes], *, own_pass: bool = False) -> None:
+        """`stopped` do not pass, nor hop-by-hop ones; `own_pass` says whether headers of ours do."""
+        self._stopped = stopped | HOP_BY_HOP
+        self._own_pass = own_pass
+        self._starts: dict[bytes, bytes] = {}
+
+    def lines(self, headers: list[Header]) -> list[bytes]:
+        """The parts of the header lines that pass, to be joined."""
+        starts = self._starts
+        parts: list[bytes] = []
+        for name, value in headers:
+            start = starts.get(name)
+            if start is None:
+                start = self._learn(name)
+            if start:
+                parts += (start, value, b"\r\n")
+        return parts
+
+    def _learn(self, name: bytes) -> bytes:
+        """Names are few, so what becomes of each is kept; not for one who makes them up."""
+        passes = name not in self._stopped and (self._own_pass or not name.startswith(OWN_PREFIX))
+        start = name + b": " if passes else b""
+        if len(self._starts) < MOST_NAMES_KEPT and len(name) <= LONGEST_NAME_KEPT_BYTES:
+            self._starts[name] = start
+        return start
+
+
+_TO_ENGINE = PassingNames(NOT_FOR_ENGINES)
+_FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}))
+_FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
+
+
+def request_headers_onward(request: Request, *, keep_trace_state: bool) -> list[bytes]:
+    """The header lines of `request` that an engine or a peer may see, in parts ready to join.
+
+    `tracestate` belongs to a trace, and goes only where that is continued.
+    """
+    headers = _not_named_by_connection(request.headers, request.header(b"connection"))
+    if not keep_trace_state and request.header(b"tracestate") is not None:
+        headers = [header for header in headers if header[0] != b"tracestate"]
+    return _TO_ENGINE.lines(headers)
+
+
+def response_headers_back(headers: list[Header], *, from_peer: bool) -> list[bytes]:
     """The header lines of a response that go on to the client; a peer agent's own headers pass, an engine's do not."""
-    headers = list(headers)
-    named = _named_by_connection(headers)
-    return [
-        b"%b: %b\r\n" % (name, value)
-        for name, value in headers
-        if name not in HOP_BY_HOP
-        and name not in named
-        and name != b"content-length"
-        and (from_peer or not name.startswith(OWN_PREFIX))
-    ]
+    connection = next((value for name, value in headers if name == b"connection"), None)
+    passing = _FROM_PEER if from_peer else _FROM_ENGINE
+    return passing.lines(_not_named_by_connection(headers, connection))
 
 
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:
     """A status line, header lines, and the empty line."""
-    phrase = _REASON_PHRASES.get(status, b"")
-    return b"".join([b"HTTP/1.1 %d %b\r\n" % (status, phrase), *lines, b"\r\n"])
+    return b"".join([status_line(status), *lines, b"\r\n"])
 
 
-def _named_by_connection(headers: Iterable[Header]) -> frozenset[bytes]:
-    return frozenset(
-        token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")
-    )
+def status_line(status: int) -> bytes:
+    """The first line of a response."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+def _not_named_by_connection(headers: list[Header], connection: bytes | None) -> list[Header]:
+    """The headers that Connection does not declare hop-by-hop. `connection` is one of its values, if there is any."""
+    if connection is None or connection in _NAMES_NOTHING:
+        repeated = False if connection is None else sum(name == b"connection" for name, _ in headers) > 1
+        if not repeated:
+            return headers
+    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
+    return [header for header in headers if header[0] not in named]
+
+
+_NAMES_NOTHING = frozenset({b"keep-alive", b"Keep-Alive", b"close", b"Close"})

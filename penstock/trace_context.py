@@ -1,0 +1,31 @@
+"""W3C Trace Context (https://www.w3.org/TR/trace-context/): continue a caller's trace, or start one.
+
+No spans are made here, so a caller's parent id goes on as it is: an id of our own would name a span that nobody has.
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+_LENGTH = 55
+"""Of version 00; later versions may only append."""
+
+
+def continued(traceparent: bytes | None) -> str | None:
+    """A caller's traceparent as it goes on, or None where there is none or it means nothing."""
+    if traceparent is None or len(traceparent) > 512 or not _TRACEPARENT.fullmatch(traceparent):
+        return None
+    if traceparent.startswith(b"00-") and len(traceparent) != _LENGTH:
+        return None
+    return traceparent.decode("latin-1")
+
+
+def started(trace_id: str, rng: Random) -> str:
+    """A new trace: sampled, for whether to record it is for those who trace to say.
+
+    Args:
+        trace_id: 32 lower-case hex digits, not all zero.
+    """
+    return f"00-{trace_id}-{rng.getrandbits(64) | 1:016x}-01"

@@ -1,0 +1,71 @@
+"""The head of a request as its target gets it: what of the client's passes, and what is said anew at this hop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.messages import Request, request_headers_onward
+from regional_agent.road import Target, Ticket
+
+if TYPE_CHECKING:
+    from regional_agent.carry.upstream import Address
+
+MOST_HOSTS_KEPT = 4096
+
+_host_lines: dict[Address, bytes] = {}
+
+
+def request_onward(
+    request: Request, ticket: Ticket, target: Target, client: ClientConnection, via: bytes, now: float
+) -> bytes:
+    """Request line and headers, ready to write.
+
+    Args:
+        via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
+        now: for what is left of the deadline.
+    """
+    proto, host = _as_asked(request, ticket, client)
+    traceparent = ticket.traceparent.encode()
+    own = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\n%b%b%b" % (
+        request.method,
+        request.target,
+        _host_lines.get(target.address) or _host_line(target.address),
+        ticket.request_id.encode(),
+        traceparent,
+        max(1, int((ticket.deadline_at - now) * 1000)),
+        b"x-forwarded-proto: %b\r\n" % proto,
+        b"x-forwarded-host: %b\r\n" % host if host else b"",
+        _via(request, via),
+    )
+    parts = [own, *request_headers_onward(request, keep_trace_state=request.header(b"traceparent") == traceparent)]
+    if target.route_header:
+        parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
+    if request.upgrade:
+        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade)
+    elif request.length is None:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    else:
+        parts.append(b"content-length: %d\r\n" % request.length)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def _as_asked(request: Request, ticket: Ticket, client: ClientConnection) -> tuple[bytes, bytes]:
+    """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
+    proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
+    if (proto is None and host is None) or not (ticket.context is not None or client.trusted):
+        return client.scheme, request.authority
+    return (proto if proto in (b"http", b"https") else client.scheme), host or request.authority
+
+
+def _via(request: Request, via: bytes) -> bytes:
+    before = b", ".join(request.every(b"via"))
+    return b"via: %b, %b\r\n" % (before, via) if before else b"via: %b\r\n" % via
+
+
+def _host_line(address: Address) -> bytes:
+    if len(_host_lines) >= MOST_HOSTS_KEPT:
+        _host_lines.clear()
+    line = _host_lines[address] = b"host: %b\r\n" % str(address).encode()
+    return line

@@ -1,0 +1,94 @@
+"""Which model a request asks for, where its body is no whole JSON: an upload, a body still coming, a tunnel.
+
+What the engine itself will read counts first: a multipart form's `model` field, or the top-level `model` of a JSON body
+of which only the beginning is here. Then the `x-model` header, then `?model=` of the target.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs
+
+from penstock.reasons import Reason, Refusal
+from regional_agent.carry.messages import Request
+from regional_agent.classify import Asked, classify
+
+MODEL_HEADER = b"x-model"
+
+LONGEST_MODEL_BYTES = 256
+
+MOST_TOKENS = 50_000
+"""Strings and brackets of a large JSON body's beginning that are looked at: some ten milliseconds."""
+
+LARGEST_FORM_HEAD_BYTES = 16 * 1024
+"""The boundary line and headers of one part of a form."""
+
+_TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*:\s*"((?:[^"\\]|\\.)*+)")?|[{}\[\]]', re.DOTALL)
+_BOUNDARY = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_FIELD_NAME = re.compile(rb'\r\ncontent-disposition:\s*form-data;[^\r\n]*?\bname="?model"?(?:[;\s]|$)', re.IGNORECASE)
+
+TELL_US = "name the model in an x-model header"
+
+
+def is_json(request: Request) -> bool:
+    """Whether the body is meant as JSON; as which anything is taken that does not say that it is something else."""
+    kind = (request.header(b"content-type") or b"").lower()
+    return not kind.startswith((b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream"))
+
+
+def asked_of(request: Request) -> Asked | Refusal:
+    """What a request asks for, from what there is of it."""
+    if request.whole and not request.upgrade and is_json(request):
+        return classify(request.body)
+    model = named_model(request)
+    if model is None:
+        where = f"in the first {len(request.body)} bytes of the body" if request.body else "in the request"
+        return Refusal(Reason.BAD_REQUEST, f"no model is named {where}; {TELL_US}")
+    return Asked(model, stream=bool(request.upgrade))
+
+
+def named_model(request: Request) -> str | None:
+    """The model, or None where it is not named, or not yet."""
+    found = _in_json(request.body) if is_json(request) else _in_form(request)
+    if found is None:
+        found = request.header(MODEL_HEADER)
+    if found is None and b"?" in request.target:
+        given = parse_qs(request.target.partition(b"?")[2], max_num_fields=64).get(b"model")
+        found = given[0] if given else None
+    if not found or len(found) > LONGEST_MODEL_BYTES:
+        return None
+    return found.decode("utf-8", "replace")
+
+
+def _in_json(body: bytes | bytearray) -> bytes | None:
+    """The value of the top-level `model`, as far as the body goes."""
+    depth = 0
+    for count, token in enumerate(_TOKEN.finditer(body)):
+        first = body[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+        elif depth == 1 and token[1] == b"model" and token[2] is not None:
+            return bytes(token[3]) if b"\\" not in token[3] else None
+        if count >= MOST_TOKENS:
+            return None
+    return None
+
+
+def _in_form(request: Request) -> bytes | None:
+    """The value of the field `model` of a multipart form (RFC 7578), as far as the body goes."""
+    boundary = _BOUNDARY.search(request.header(b"content-type") or b"")
+    if boundary is None:
+        return None
+    body, line = request.body, b"--" + (boundary[1] or boundary[2])
+    at = body.find(line)
+    while at >= 0:
+        head_end = body.find(b"\r\n\r\n", at, at + LARGEST_FORM_HEAD_BYTES)
+        if head_end < 0:
+            return None
+        after = body.find(b"\r\n" + line, head_end)
+        if _FIELD_NAME.search(body, at, head_end) is not None:
+            return bytes(body[head_end + 4 : after]).strip() if after >= 0 else None
+        at = after + 2 if after >= 0 else -1
+    return None
