@@ -16,7 +16,7 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.snapshot import Demand, Snapshot, heard
-from penstock.steps import step_towards
+from penstock.steps import ramped, step_towards
 from penstock.supply import Supply
 
 MOST_FALLBACKS = 16
@@ -111,6 +111,7 @@ def slices(
     for region, model in supply:
         alive.setdefault(model, set()).add(region)
     words = _Words.of(snapshot)
+    ramps = _ramps(policy, snapshot, edition.now)
     largest_step = policy.spillover.step_per_s * edition.elapsed_s
     for one in demands:
         key = Key(one.origin, one.model, one.residency)
@@ -121,6 +122,8 @@ def slices(
         standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
         shares = target if standing == target else step_towards(standing, target, largest_step, serving)
         nearest = nearest_first(one.origin, one.regions)
+        if ramps:
+            shares = ramped(shares, ramps, (name for name in nearest if name in serving))
         home = words.home(nearest, one.model)
         away = _why_away(snapshot.state(home), home in serving)
         arcs = tuple(
@@ -139,6 +142,15 @@ def slices(
             region, edition.generation, edition.epoch, edition.policy_digest, edition.now, tuple(entries)
         )
         for region, entries in classes.items()
+    }
+
+
+def _ramps(policy: Policy, snapshot: Snapshot, now: float) -> dict[str, float]:
+    """How much (0-1) of a share each returning region may have."""
+    return {
+        region: health.weight(now, policy.failover)
+        for region, health in snapshot.health.items()
+        if health.state is RegionState.RECOVERING
     }
 
 

@@ -5,7 +5,7 @@ Distance between two share tables is total variation: the part of the traffic th
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 DEADBAND = 0.02
 """A smaller move than this is noise in the demand estimate, and stays where it was."""
@@ -46,6 +46,30 @@ def step_towards(
         for server in before.keys() | target.keys()
     }
     return without_crumbs(mixed)
+
+
+def ramped(shares: Mapping[str, float], weights: Mapping[str, float], heirs: Iterable[str]) -> dict[str, float]:
+    """Hold back what a server's failback ramp does not grant it yet, and give that to whole servers.
+
+    Args:
+        shares: a share table that sums to 1.
+        weights: the most (0-1) of it that a server on its ramp may have; one that is not here is whole.
+        heirs: servers that may take what nobody in `shares` can, best first. Without any the table stays as it is:
+            a returning region is better than none.
+    """
+    granted = {server: min(share, weights.get(server, 1.0)) for server, share in shares.items()}
+    held_back = sum(shares.values()) - sum(granted.values())
+    if held_back <= 0.0:
+        return dict(shares)
+    whole = {server: share for server, share in shares.items() if server not in weights and share > 0.0}
+    heir = next((name for name in heirs if name not in weights), None)
+    if not whole and heir is None:
+        return dict(shares)
+    takers = whole if whole or heir is None else {heir: 1.0}
+    total = sum(takers.values())
+    for server, part in takers.items():
+        granted[server] = granted.get(server, 0.0) + held_back * part / total
+    return without_crumbs(granted)
 
 
 def without_crumbs(amounts: Mapping[str, float]) -> dict[str, float]:

@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.redis import RedisServer, start_redis
+
+# A busy machine is slow to make examples, which says nothing of the code.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="session")

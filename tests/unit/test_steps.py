@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.steps import DEADBAND, moved_share, step_towards, without_crumbs
+from penstock.steps import DEADBAND, moved_share, ramped, step_towards, without_crumbs
 
 ALIVE = {"a", "b", "c"}
 
@@ -46,3 +46,16 @@ def test_a_dead_server_without_a_share_is_no_emergency() -> None:
 
 def test_crumbs_go_and_the_rest_sums_to_one() -> None:
     assert without_crumbs({"a": 3.0, "b": 1.0, "c": 1e-9}) == pytest.approx({"a": 0.75, "b": 0.25})
+
+
+def test_a_returning_server_has_no_more_than_its_ramp_grants() -> None:
+    assert ramped({"a": 0.8, "b": 0.2}, {"a": 0.3}, []) == pytest.approx({"a": 0.3, "b": 0.7})
+    assert ramped({"a": 0.8, "b": 0.2}, {"a": 0.9}, []) == {"a": 0.8, "b": 0.2}
+
+
+def test_what_a_ramp_holds_back_goes_to_an_heir_that_is_whole() -> None:
+    assert ramped({"a": 1.0}, {"a": 0.25, "b": 0.5}, ["a", "b", "c"]) == pytest.approx({"a": 0.25, "c": 0.75})
+
+
+def test_with_nobody_else_a_returning_server_has_everything() -> None:
+    assert ramped({"a": 1.0}, {"a": 0.0, "b": 0.1}, ["a", "b"]) == {"a": 1.0}

@@ -124,6 +124,15 @@ def test_a_home_without_a_ready_endpoint_is_a_failover_though_its_agents_stand()
     assert arcs(plans) == {"es": (1.0, ArcReason.FAILOVER)}
 
 
+def test_a_recovered_home_has_no_more_of_small_demand_than_its_ramp_grants() -> None:
+    snapshot = fleet(region("de", offered(1.0)), region("es"), region("us"), de=RegionState.RECOVERING)
+    arcs = planned(snapshot, now=2.5)["de"].classes[0].arcs
+    assert [(arc.server, arc.share, arc.why) for arc in arcs] == [
+        ("de", pytest.approx(0.25), ArcReason.HOME),
+        ("es", pytest.approx(0.75), ArcReason.FAILBACK),
+    ]
+
+
 def test_a_recovered_home_fills_along_its_ramp() -> None:
     snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"), de=RegionState.RECOVERING)
     plans = planned(snapshot, in_force("de", {"es": 1.0}), now=1.0, elapsed_s=1.0)
