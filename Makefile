@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-router test lint check format dashboards wheel clean
+.PHONY: help demo bench-router bench-planner test lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ format: $(VENV)/.test  ## put the code into shape
 
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
 	@$(BIN)/python -m dashboards
+
+bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's
+	@$(BIN)/python -m lab.bench.bench_planner
 
 wheel: $(VENV)/.test  ## build dist/penstock-*.whl
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -143,9 +143,10 @@ def _region(name: str, latitude_deg: float, longitude_deg: float, rng: Random) -
 
 
 def _residency(servers: list[str], hub_of: dict[str, int]) -> list[tuple[str, ...]]:
-    """The world; a bloc; the world without a bloc; a smaller bloc in the bloc; another one that overlaps it."""
-    bloc = [name for name in servers if hub_of[name] in (0, 1, 2)]
-    inner = [name for name in bloc if hub_of[name] in (0, 1)]
-    overlapping = [name for name in servers if hub_of[name] in (2, 3, 4)]
-    rest = [name for name in servers if hub_of[name] not in (5, 6)]
-    return [tuple(one) for one in (servers, bloc, rest, inner, overlapping) if one]
+    """The world; a bloc; the world without a bloc; a smaller bloc in the bloc; one that overlaps it; then every run of
+    neighbouring metropolises, which overlap in every way."""
+    hubs = [set(range(len(HUBS))), {0, 1, 2}, {0, 1, 2, 3, 4, 7}, {0, 1}, {2, 3, 4}]
+    for length in range(1, len(HUBS)):
+        hubs += [{(first + step) % len(HUBS) for step in range(length)} for first in range(len(HUBS))]
+    found = [tuple(name for name in servers if hub_of[name] in one) for one in hubs]
+    return list(dict.fromkeys(one for one in found if one))

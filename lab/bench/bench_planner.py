@@ -1,0 +1,192 @@
+"""`make bench-planner`: how long the flow planner takes, cold and warm, and how its plans compare with the waterfall's.
+
+A size AxBxC is A origins, B of them with GPUs, C traffic classes (model and residency class), every origin asking in
+every class: A x C share tables to decide, each over up to B regions. The other reading of it, A regions x B residency
+classes x C models, has many more tables and is measured as the last row. Every tick reports demand and service
+times that differ from the last one's by up to JITTER, all of them at once; between ticks nothing else is kept still.
+
+Times are of the whole tick, reports to published slices: wall clock, and CPU time of the planning thread, which is what
+counts where other work shares the machine. Each size runs in a process of its own, so that memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.bench.planets import Planet, Size, planet
+from penstock.plan import RegionPlan
+from penstock.planner.answers import Flows, cost
+from penstock.planner.cost import Cost, flows
+from penstock.planner.distances import Distances
+from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.losses import confinements
+from penstock.slices import planned_for
+from penstock.snapshot import Snapshot, demand
+from penstock.supply import supply
+from penstock.waterfall import pour
+
+SIZES = (
+    (Size(10, 10, 5, 2), 40),
+    (Size(30, 20, 10, 3), 40),
+    (Size(100, 30, 20, 5), 40),
+    (Size(1000, 1000, 50, 10), 5),
+    (Size(100, 100, 600, 20), 5),
+)
+"""And how many warm ticks are measured."""
+
+JITTER = 0.02
+"""How much (of itself) every rate and service time varies from tick to tick."""
+
+SEED = 1
+PATIENT_S = 600.0
+"""The planner's time limit here: what it takes is the question."""
+
+TICK_S = 0.5
+TARGET = Size(100, 30, 20, 5)
+TARGET_WARM_MS = 50.0
+OUT = Path("out/bench/planner.json")
+
+
+class Clock:
+    """Wall and CPU time of one thing, in milliseconds."""
+
+    def __enter__(self) -> Clock:
+        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_ms = (time.perf_counter() - self._wall) * 1000
+        self.cpu_ms = (time.thread_time() - self._cpu) * 1000
+
+
+def measure(size: Size, ticks: int) -> dict[str, Any]:
+    """One size, start to end, in this process."""
+    world, rng = planet(size, SEED), Random(SEED)
+    before_mb = _resident_mb()
+    planner = FlowPlanner(PATIENT_S)
+    snapshot = world.snapshot(rng, JITTER)
+    with Clock() as cold:
+        planned = _tick(planner, world, snapshot, {})
+    greedy_ms, greedy = _waterfall(planned, world, snapshot)
+    compared = planned.cost
+    warm = []
+    for _ in range(ticks):
+        snapshot = world.snapshot(rng, JITTER)
+        with Clock() as clock:
+            planned = _tick(planner, world, snapshot, planned.plans)
+        warm.append(clock)
+    busiest = max((pool for pool in world.slots), key=lambda pool: world.slots[pool])[0]
+    with Clock() as loss:
+        lost = _tick(planner, world, world.snapshot(rng, JITTER, failed=busiest), planned.plans)
+    assert not planned.by_waterfall
+    assert not lost.by_waterfall
+    return {
+        "size": size.name,
+        "models": size.models,
+        "tables": sum(len(one.problem.shape.keys) for one in planned.answers),
+        "cold_ms": cold.wall_ms,
+        "cold_cpu_ms": cold.cpu_ms,
+        "warm_ms": statistics.median(one.wall_ms for one in warm),
+        "warm_worst_ms": max(one.wall_ms for one in warm),
+        "warm_cpu_ms": statistics.median(one.cpu_ms for one in warm),
+        "loss_of_a_region_cpu_ms": loss.cpu_ms,
+        "memory_mb": _resident_mb() - before_mb,
+        "waterfall_cpu_ms": greedy_ms,
+        "cost": _parts(compared),
+        "waterfall_cost": _parts(greedy),
+    }
+
+
+def _tick(planner: FlowPlanner, world: Planet, snapshot: Snapshot, plans: dict[str, RegionPlan]) -> Planned:
+    return planner.decide(world.policy, snapshot, plans, now=0.0, epoch=1, generation=1, elapsed_s=TICK_S)
+
+
+def _waterfall(planned: Planned, world: Planet, snapshot: Snapshot) -> tuple[float, Cost]:
+    """How long the waterfall takes for the same snapshot, and what its shares cost by the planner's own objective."""
+    able = supply(world.policy, snapshot, 0.0)
+    demands = planned_for(world.policy, demand(snapshot, 0.0))
+    distances = Distances(world.policy)
+    tables = pour(world.policy, demands, able, distances.nearest_first)
+    with Clock() as clock:
+        pour(world.policy, demands, able, distances.nearest_first)
+    problems = [one.problem for one in planned.answers]
+    found = [Flows(problem, confinements(problem.shape.permitted), *flows(problem, tables)) for problem in problems]
+    return clock.cpu_ms, sum((cost(one) for one in found), Cost())
+
+
+def _parts(one: Cost) -> dict[str, float]:
+    return {name: float(getattr(one, name)) for name in (*one.__struct_fields__, "total")}
+
+
+def _resident_mb() -> float:
+    """The most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _ordinary(parts: dict[str, float]) -> float:
+    """Round trips, queueing, egress and GPU time: what is left when nothing is scarce."""
+    return sum(parts[name] for name in ("round_trips", "queueing", "egress", "gpu"))
+
+
+def _scarce(parts: dict[str, float]) -> float:
+    return sum(parts[name] for name in ("reserve", "past_target", "no_room"))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"flow planner; one CPU; every rate and service time ±{JITTER:.0%} from tick to tick")
+    heads = ("origins x servers x classes", "share tables", "cold", "warm", "warm CPU", "loss of a region", "memory")
+    for head in (*heads, "waterfall", "cost: flow / waterfall", "scarcity: flow / waterfall"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        mine, other = row["cost"], row["waterfall_cost"]
+        table.add_row(
+            row["size"],
+            f"{row['tables']:,}",
+            f"{row['cold_ms']:,.0f} ms",
+            f"{row['warm_ms']:,.1f} ms",
+            f"{row['warm_cpu_ms']:,.1f} ms",
+            f"{row['loss_of_a_region_cpu_ms']:,.1f} ms",
+            f"{row['memory_mb']:,.0f} MB",
+            f"{row['waterfall_cpu_ms']:,.1f} ms",
+            f"{_ordinary(mine):,.1f} / {_ordinary(other):,.1f}",
+            f"{_scarce(mine):,.0f} / {_scarce(other):,.0f}",
+        )
+    return table
+
+
+def main() -> int:
+    """Measure every size in a process of its own; returns the exit code."""
+    if len(sys.argv) > 1:
+        size, ticks = SIZES[int(sys.argv[1])]
+        json.dump(measure(size, ticks), sys.stdout)
+        return 0
+    console, rows = Console(width=190), []
+    for number, (size, _) in enumerate(SIZES):
+        console.print(f"{size.name} ...", style="dim")
+        done = subprocess.run([sys.executable, "-m", __spec__.name, str(number)], stdout=subprocess.PIPE, check=True)
+        rows.append(json.loads(done.stdout))
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(rows, indent=2) + "\n")
+    console.print(_table(rows))
+    (target,) = [row for row in rows if row["size"] == TARGET.name]
+    met = target["warm_cpu_ms"] < TARGET_WARM_MS
+    console.print(
+        f"{TARGET.name} warm: {target['warm_cpu_ms']:.1f} ms CPU, {target['warm_ms']:.1f} ms on the clock; "
+        f"the target is {TARGET_WARM_MS:.0f} ms: {'met' if met else 'missed'}. Written to {OUT}."
+    )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""One run: fresh engines, one balancer in one or several instances, the workload, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from math import inf
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from lab.bench.live.engine_use import EngineUse, EngineWatch
+from lab.bench.live.fleet import CLIENT_SITES, MAX_NUM_SEQS, Engines, start_engines
+from lab.bench.peers.peer import Peer
+from lab.bench.peers.running import start_peer
+from lab.bench.site import Site
+from lab.planet.configs import url
+from lab.planet.topology import Engine
+from lab.replay.client import Patience
+from lab.replay.entry import Entry
+from lab.replay.outcome import Outcome, OutcomeKind
+from lab.replay.replayer import Replayer
+from lab.replay.results import quantile
+from lab.replay.workload import PlannedRequest
+
+PATIENCE = Patience(first_byte_s=60.0)
+"""Clients wait long: what a balancer does badly has to show as latency."""
+
+DRAIN_S = 60.0
+
+START_S = 1.0
+"""Time (s) between the start of the replay and its first request, for health checks."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """Who balances."""
+
+    balancer: Peer | None
+    """None is Penstock."""
+    instances: int
+
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """Of all requests, in seconds of the modelled hardware. One that was refused or failed counts as never answered: a
+    balancer that turns the worst away has not served them well. None is never."""
+
+    p50_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+
+
+class LiveRun(msgspec.Struct, frozen=True):
+    """What came of one run, after the warm-up."""
+
+    requests: int
+    ok: int
+    refused: int
+    failed: int
+    codes: dict[str, int]
+    """Why requests were refused or failed."""
+    ttft: Quantiles
+    e2e: Quantiles
+    use: EngineUse
+    lag_p99_ms: float
+    """How late the replayer itself was, on the wall: large values mean that the machine was too busy."""
+
+
+def contest(
+    setup: Setup,
+    engines: Sequence[Engine],
+    workload: Sequence[PlannedRequest],
+    time_scale: float,
+    warm_up_s: float,
+    directory: Path,
+) -> LiveRun:
+    """Carry one out.
+
+    Args:
+        setup: who balances, in how many instances.
+        engines: what over.
+        workload: the requests, with times on the wall.
+        time_scale: how many times as fast as the modelled hardware the engines are.
+        warm_up_s: requests that are due before this (s, on the wall) are not counted, nor is how engines were used.
+        directory: for everybody's files; has to be empty.
+
+    Raises:
+        ServerError: something does not start; MissingBinary where the balancer is not installed.
+    """
+    running = start_engines(engines, time_scale, directory)
+    try:
+        with _balancers(setup, running, directory) as ports:
+            outcomes, use = uvloop.run(_replay(workload, ports, running, warm_up_s))
+    finally:
+        running.process.kill()
+    return judge([one for one in outcomes if one.scheduled_s >= warm_up_s], use, time_scale)
+
+
+@contextmanager
+def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
+    """The ports of the instances, which are up while the context is."""
+    if setup.balancer is None:
+        site = Site(running.engines, running.ports, agents=setup.instances, directory=directory / "penstock")
+        with site:
+            yield site.traffic_ports
+        return
+    with ExitStack() as up:
+        ports = []
+        for number in range(setup.instances):
+            process = start_peer(setup.balancer, directory / f"instance-{number}", list(running.ports.values()))
+            up.callback(process.stop)
+            ports.append(process.port)
+        yield ports
+
+
+async def _replay(
+    workload: Sequence[PlannedRequest], ports: Sequence[int], running: Engines, warm_up_s: float
+) -> tuple[list[Outcome], EngineUse]:
+    outcomes: list[Outcome] = []
+    entries = {
+        site.name: [Entry(site.name, url(ports[number % len(ports)]))] for number, site in enumerate(CLIENT_SITES)
+    }
+    replayer = Replayer(workload, entries, PATIENCE, outcomes.append)
+    watch = EngineWatch([url(port) for port in running.ports.values()], MAX_NUM_SEQS)
+    began_s = time.monotonic() + START_S
+    ends_s = began_s + workload[-1].at_s
+
+    async def watch_while_sending() -> None:
+        await asyncio.sleep(began_s + warm_up_s - time.monotonic())
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + ends_s - time.monotonic()):
+                await watch.watch()
+
+    watching = asyncio.create_task(watch_while_sending())
+    await replayer.run(DRAIN_S, began_s)
+    await watching
+    return outcomes, watch.use()
+
+
+def judge(outcomes: Sequence[Outcome], use: EngineUse, time_scale: float) -> LiveRun:
+    """The figures of a run from every outcome that counts."""
+    by_kind = Counter(one.kind for one in outcomes)
+    not_served = Counter(one.code or "unnamed" for one in outcomes if one.kind is not OutcomeKind.OK)
+    served = [one if one.kind is OutcomeKind.OK else None for one in outcomes]
+    return LiveRun(
+        requests=len(outcomes),
+        ok=by_kind[OutcomeKind.OK],
+        refused=by_kind[OutcomeKind.REFUSED],
+        failed=by_kind[OutcomeKind.FAILED],
+        codes=dict(not_served),
+        ttft=_quantiles([inf if one is None or one.ttft_s is None else one.ttft_s * time_scale for one in served]),
+        e2e=_quantiles([inf if one is None else one.e2e_s * time_scale for one in served]),
+        use=use,
+        lag_p99_ms=round((quantile([one.lag_s for one in outcomes], 0.99) or 0.0) * 1e3, 1),
+    )
+
+
+def _quantiles(times_s: Sequence[float]) -> Quantiles:
+    def one(part: float) -> float | None:
+        value = quantile(times_s, part)
+        return None if value is None or value == inf else round(value, 4)
+
+    return Quantiles(one(0.5), one(0.99), one(0.999))

@@ -1,0 +1,82 @@
+"""How well engines are used while a workload runs, from their own metrics: how full they are, and how evenly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from statistics import fmean, pstdev
+
+import httpx
+import msgspec
+
+INTERVAL_S = 0.2
+"""Between two looks at every engine (s)."""
+
+_GAUGES = re.compile(rb"^vllm:(num_requests_running|num_requests_waiting)\{[^}]*\} ([0-9.]+)$", re.MULTILINE)
+
+
+class EngineUse(msgspec.Struct, frozen=True):
+    """Over all engines and the whole of a run; a seat is one of the requests that an engine runs at once."""
+
+    mean: float
+    """Part of all seats that was taken."""
+    deviation_between_engines: float
+    """Standard deviation, between engines, of the part of its seats that each had taken on average."""
+    imbalance: float
+    """Standard deviation, between engines at one moment, of requests on them (waiting included) over seats; the mean of
+    all moments."""
+    waiting: float
+    """Requests that waited in some engine though another had a free seat, on average."""
+
+
+class EngineWatch:
+    """Looks at engines again and again until it is stopped.
+
+    Args:
+        urls: of each engine.
+        seats: requests that each runs at once.
+    """
+
+    def __init__(self, urls: list[str], seats: int) -> None:
+        self._urls = urls
+        self._seats = seats
+        self._samples: list[list[tuple[float, float]]] = []
+        """Moment by moment, engine by engine: running and waiting."""
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        async with httpx.AsyncClient(timeout=2.0) as client:
+            while True:
+                began = asyncio.get_running_loop().time()
+                answers = await asyncio.gather(*(client.get(f"{url}/metrics") for url in self._urls))
+                self._samples.append([_running_and_waiting(answer.content) for answer in answers])
+                await asyncio.sleep(max(0.0, began + INTERVAL_S - asyncio.get_running_loop().time()))
+
+    def use(self) -> EngineUse:
+        """What was seen; all 0 where nothing was."""
+        return use_of(self._samples, self._seats)
+
+
+def use_of(samples: list[list[tuple[float, float]]], seats: int) -> EngineUse:
+    """The figures of samples, moment by moment and engine by engine: (running, waiting)."""
+    if not samples:
+        return EngineUse(0.0, 0.0, 0.0, 0.0)
+    by_engine = [fmean(running / seats for running, _ in one) for one in zip(*samples, strict=True)]
+    imbalance = fmean(pstdev((running + waiting) / seats for running, waiting in moment) for moment in samples)
+    return EngineUse(
+        mean=round(fmean(by_engine), 4),
+        deviation_between_engines=round(pstdev(by_engine), 4),
+        imbalance=round(imbalance, 4),
+        waiting=round(fmean(_needlessly_waiting(moment, seats) for moment in samples), 3),
+    )
+
+
+def _needlessly_waiting(moment: list[tuple[float, float]], seats: int) -> float:
+    free = sum(max(0.0, seats - running) for running, _ in moment)
+    return min(free, sum(waiting for _, waiting in moment))
+
+
+def _running_and_waiting(metrics: bytes) -> tuple[float, float]:
+    found: Mapping[bytes, bytes] = dict(_GAUGES.findall(metrics))
+    return float(found.get(b"num_requests_running", b"0")), float(found.get(b"num_requests_waiting", b"0"))

@@ -1,0 +1,128 @@
+"""The engines that everybody balances over, and the workload that everybody is sent: the same, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from lab.bench.site import REGION
+from lab.geoip import SITES, ClientSite
+from lab.planet.configs import engines_file, url, write_json
+from lab.planet.planet import program
+from lab.planet.topology import CHAT_8B, Engine, Region, Topology, engine_port
+from lab.replay.workload import PlannedRequest, Sender, lay_over
+from lab.servers.ports import free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.starting import PORT_TRIES, start_server
+from lab.traces.generate import generate
+from lab.traces.read import read_trace
+from lab.traces.shape import cap_tokens, compress_time, first_seconds, scale_rate
+from lab.traces.trace import TraceError, TraceRequest
+
+MODEL = CHAT_8B
+
+ACCELERATORS = ("h100", "a100", "l40s")
+"""One generation beside the other, as fleets are: an L40S takes about 3.5 times as long for a token as an H100."""
+
+MAX_NUM_SEQS = 16
+"""Of every engine: nobody is told which one is fast."""
+
+SOURCE_S = 1800.0
+"""How much (s) of a trace is drawn from."""
+
+MOST_PROMPT_TOKENS, MOST_OUTPUT_TOKENS = 8_000, 1_000
+
+INSTANCES = 3
+"""The most instances of a balancer; clients are spread over them by where they are."""
+
+CLIENT_SITES: tuple[ClientSite, ...] = tuple(
+    msgspec.structs.replace(site, share=1.0) for site in SITES if site.country in ("DE", "FR", "NL")
+)[:INSTANCES]
+"""As many as there can be instances, each with a like part of all clients."""
+
+
+class Engines(msgspec.Struct, frozen=True):
+    """Running engines."""
+
+    engines: tuple[Engine, ...]
+    ports: dict[str, int]
+    """By name."""
+    process: ServerProcess
+
+
+def engines_of(each: int) -> tuple[Engine, ...]:
+    """`each` engines of every accelerator type."""
+    return tuple(
+        Engine(f"{accelerator}-{number}", MODEL, accelerator, f"zone-{number}", MAX_NUM_SEQS)
+        for accelerator in ACCELERATORS
+        for number in range(1, each + 1)
+    )
+
+
+def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path) -> Engines:
+    """Start them cold: no prefix in any cache. The caller kills the process.
+
+    Raises:
+        ServerError: they do not serve.
+    """
+    topology = Topology((Region(REGION, "", (), tuple(engines)),), (), (), time_scale)
+    listen: dict[str, int] = {}
+
+    def make() -> ServerProcess:
+        listen.update(zip((one.name for one in engines), free_ports(len(engines)), strict=True))
+        ports = {engine_port(REGION, name): port for name, port in listen.items()}
+        file = engines_file(topology, topology.regions[0], ports, directory / "witness")
+        config = write_json(directory / "engines.yaml", file)
+        checks = [http_ok(f"{url(port)}/health") for port in listen.values()]
+        return ServerProcess(
+            "engines",
+            [program("penstock-lab"), "engines", "--config", str(config)],
+            log_path=directory / "engines.log",
+            ready=lambda: all(check() for check in checks),
+            ports=list(listen.values()),
+        )
+
+    process = start_server(make, tries=PORT_TRIES, timeout_s=30.0)
+    return Engines(tuple(engines), listen, process)
+
+
+def workload_of(
+    trace_file: Path | None, rate_per_s: float, seconds: float, time_scale: float, rng: Random
+) -> list[PlannedRequest]:
+    """The requests of one replay, in order.
+
+    Args:
+        trace_file: an Azure or Mooncake trace; None generates a like workload.
+        rate_per_s: mean demand in the time of the modelled hardware (requests/s).
+        seconds: how long it lasts in that time.
+        time_scale: how many times as fast as that everything happens.
+        rng: the only source of chance.
+
+    Raises:
+        TraceError: the trace cannot be used.
+    """
+    source = generate(SOURCE_S, rng) if trace_file is None else read_trace(trace_file, rng, SOURCE_S)
+    span_s = source[-1].at_s
+    if span_s < seconds:
+        remedy = "give a longer trace or fewer --seconds"
+        raise TraceError(trace_file or Path("generated"), f"lasts {span_s:.0f} s of {seconds:.0f} s", remedy)
+    factor = rate_per_s / (len(source) / span_s)
+    scaled = _stretch(scale_rate(source, factor, span_s, rng), seconds, rate_per_s)
+    requests = compress_time(cap_tokens(scaled, MOST_PROMPT_TOKENS, MOST_OUTPUT_TOKENS), time_scale)
+    senders = [Sender("open", "demo-open", MODEL)]
+    return lay_over(requests, CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
+
+
+def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -> list[TraceRequest]:
+    """`seconds` of the trace whose rate is nearest to the mean that was asked for: a part of it may lie far off."""
+    starts = [start for start in range(0, int(trace[-1].at_s - seconds) + 1, max(1, int(seconds / 4)))]
+    best = min(
+        starts,
+        key=lambda start: abs(sum(start <= one.at_s < start + seconds for one in trace) - rate_per_s * seconds),
+    )
+    moved = [msgspec.structs.replace(one, at_s=one.at_s - best) for one in trace if one.at_s >= best]
+    return first_seconds(moved, seconds)
