@@ -107,7 +107,6 @@ class Directives:
             assert newest is not None
             try:
                 await self._consider(newest)
-                self.refused = ""
             except Refused as error:
                 if self.refused != str(error):
                     log.error("published plan refused; the last good one stays in force", reason=str(error))
@@ -124,6 +123,7 @@ class Directives:
         except CodecError as error:
             raise Refused(str(error)) from None
         if plan == self.plan:
+            self.refused = ""
             return
         policy = self.policy
         if policy is None or plan.policy_digest != self.policy_digest:
@@ -133,6 +133,7 @@ class Directives:
             raise Refused(reason)
         in_force = InForce(policy, plan)
         self._take(in_force)
+        self.refused = ""
         await self._memory.save(in_force)
 
     async def _fetch_policy(self, digest: str) -> Policy:

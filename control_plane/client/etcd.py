@@ -51,9 +51,7 @@ class EtcdStore:
         ValueError: an endpoint is not of that form, or `tls` is not whole.
     """
 
-    def __init__(
-        self, endpoints: Sequence[str], *, tls: Tls | None = None, call_timeout_s: float = 2.0
-    ) -> None:
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, call_timeout_s: float = 2.0) -> None:
         parsed = [Endpoint.parse(endpoint) for endpoint in endpoints]
         self._calls = Connections(parsed, tls)
         self._watches = Connections(parsed, tls)
@@ -83,9 +81,7 @@ class EtcdStore:
             StoreError: etcd refuses it, such as for its size.
         """
         request = etcd_messages.transaction_request(expect, do)
-        response = await self._call(
-            "commit", lambda client, timeout_s: client.kvstub.Txn(request, timeout_s), tries=1
-        )
+        response = await self._call("commit", lambda client, timeout_s: client.kvstub.Txn(request, timeout_s), tries=1)
         return Committed(succeeded=response.succeeded, revision=response.header.revision)
 
     async def grant_lease(self, ttl_s: int) -> int:
@@ -146,9 +142,7 @@ class EtcdStore:
         revision: int = response.header.revision
         return revision
 
-    async def _call(
-        self, what: str, work: Callable[[Etcd3Client, float], T], *, tries: int | None = None
-    ) -> T:
+    async def _call(self, what: str, work: Callable[[Etcd3Client, float], T], *, tries: int | None = None) -> T:
         """Run a blocking call of etcd3 in a thread, bounded in time even while all threads are busy."""
         loop = asyncio.get_running_loop()
         try:
@@ -157,8 +151,10 @@ class EtcdStore:
             # What a pool says that is shut down.
             raise StoreUnavailable("the store is closed") from error
         try:
-            # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread.
-            return await asyncio.wait_for(call, self._call_timeout_s + 0.5)
+            # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread. Not wait_for: before
+            # Python 3.12 it loses a cancellation that comes as the call completes (python/cpython#86296).
+            async with asyncio.timeout(self._call_timeout_s + 0.5):
+                return await call
         except TimeoutError as error:
             raise StoreUnavailable(f"etcd: {what}: every thread is waiting for an answer") from error
 
