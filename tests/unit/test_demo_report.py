@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from story_run import REGIONS, change, story_run
 
+from lab.demo.page.map import EUROPE, WORLD, Place, arc, panel_of
 from lab.demo.page.page import render_page
 from lab.demo.page.svg import tag, text
 from lab.demo.page.timeline import rates
@@ -156,3 +157,13 @@ def test_land_dots_lie_on_land_within_their_rectangle() -> None:
     dots = land_dots(-12.0, 26.0, 35.0, 63.0, 1.0, 0.8)
     assert 300 < len(dots) < 1000
     assert all(-12 <= x <= 26 and 35 <= y <= 63 and on_land(x, y) for x, y in dots)
+
+
+def test_an_arc_goes_the_short_way_round() -> None:
+    osaka, washington = Place("a", "", 34.7, 135.5), Place("b", "", 38.9, -77.0)
+    hamburg, madrid = Place("c", "", 53.5, 10.0), Place("d", "", 40.4, -3.7)
+    assert arc(osaka, washington).count("M") == 2
+    assert arc(washington, osaka).count("M") == 2
+    assert arc(hamburg, washington).count("M") == 1
+    assert panel_of(hamburg, madrid) is EUROPE
+    assert panel_of(hamburg, washington) is WORLD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import hypot, sqrt
+from math import copysign, hypot, sqrt
 
 import msgspec
 
@@ -13,6 +13,11 @@ from lab.demo.records import Outcome, Served
 from lab.demo.world import land_dots
 
 WIDTH, HEIGHT = 1180.0, 468.0
+
+BEND = 0.22
+"""How far an arc is bent, as a part of its length."""
+
+ARC_STEPS = 40
 
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom on the page."""
@@ -92,11 +97,36 @@ def panel_of(a: Place, b: Place) -> Panel:
 
 
 def arc(a: Place, b: Place) -> str:
-    """A bent line from one place to another, bent to the north as great circles are up there."""
+    """A bent line from one place to another, the short way round, bent to the north as great circles are up there."""
     panel = panel_of(a, b)
     (x1, y1), (x2, y2) = (panel.place(p.latitude_deg, p.longitude_deg) for p in (a, b))
-    bend = 0.22 * hypot(x2 - x1, y2 - y1)
+    if abs(a.longitude_deg - b.longitude_deg) > 180.0:
+        return _arc_off_the_edges(panel, a, b)
+    bend = BEND * hypot(x2 - x1, y2 - y1)
     return f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {(y1 + y2) / 2 - bend:.1f} {x2:.1f} {y2:.1f}"
+
+
+def _arc_off_the_edges(panel: Panel, a: Place, b: Place) -> str:
+    """The same across the 180th meridian: out at one side of the panel and in at the other."""
+    once_round = 360.0 if a.longitude_deg > b.longitude_deg else -360.0
+    (x1, y1), (x2, y2) = (
+        panel.place(a.latitude_deg, a.longitude_deg),
+        panel.place(b.latitude_deg, b.longitude_deg + once_round),
+    )
+    width = panel.place(0.0, 360.0)[0] - panel.place(0.0, 0.0)[0]
+    bend = BEND * hypot(x2 - x1, y2 - y1)
+    path, drawing = "", False
+    for step in range(ARC_STEPS + 1):
+        part = step / ARC_STEPS
+        x, y = x1 + part * (x2 - x1), y1 + part * (y2 - y1) - 2 * bend * part * (1 - part)
+        for shown in (x, x - copysign(width, once_round)):
+            if panel.left <= shown <= panel.left + panel.width:
+                path += f"{'L' if drawing else 'M'}{shown:.1f} {y:.1f}"
+                drawing = True
+                break
+        else:
+            drawing = False
+    return path
 
 
 def _shown(panel: Panel, place: Place) -> bool:
