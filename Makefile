@@ -6,8 +6,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# The real trace where it is at hand, or the one that was asked for; else a like workload is generated.
+BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-router bench-planner test lint check format dashboards wheel clean
+.PHONY: help demo bench-live bench-router bench-planner test lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +21,9 @@ demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss o
 
 bench-router: $(VENV)/.bench  ## what a request costs here and with other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
+
+bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
+	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
 	@$(BIN)/pytest $(ARGS)

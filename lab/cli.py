@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS = {
+    "bench-live": "lab.bench.live.command",
     "bench-router": "lab.bench.router.command",
     "demo": "lab.demo.command",
     "engines": "lab.engine.command",

@@ -1,1 +1,1 @@
-"""What choosing well does for tail latency and engine use, beside other people's balancers: `penstock-lab bench-live`."""
+"""What choosing well does for tails and engine use, beside other people's balancers: `penstock-lab bench-live`."""

@@ -28,8 +28,9 @@ MODEL = CHAT_8B
 ACCELERATORS = ("h100", "a100", "l40s")
 """One generation beside the other, as fleets are: an L40S takes about 3.5 times as long for a token as an H100."""
 
-MAX_NUM_SEQS = 16
-"""Of every engine: nobody is told which one is fast."""
+MAX_NUM_SEQS = 6
+"""Of every engine, fast or slow: few, as where latency matters, and so that three instances each know little of what is
+on an engine."""
 
 SOURCE_S = 1800.0
 """How much (s) of a trace is drawn from."""
@@ -119,9 +120,8 @@ def workload_of(
 
 def _stretch(trace: Sequence[TraceRequest], seconds: float, rate_per_s: float) -> list[TraceRequest]:
     """`seconds` of the trace whose rate is nearest to the mean that was asked for: a part of it may lie far off."""
-    starts = [start for start in range(0, int(trace[-1].at_s - seconds) + 1, max(1, int(seconds / 4)))]
     best = min(
-        starts,
+        range(0, int(trace[-1].at_s - seconds) + 1, max(1, int(seconds / 4))),
         key=lambda start: abs(sum(start <= one.at_s < start + seconds for one in trace) - rate_per_s * seconds),
     )
     moved = [msgspec.structs.replace(one, at_s=one.at_s - best) for one in trace if one.at_s >= best]
