@@ -94,7 +94,8 @@ def slices(
 ) -> dict[str, RegionPlan]:
     """One slice for every region of the policy.
 
-    An origin that is not heard from keeps what it had: silence is no news of its demand.
+    An origin that is not heard from keeps what it had: silence is no news of its demand. One that is on its way back
+    keeps it for each class until that is asked for again, or all of it would be served at home before the ramp begins.
 
     Args:
         previous: the slices in force.
@@ -104,9 +105,11 @@ def slices(
         supply: who can take traffic.
     """
     spoke = heard(snapshot, edition.now)
-    classes: dict[str, list[ClassPlan]] = {
-        region: [] if region in spoke else _still_standing(previous.get(region), policy) for region in policy.regions
-    }
+    classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
+    for region in policy.regions:
+        if region not in spoke or snapshot.state(region) is RegionState.RECOVERING:
+            standing_on = _still_standing(previous.get(region), policy)
+            classes[region] = [one for one in standing_on if Key(region, one.model, one.residency) not in targets]
     alive: dict[str, set[str]] = {}
     for region, model in supply:
         alive.setdefault(model, set()).add(region)

@@ -124,6 +124,18 @@ def test_a_home_without_a_ready_endpoint_is_a_failover_though_its_agents_stand()
     assert arcs(plans) == {"es": (1.0, ArcReason.FAILOVER)}
 
 
+def test_a_returning_home_keeps_its_failover_until_it_is_asked_again() -> None:
+    snapshot = fleet(region("de"), region("es"), region("us"), de=RegionState.RECOVERING)
+    plans = planned(snapshot, in_force("de", {"es": 1.0}))
+    assert [arc.server for arc in plans["de"].classes[0].arcs] == ["es"]
+
+    asked = fleet(region("de", offered(1.0)), region("es"), region("us"), de=RegionState.RECOVERING)
+    assert len(planned(asked, plans, now=1.0)["de"].classes) == 1, "replaced, not beside"
+
+    back = fleet(region("de"), region("es"), region("us"))
+    assert planned(back, plans)["de"].classes == (), "once it is whole, what nobody asks for needs no plan"
+
+
 def test_a_recovered_home_has_no_more_of_small_demand_than_its_ramp_grants() -> None:
     snapshot = fleet(region("de", offered(1.0)), region("es"), region("us"), de=RegionState.RECOVERING)
     arcs = planned(snapshot, now=2.5)["de"].classes[0].arcs
