@@ -39,7 +39,7 @@ class RetryBudget:
         if now - self._began_at >= WINDOW_S / 2:
             self._roll(now)
         allowed = LEAST_PER_S * WINDOW_S + SHARE * (self._requests + self._requests_before)
-        if self._retries + self._retries_before >= allowed:
+        if self._retries + self._retries_before + 1 > allowed:
             return False
         self._retries += 1
         return True

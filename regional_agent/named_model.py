@@ -23,7 +23,10 @@ MOST_TOKENS = 50_000
 LARGEST_FORM_HEAD_BYTES = 16 * 1024
 """The boundary line and headers of one part of a form."""
 
-_TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*:\s*"((?:[^"\\]|\\.)*+)")?|[{}\[\]]', re.DOTALL)
+_STRING = rb'"((?:[^"\\]|\\.)*+)'
+_TOKEN = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
+"""A bracket, or a string, with its value where that is a string too. A string without an end counts as one to the end:
+otherwise each quote in it would be tried as a beginning."""
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _FIELD_NAME = re.compile(rb'\r\ncontent-disposition:\s*form-data;[^\r\n]*?\bname="?model"?(?:[;\s]|$)', re.IGNORECASE)
 
@@ -70,7 +73,7 @@ def _in_json(body: bytes | bytearray) -> bytes | None:
         elif first in b"}]":
             depth -= 1
         elif depth == 1 and token[1] == b"model" and token[2] is not None:
-            return bytes(token[3]) if b"\\" not in token[3] else None
+            return bytes(token[2]) if b"\\" not in token[2] else None
         if count >= MOST_TOKENS:
             return None
     return None

@@ -44,6 +44,33 @@ STATUS: dict[Reason, int] = {
 }
 """Reasons that end a whole request; those that only reject one region or endpoint have no status."""
 
+MEANING: dict[Reason, str] = {
+    Reason.BAD_REQUEST: "Not HTTP, not JSON, a field of the wrong type, or no model named. Mend the request.",
+    Reason.UNKNOWN_KEY: "No API key, or one that nobody has. Send `Authorization: Bearer <key>`.",
+    Reason.BAD_ROUTE_CONTEXT: "Agents only: a forwarded request that no agent of this fleet signed for this region.",
+    Reason.ROUTE_CONTEXT_EXPIRED: "Agents only: signed too long ago; look at the agents' clocks.",
+    Reason.NOT_FOUND: "Nothing is served at this method and path.",
+    Reason.UNKNOWN_MODEL: "No model of this name.",
+    Reason.REQUEST_TIMEOUT: "The head or the body took too long to arrive.",
+    Reason.BODY_TOO_LARGE: "The body is larger than allowed here.",
+    Reason.MISDIRECTED: "This region may not touch the request; `x-penstock-regions` names entries that may.",
+    Reason.SATURATED: "Every permitted place is full. Try again after `retry-after` seconds.",
+    Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in all. Use fewer, or try again later.",
+    Reason.HEAD_TOO_LARGE: "Request line and headers are larger, or more, than allowed here.",
+    Reason.LOCATION_UNKNOWN: "Policy depends on where the client is, and that is not known.",
+    Reason.NO_PERMITTED_REGION: "No region exists that policy lets touch the request.",
+    Reason.RESIDENCY_DENIED: "Policy forbids this region to touch the request.",
+    Reason.ENGINE_FAILED: "Engines failed, before any began to answer or in the middle of it.",
+    Reason.NONE_READY: "Regions are permitted, but in none is the model ready. Try again after `retry-after` seconds.",
+    Reason.NO_POLICY: "This agent has not been told its policy yet.",
+    Reason.DEADLINE_PASSED: "The answer was not there when the deadline came; see `x-request-timeout-ms`.",
+    Reason.ENGINE_TIMEOUT: "The engine did not begin to answer in time; it may have started, so nothing was retried.",
+    Reason.STREAM_STALLED: "The engine stopped in the middle of a stream. Comes as the stream's last event.",
+    Reason.LOOP_DETECTED: "The request has come back to an agent that it has been through.",
+    Reason.TOO_MANY_HOPS: "Agents only: forwarded more than once.",
+}
+"""What each reason says to whoever is refused."""
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -60,8 +87,7 @@ _TYPES = {
 
 def error_body(status: int, code: str, message: str) -> bytes:
     """OpenAI's error object, encoded."""
-    kind = _TYPES.get(status, "server_error")
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return msgspec.json.encode({"error": {"message": message, "type": _kind(status), "param": None, "code": code}})
 
 
 def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:
@@ -78,3 +104,19 @@ def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:
 def stream_error_event(reason: Reason, message: str) -> bytes:
     """The server-sent event that ends a broken stream, so that a client does not take it for a whole answer."""
     return b"data: " + error_body(STATUS[reason], reason.value, message) + b"\n\n"
+
+
+def reasons_table() -> str:
+    """The table of docs/errors.md: every reason that ends a request, by status."""
+    rows = sorted((status, reason.value, MEANING[reason]) for reason, status in STATUS.items())
+    lines = ["| status | code | type | meaning |", "|---|---|---|---|"]
+    lines += [f"| {status} | `{code}` | `{_kind(status)}` | {meaning} |" for status, code, meaning in rows]
+    return "\n".join(lines)
+
+
+def _kind(status: int) -> str:
+    return _TYPES.get(status, "server_error")
+
+
+if __name__ == "__main__":
+    print(reasons_table())

@@ -1,0 +1,192 @@
+"""What a client or an engine can make an agent hold or wait for is bounded, and says so when the bound is reached."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from regional_agent.carry.limits import Limits
+from tests.agents import LARGEST_BODY_BYTES, Agent, agent
+from tests.integration.test_carrying import BODY, CHAT, SSE_HEAD, answers, chunk, code, says_nothing, until
+from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+
+
+def limits(**changed: float) -> Limits:
+    return Limits(**{"largest_body_bytes": LARGEST_BODY_BYTES, "idle_linger_s": 0.0, **changed})  # type: ignore[arg-type]
+
+
+async def streams_and_stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("said", "bound"),
+    [
+        (b"POST /v1/chat/comp", {"head_timeout_s": 0.2}),
+        (CHAT + b"Content-Le", {"head_timeout_s": 0.2}),
+        (CHAT + b"Content-Length: 50\r\n\r\n{", {"body_timeout_s": 0.2}),
+    ],
+)
+async def test_half_a_request_is_not_waited_for_for_ever(tmp_path: Path, said: bytes, bound: dict[str, float]) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(**bound)) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(said)
+        status, _, body = await client.answer()
+        assert (status, code(body)) == (408, "request_timeout")
+        assert await client.closed()
+
+
+async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
+    slow = limits(body_timeout_s=0.2, slowest_body_bytes_per_s=1000, largest_body_bytes=1 << 20)
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=slow) as one:
+        client = await RawClient.connect(one.traffic)
+        body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 20_000]}).encode()
+        head, _, _ = post(body).partition(body)
+        client.say(head + body[:10_000])
+        await asyncio.sleep(1.5)
+        client.say(body[10_000:])
+        assert (await client.answer()).status == 200
+
+
+async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(idle_timeout_s=0.2)) as one:
+        assert await (await RawClient.connect(one.traffic)).closed()
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        assert (await client.answer()).status == 200
+        assert await client.closed()
+        await until(lambda: not one.listener.connections)
+
+
+async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
+    async def floods(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        while True:
+            writer.write(chunk(b"x" * 65536))
+            await writer.drain()
+
+    async with engine(floods) as gpu, agent(tmp_path, [gpu.address], limits=limits(write_stall_timeout_s=0.3)) as one:
+        client = await RawClient.connect(one.traffic)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.say(post(BODY))
+        await until(lambda: one.held() == 1)
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"cancelled": 1}
+        assert not one.listener.connections
+
+
+async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -> None:
+    few = limits(most_connections_per_address=2)
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=few) as one:
+        allowed = [await RawClient.connect(one.traffic) for _ in range(2)]
+        await until(lambda: len(one.listener.connections) == 2)
+        third = await RawClient.connect(one.traffic)
+        status, headers, body = await third.answer()
+        assert (status, code(body)) == (429, "too_many_connections")
+        assert "retry-after" in headers
+        assert await third.closed()
+        allowed[0].close()
+        await until(lambda: len(one.listener.connections) == 1)
+        fourth = await RawClient.connect(one.traffic)
+        fourth.say(post(BODY))
+        assert (await fourth.answer()).status == 200
+    total = limits(most_connections=1, most_connections_per_address=1)
+    async with engine(answers) as gpu, agent(tmp_path / "b", [gpu.address], limits=total, trusted=True) as one:
+        first = await RawClient.connect(one.traffic)
+        await until(lambda: len(one.listener.connections) == 1)
+        assert (await (await RawClient.connect(one.traffic)).answer()).status == 429, "a trusted proxy counts here too"
+        first.close()
+
+
+async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path) -> None:
+    async def numbers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        name = heard.header("x-request-id") or ""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
+
+    async with engine(numbers) as gpu, agent(tmp_path, [gpu.address], limits=limits(most_pipelined=2)) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
+        assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
+
+
+async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine(tmp_path: Path) -> None:
+    bounds = limits(stall_timeout_s=0.3)
+    async with engine(streams_and_stops) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
+        told: list[str] = []
+        stalled = one.carrier.road.stalled
+
+        def remember(target: object) -> None:
+            told.append(target.endpoint.name)  # type: ignore[attr-defined]
+            stalled(target)  # type: ignore[arg-type]
+
+        one.carrier.road.stalled = remember  # type: ignore[method-assign]
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        _, _, body = await client.answer()
+        event = json.loads(body.partition(b"data: {")[2].join([b"{", b""]))
+        assert event["error"]["code"] == "stream_stalled"
+        async with asyncio.timeout(PATIENCE_S):
+            await gpu.closed_by_client.wait()
+        assert told == ["gpu-0"]
+        assert (one.held(), one.counted()) == (0, {"engine_error": 1})
+
+
+async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
+    bounds = limits(first_byte_timeout_s=0.2)
+    async with (
+        engine(says_nothing) as gpu,
+        engine(says_nothing) as other,
+        agent(tmp_path, [gpu.address, other.address], limits=bounds) as one,
+    ):
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        status, _, body = await client.answer()
+        assert (status, code(body)) == (504, "engine_timeout")
+        assert len(gpu.heard) + len(other.heard) == 1, "it may have started, so it is not sent again"
+        assert (one.held(), one.counted()) == (0, {"timeout": 1})
+
+
+async def ask(one: Agent, *headers: str) -> tuple[int, dict[str, str], bytes]:
+    client = await RawClient.connect(one.traffic)
+    client.say(post(BODY, *headers))
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:
+    async with engine(says_nothing) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        status, _, body = await ask(one, "X-Request-Timeout-Ms: 200")
+        assert (status, code(body)) == (504, "deadline_passed")
+        assert 0 < int(gpu.heard[0].header("x-request-timeout-ms") or "") <= 200
+        for bad in ("0", "-1", "soon", "1.5", "9999999999"):
+            assert (await ask(one, f"X-Request-Timeout-Ms: {bad}"))[0] == 400
+    async with (
+        engine(answers) as gpu,
+        agent(tmp_path / "b", [gpu.address], limits=limits(request_timeout_s=5.0)) as one,
+    ):
+        await ask(one, "X-Request-Timeout-Ms: 999999999")
+        assert int(gpu.heard[0].header("x-request-timeout-ms") or "") <= 5000, "within what is allowed here"
+
+
+async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> None:
+    async with engine(streams_and_stops) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        _, _, body = await ask(one, "X-Request-Timeout-Ms: 300")
+        assert b'"code":"deadline_passed"' in body
+
+
+async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        while one.carrier.retries.withdraw(one.carrier.clock()):
+            pass
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (502, "engine_failed")
+        assert b"too many requests are being retried" in body
+        assert len(gpu.heard) == 1

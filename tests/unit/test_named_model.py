@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.reasons import Refusal
+from regional_agent.carry.messages import Request
+from regional_agent.named_model import asked_of, named_model
+
+
+def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = b"/v1/x", whole: bool = False) -> Request:
+    made = Request()
+    made.body, made.target, made.whole = body, target, whole
+    made.headers = list(headers)
+    return made
+
+
+FORM = (b"content-type", b'multipart/form-data; charset=utf-8; boundary="b-1"')
+
+
+def part(name: str, value: bytes) -> bytes:
+    return b'--b-1\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (name.encode(), value)
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model": "m", "messages": [', "m"),
+        (b'{"messages": [{"model": "no"}], "model": "m", "x": "', "m"),
+        (b'{"a": "\\"model\\": \\"no\\"", "model" : "m"', "m"),
+        (b'{"a": {"model": "no"}, "b": [', None),
+        (b'{"a": "model", "b": "', None),
+        (b'{"model": "half', None),
+        (b'{"x": ' + b"[" * 100_000, None),
+        (b'"model": "m"', None),
+        (json.dumps({"x": "é\\" * 1000, "model": "m"}).encode()[:-1], "m"),
+    ],
+)
+def test_the_top_level_model_of_json_that_is_not_whole(body: bytes, model: str | None) -> None:
+    assert named_model(request(body)) == model
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (part("model", b"m") + part("file", b"x"), "m"),
+        (part("file", b"name=model\r\n\r\nno") + part("model", b"m") + b"--b-1--", "m"),
+        (part("models", b"no") + part("file", b""), None),
+        (part("model", b"half")[:-2], None),
+        (part("model", b"m")[:-10], None),
+        (b"", None),
+    ],
+)
+def test_the_model_field_of_a_form(body: bytes, model: str | None) -> None:
+    assert named_model(request(body, FORM)) == model
+
+
+def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
+    beside = (b"x-model", b"header")
+    assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
+    assert (
+        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), beside, target=b"/v1/x?model=query")) == "header"
+    )
+    assert named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=b"/v1/x?a=1&model=query")) == "query"
+    whole = asked_of(request(b'{"model": "body"}', beside, whole=True))
+    assert not isinstance(whole, Refusal)
+    assert whole.model == "body"
+
+
+def test_nothing_named_is_refused_with_a_remedy() -> None:
+    refusal = asked_of(request(b"RIFF", (b"content-type", b"audio/wav"), whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "x-model" in refusal.detail
+
+
+def test_bodies_made_to_be_slow_are_given_up_soon() -> None:
+    assert named_model(request(b'{"a":[' + b"[]," * 3_000_000)) is None
+    assert named_model(request(b'{"a":"' + b'\\"' * 3_000_000)) is None
+    assert named_model(request(b'{"a"' + b" " * 3_000_000)) is None
+    assert named_model(request(b'{"a":"' + b'"a" :"' * 1_000_000)) is None
