@@ -77,18 +77,26 @@ def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) ->
         site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router)
         running.enter_context(site)
         version = importlib.metadata.version(PENSTOCK)
-        contestants = [Contestant(PENSTOCK, version, SETTINGS, site.agents[0], site.traffic_ports[0])]
-        missing = {}
-        for peer in peers:
-            try:
-                version = peer.version()
-                process = start_peer(peer, directory / peer.name, backends.ports, cores.router)
-            except ServerError as error:
-                missing[peer.name] = " ".join(str(error).split())
-                continue
-            running.callback(process.stop)
-            contestants.append(Contestant(peer.name, version, peer.settings, process, process.port))
-        yield Field(backends.ports, tuple(contestants), missing)
+        agent = Contestant(PENSTOCK, version, SETTINGS, site.agents[0], site.traffic_ports[0])
+        others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
+        yield Field(backends.ports, (agent, *others), missing)
+
+
+def start_peers(
+    peers: Sequence[Peer], directory: Path, backends: Sequence[int], core: int | None, running: ExitStack
+) -> tuple[list[Contestant], dict[str, str]]:
+    """Those that could be started, and for each of the others, by name, why not; `running` stops them."""
+    contestants, missing = [], {}
+    for peer in peers:
+        try:
+            version = peer.version()
+            process = start_peer(peer, directory / peer.name, backends, core)
+        except ServerError as error:
+            missing[peer.name] = " ".join(str(error).split())
+            continue
+        running.callback(process.stop)
+        contestants.append(Contestant(peer.name, version, peer.settings, process, process.port))
+    return contestants, missing
 
 
 class _Backends(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ fastest proxy can take, beside the backends. An answer counts only if it is the 
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import time
@@ -20,6 +21,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 _OK = b"HTTP/1.1 200"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Run(msgspec.Struct):
@@ -197,10 +199,11 @@ class Load:
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether what is there of an answer is a whole one, but not the right one."""
+    """Whether what is there of an answer can no longer become the right one."""
     head, found, body = data.partition(b"\r\n\r\n")
     if not found:
         return False
-    if head.startswith(_OK):
-        return len(body) > 1024
-    return True
+    if not head.startswith(_OK):
+        return True
+    framing = _CONTENT_LENGTH.search(head)
+    return len(body) >= int(framing[1]) if framing else body.endswith(_LAST_CHUNK)

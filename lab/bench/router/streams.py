@@ -22,7 +22,6 @@ class StreamRun(msgspec.Struct):
     seconds: float = 0.0
     chunks: int = 0
     broken: int = 0
-    """Streams that ended or were refused though nobody asked for it."""
 
 
 class Streams:
@@ -39,8 +38,9 @@ class Streams:
         self._epoll = select.epoll()
         self._open: dict[int, socket.socket] = {}
         self._begun: set[int] = set()
-        self._broken = 0
         self._chunks = 0
+        self.broken = 0
+        """Streams that ended or were refused though nobody asked for it."""
 
     def open(self, count: int, timeout_s: float) -> int:
         """Open `count` streams and wait until each has had a token; how many have."""
@@ -53,17 +53,17 @@ class Streams:
             if number % CONNECT_AT_ONCE == 0:
                 self._take(0.0)
         deadline = time.monotonic() + timeout_s
-        while len(self._begun) + self._broken < count and time.monotonic() < deadline:
+        while len(self._begun) + self.broken < count and time.monotonic() < deadline:
             self._take(0.1)
-        return len(self._begun & self._open.keys())
+        return len(self._begun)
 
     def run(self, seconds: float) -> StreamRun:
         """Take tokens for so long."""
         began = time.perf_counter()
-        chunks, broken = self._chunks, self._broken
+        chunks, broken = self._chunks, self.broken
         while (left := began + seconds - time.perf_counter()) > 0:
             self._take(min(0.1, left))
-        return StreamRun(time.perf_counter() - began, self._chunks - chunks, self._broken - broken)
+        return StreamRun(time.perf_counter() - began, self._chunks - chunks, self.broken - broken)
 
     def close(self) -> None:
         """Leave, in the middle of every stream."""
@@ -82,7 +82,8 @@ class Streams:
             except OSError:
                 data = b""
             if not data:
-                self._broken += 1
+                self.broken += 1
+                self._begun.discard(fd)
                 del self._open[fd]
                 sock.close()
                 continue

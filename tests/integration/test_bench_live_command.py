@@ -1,0 +1,49 @@
+"""The live benchmark end to end, with tiny parameters: real engines, one agent and three, a real peer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lab.bench.live.report import LiveResults
+
+BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
+
+
+@pytest.mark.timeout(180)
+def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> None:
+    out = tmp_path / "live.json"
+    tiny = ["--seconds", "12", "--warm-up", "2", "--rate", "2", "--engines", "1", "--time-scale", "8"]
+    ran = subprocess.run(
+        [*BENCH, *tiny, "--peer", "haproxy", "--out", str(out)], capture_output=True, text=True, timeout=170
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = msgspec.json.decode(out.read_bytes(), type=LiveResults)
+    seen = {(one.name, one.instances) for one in found.balancers}
+    assert seen == {(name, n) for name in {"penstock", "haproxy"} - set(found.missing) for n in (1, 3)}
+    for one in found.balancers:
+        assert [run.requests for run in one.rounds] == [found.balancers[0].rounds[0].requests]
+        assert one.failed == 0
+        assert one.refused == 0
+        assert one.e2e_p50_s is not None
+        assert one.settings
+    assert found.conditions.engines == {"h100-1": "h100", "a100-1": "a100", "l40s-1": "l40s"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--trace", "absent.csv"], "absent.csv"),
+        (["--peer", "squid"], "envoy, haproxy, nginx"),
+        (["--seconds", "5", "--warm-up", "5"], "nothing is left"),
+    ],
+)
+def test_input_that_cannot_be_used_is_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    ran = subprocess.run([*BENCH, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert ran.stderr.count("\n") == 1

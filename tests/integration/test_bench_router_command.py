@@ -1,0 +1,72 @@
+"""The router benchmark end to end, with tiny parameters: a real site, a real peer, and a file with what was found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lab.bench import pinned
+from lab.bench.router.report import Results
+
+BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
+TINY = [
+    *("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--connections", "8", "--rate", "100"),
+    *("--fast-streams", "10", "--chunks", "200", "--slow-streams", "30"),
+    *("--decisions", "200", "--leak-requests", "400"),
+]
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+@needs_two_cores
+@pytest.mark.timeout(180)
+def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
+    out = tmp_path / "router.json"
+    ran = subprocess.run(
+        [*BENCH, *TINY, "--peer", "haproxy", "--out", str(out)], capture_output=True, text=True, timeout=170
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = msgspec.json.decode(out.read_bytes(), type=Results)
+    assert set(found.systems) | set(found.missing) == {"penstock", "haproxy"}
+    penstock = found.systems["penstock"]
+    assert penstock.errors == 0
+    for figure in (penstock.requests_per_s, penstock.cpu_us_per_request, penstock.cpu_us_per_chunk):
+        assert figure is not None
+        assert figure >= 0
+    assert penstock.requests_per_s
+    assert penstock.added_p50_ms is not None
+    assert penstock.added_p99_ms is not None
+    assert penstock.open_streams is not None
+    assert penstock.open_streams.streams == 30
+    assert [one.endpoints for one in found.decision] == [10, 100, 1000]
+    assert all(one.with_redis is not None for one in found.decision)
+    assert found.leak is not None
+    assert found.leak.requests >= 400
+    assert found.leak.errors == 0
+    assert "x envoy" in ran.stdout
+    assert "not measured" in ran.stdout, "there is no envoy to compare with"
+
+
+def test_one_core_is_too_few(tmp_path: Path) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    ran = subprocess.run(
+        [sys.executable, pinned.__file__, core, *BENCH, "--out", str(tmp_path / "x.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert "two are needed" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_an_unknown_peer_is_said(tmp_path: Path) -> None:
+    ran = subprocess.run([*BENCH, "--peer", "squid"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "squid" in ran.stderr
+    assert "nginx, haproxy, envoy, vllm-router, sglang-router" in ran.stderr

@@ -1,0 +1,99 @@
+"""What peers are set to: every endpoint is there, nothing limits them, and one that is not installed says so."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lab.bench.peers import envoy, haproxy, nginx
+from lab.bench.peers.envoy import Envoy
+from lab.bench.peers.haproxy import Haproxy
+from lab.bench.peers.inference_routers import SGLANG_ROUTER, VLLM_ROUTER
+from lab.bench.peers.nginx import Nginx
+from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch, Peer
+from lab.bench.router.contestant import start_peers
+from lab.servers.errors import MissingBinary
+
+BACKENDS = [11001, 11002]
+
+
+def test_nginx_balances_by_connections_over_every_backend() -> None:
+    told = nginx.configuration(9000, BACKENDS, as_root=False)
+    assert "listen 127.0.0.1:9000" in told
+    assert "least_conn;" in told
+    assert [f"server 127.0.0.1:{port};" in told for port in BACKENDS] == [True, True]
+    assert f"location = {READY_PATH}" in told
+    assert told.count("{") == told.count("}")
+    assert "user root" not in told
+
+
+def test_nginx_started_by_root_keeps_its_worker_root() -> None:
+    assert "user root;" in nginx.configuration(9000, BACKENDS, as_root=True)
+
+
+def test_haproxy_balances_by_connections_over_every_backend() -> None:
+    told = haproxy.configuration(9000, BACKENDS)
+    assert "bind 127.0.0.1:9000" in told
+    assert "balance leastconn" in told
+    assert [line.split()[2] for line in told.splitlines() if line.strip().startswith("server ")] == [
+        f"127.0.0.1:{port}" for port in BACKENDS
+    ]
+
+
+def test_envoy_balances_by_requests_over_every_backend_and_limits_nothing() -> None:
+    told = envoy.configuration(9000, BACKENDS)["static_resources"]
+    assert told["listeners"][0]["address"]["socket_address"]["port_value"] == 9000
+    cluster = told["clusters"][0]
+    assert cluster["lb_policy"] == "LEAST_REQUEST"
+    endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert [one["endpoint"]["address"]["socket_address"]["port_value"] for one in endpoints] == BACKENDS
+    assert set(cluster["circuit_breakers"]["thresholds"][0].values()) == {ROOM_FOR_STREAMS}
+
+
+@pytest.mark.parametrize("peer", [Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER], ids=lambda peer: peer.name)
+def test_what_is_not_installed_says_how_to_get_it(peer: Peer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr(nginx, "_BESIDE_PATH", str(tmp_path / "nginx"))
+    with pytest.raises(MissingBinary, match="install"):
+        peer.version()
+
+
+class NotInstalled:
+    """A peer that is not there."""
+
+    name = "absent"
+    settings = ()
+
+    def program(self) -> Path:
+        raise MissingBinary("absent not found: install it")
+
+    def version(self) -> str:
+        return str(self.program())
+
+    def launch(self, directory: Path, port: int, backends: object) -> Launch:
+        raise AssertionError("started although it is not installed")
+
+
+class EndsAtOnce(NotInstalled):
+    """A peer that cannot run here."""
+
+    name = "broken"
+
+    def version(self) -> str:
+        return "1"
+
+    def launch(self, directory: Path, port: int, backends: object) -> Launch:
+        return Launch(("sh", "-c", "echo no such instruction; exit 3"), {}, "/health")
+
+
+def test_a_peer_that_cannot_be_had_or_does_not_start_is_said_and_not_faked(tmp_path: Path) -> None:
+    with ExitStack() as running:
+        contestants, missing = start_peers([NotInstalled(), EndsAtOnce()], tmp_path, BACKENDS, None, running)
+    assert contestants == []
+    assert missing["absent"] == "absent not found: install it"
+    assert "ended with code 3" in missing["broken"]
+    assert "no such instruction" in missing["broken"]
