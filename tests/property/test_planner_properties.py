@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock import waterfall
 from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Flows, cost
+from penstock.planner.building import LEAST_DEMAND_PER_S
 from penstock.planner.cost import flows
 from penstock.planner.flow import FlowPlanner, Planned
 from penstock.planner.losses import by_group, confinements, worst
@@ -22,7 +23,8 @@ from penstock.slices import Key
 from penstock.snapshot import demand
 from tests.property.planner_worlds import NAMES, World, WrittenOut, worlds
 
-EPS = 1e-3
+EPS = 10 * LEAST_DEMAND_PER_S
+"""Requests per second: a class without demand is planned for as if it had some."""
 PATIENT_S = 30.0
 
 
