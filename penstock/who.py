@@ -32,6 +32,9 @@ class EndpointView(msgspec.Struct):
     """Requests on it now from every agent that is known of."""
     weight: float = 1.0
     """Its warm-up: 1 when warm, less while it should get less."""
+    pressure: float = 0.0
+    """How close to full its engine says it is, beyond what requests on it say: 0 not at all, 1 wholly; faded with
+    age. A hint: it closes nothing."""
 
 
 class Who(msgspec.Struct, frozen=True):

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
 from typing import NamedTuple
 
 from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, panicking, room_to_eject, taken
 from penstock.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.engine_signals import Readings, Signal, heard, pressure
+from penstock.engines import EngineKind
 from penstock.load import mean_with, pool_service_s
 from penstock.policy import Model
 from penstock.warm_up import warm_since, warm_up_weight
 from penstock.who import EndpointView
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint_file import EndpointSpec
+from regional_agent.endpoint_fields import EndpointSpec
 
 UNTOLD_SERVICE_S = Model("").expected_service_s
 """The prior of a model that policy does not name."""
+
+MODELS_EVERY_S = 5.0
+"""Time (s) between two questions for what an engine that is ready has loaded."""
 
 
 class Judge(NamedTuple):
@@ -38,28 +43,47 @@ class Endpoint:
 
     __slots__ = (
         "_judge",
+        "_models_at",
+        "_on_models",
         "_out_since",
         "_warm_since",
         "completions",
         "health",
+        "kind",
+        "load_heard_at",
+        "loaded",
         "others",
         "own",
         "pools",
+        "readings",
         "service_s",
+        "signals_problem",
         "spec",
         "standing",
         "view",
         "wake",
     )
 
-    def __init__(self, spec: EndpointSpec, judge: Judge) -> None:
-        """Not ready before its first good probe."""
+    def __init__(self, spec: EndpointSpec, judge: Judge, on_models: Callable[[], None] = lambda: None) -> None:
+        """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
         self.spec = spec
         self.view = EndpointView(spec.name, spec.slots, spec.slots + spec.queue)
         self.health = EndpointHealth()
         """What its probes say."""
         self.standing = Standing()
         """What requests say."""
+        self.kind = spec.engine
+        """What runs there: as configured, or as found out."""
+        self.loaded: frozenset[str] | None = None
+        """Which of its models its engine says it has; None where it does not say."""
+        self.readings: Readings = {}
+        """How full its engine says it is."""
+        self.load_heard_at = -inf
+        """When a header of its answers was last read for that, in seconds."""
+        self.signals_problem = ""
+        """Why its metrics page was of no use when it was last read; empty when it was."""
+        self._on_models = on_models
+        self._models_at = -inf
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
@@ -87,8 +111,8 @@ class Endpoint:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What it serves."""
-        return self.spec.models
+        """What it serves: those that are loaded of what it is configured with."""
+        return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
     def take(self) -> None:
         """One more request of this agent is on it."""
@@ -107,9 +131,12 @@ class Endpoint:
 
     def resize(self, spec: EndpointSpec) -> None:
         """Take a changed entry of the file for the same server."""
+        if spec.engine is not self.spec.engine:
+            self.kind = spec.engine
         self.spec = spec
         self.view.slots = spec.slots
         self.view.limit = spec.slots + spec.queue
+        self._models_at = -inf
 
     def retire(self) -> None:
         """Take no more requests; those on it may finish. The caller refills the pools."""
@@ -119,6 +146,27 @@ class Endpoint:
     def probed(self, outcome: ProbeOutcome) -> None:
         """A health probe ended."""
         self._believe(probed(self.health, outcome))
+
+    def models_due(self) -> bool:
+        """Whether to ask what is loaded: now and then, and always before it becomes ready."""
+        return not self.health.ready or self._judge.clock() - self._models_at >= MODELS_EVERY_S
+
+    def heard_loaded(self, loaded: frozenset[str] | None) -> None:
+        """Which of its models are loaded; None where its engine does not say."""
+        self._models_at = self._judge.clock()
+        before, self.loaded = self.loaded, loaded
+        if loaded != before:
+            self._on_models()
+
+    def is_of(self, kind: EngineKind) -> None:
+        """It was found out what runs there: another kind may have to be asked for its models in another way."""
+        self.kind = kind
+        self._models_at = -inf
+        self.wake.set()
+
+    def heard_signals(self, told: Mapping[Signal, float]) -> None:
+        """What its engine says of how full it is."""
+        self.readings = heard(self.readings, told, self._judge.clock())
 
     def broke(self) -> None:
         """A request could not connect: out until a good probe, which comes at once."""
@@ -148,10 +196,13 @@ class Endpoint:
         now = self._judge.clock()
         self.standing = at(self.standing, now)
         self.view.weight = self._weight(now)
+        if self.readings:
+            self.view.pressure = pressure(self.readings, self.spec.slots, now)
 
     def show(self) -> None:
-        """Let the view say whether it may take requests: alive by its probes, and trusted or needed all the same."""
-        self.view.ready = self.health.ready and (self.standing.open or any(pool.panics for pool in self.pools))
+        """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
+        trusted = self.standing.open or any(pool.panics for pool in self.pools)
+        self.view.ready = self.health.ready and bool(self.pools) and trusted
 
     def _trust(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
@@ -205,6 +256,7 @@ class Pool:
         "_rules",
         "endpoints",
         "in_flight",
+        "missing",
         "out",
         "panics",
         "prior_s",
@@ -219,6 +271,8 @@ class Pool:
         self._rules = rules or EjectionRules()
         self.out = 0
         """Endpoints that are ejected, or on trial."""
+        self.missing = 0
+        """Endpoints that should serve the model and have not loaded it."""
         self.panics = False
         """So few are left that ejections are ignored."""
         self.endpoints: list[Endpoint] = []
@@ -234,9 +288,10 @@ class Pool:
         self.service_s = prior_s
         """Mean time (s) a request holds its slot."""
 
-    def fill(self, endpoints: list[Endpoint]) -> None:
+    def fill(self, endpoints: list[Endpoint], missing: int = 0) -> None:
         """Replace its members."""
         self.endpoints = endpoints
+        self.missing = missing
         self.views = [endpoint.view for endpoint in endpoints]
         self.recount()
 

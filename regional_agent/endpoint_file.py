@@ -7,56 +7,42 @@
   accelerator: h100
   slots: 16
   queue: 4
+  engine: vllm
+- name: gpus
+  dns: engines.default.svc:8000
+  models: [llama-3-8b]
+  slots: 16
+
+The second entry stands for as many endpoints as its name has addresses. Of an endpoint's `engine` (see penstock/
+engines.py), `version`, `health` (a path) and `metrics_port` none has to be said.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from regional_agent.carry.upstream import Address
+from regional_agent.endpoint_dns import LONGEST_NAME, DnsEntry, dns_address
+from regional_agent.endpoint_fields import CHECKS, EndpointSpec, Wrong
 
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 MOST_ENDPOINTS = 4096
-MOST_MODELS = 64
-"""Models of one endpoint: adapters count."""
-MOST_REQUESTS = 100_000
-"""No endpoint runs or queues more."""
 DEEPEST = 8
 """Levels of nesting that are looked at; the format has three."""
 MOST_PROBLEMS = 20
 """Mistakes told at once."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+Entry = EndpointSpec | DnsEntry
 
 
 class BadEndpointFile(Exception):
     """The file cannot be used; one line a mistake, each with file, line, field and remedy."""
-
-
-class EndpointSpec(msgspec.Struct, frozen=True):
-    """One endpoint as the file has it."""
-
-    name: str
-    """Unique in the region, and the same for every agent of it."""
-    address: Address
-    models: tuple[str, ...]
-    slots: int
-    """Requests that it runs at once."""
-    queue: int = 0
-    """Requests that may wait in it beyond its slots."""
-    zone: str = ""
-    accelerator: str = ""
-
-
-class _Wrong(Exception):
-    """What is wrong with one value, and the remedy."""
 
 
 def read_endpoint_file(path: Path) -> bytes:
@@ -68,7 +54,7 @@ def read_endpoint_file(path: Path) -> bytes:
         raise BadEndpointFile(f"{path}: cannot read the endpoints: {error.strerror}; put the file there") from None
 
 
-def parse_endpoints(content: bytes, path: Path) -> tuple[EndpointSpec, ...]:
+def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
     """The endpoints in a file's content; an empty list is a region without any.
 
     Raises:
@@ -104,34 +90,46 @@ def _compose(text: str, path: Path) -> yaml.Node | None:
         raise BadEndpointFile(f"{at}: not YAML: {problem}; mend the syntax there") from None
 
 
-def _entries(root: yaml.SequenceNode, path: Path) -> tuple[EndpointSpec, ...]:
-    specs: list[EndpointSpec] = []
+def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
     problems: list[str] = []
     taken: dict[str | Address, str] = {}
     for node in root.value:
-        at = f"{path}:{node.start_mark.line + 1}"
+        line = node.start_mark.line + 1
         found: list[str] = []
         fields = _fields(node, path, found)
         if not found:
-            spec = EndpointSpec(**fields)
-            for field, value in (("name", spec.name), ("url", spec.address)):
+            entry, spec, source = _entry(fields)
+            for field, value in (("name", spec.name), (source, spec.address)):
                 if value in taken:
-                    found.append(f"{at}: {field}: {value} is that of {taken[value]} too; give each endpoint its own")
-                taken[value] = f"{spec.name} (line {node.start_mark.line + 1})"
-            specs.append(spec)
+                    found.append(
+                        f"{path}:{line}: {field}: {value} is that of {taken[value]} too; give each endpoint its own"
+                    )
+                taken[value] = f"{spec.name} (line {line})"
+            entries.append(entry)
         problems += found
         if len(problems) >= MOST_PROBLEMS:
             break
     if problems:
         raise BadEndpointFile("\n".join(problems[:MOST_PROBLEMS]))
-    return tuple(specs)
+    return tuple(entries)
+
+
+def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str]:
+    """An entry, what it says of its endpoints, and the field that says where they are."""
+    if "dns" not in fields:
+        spec = EndpointSpec(**fields)
+        return spec, spec, "url"
+    host = fields.pop("dns")
+    spec = EndpointSpec(**fields, address=host)
+    return DnsEntry(spec), spec, "dns"
 
 
 def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
     """The values of one entry by EndpointSpec's names; adds what is wrong to `problems`."""
+    line = f"{path}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode):
-        at = f"{path}:{node.start_mark.line + 1}"
-        problems.append(f"{at}: not an endpoint; write {', '.join(f'`{field}:`' for field in _REQUIRED)}")
+        problems.append(f"{line}: not an endpoint; write {', '.join(f'`{field}:`' for field in _REQUIRED)}")
         return {}
     values: dict[str, Any] = {}
     for key, value in node.value:
@@ -144,62 +142,46 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
         if name in values:
             problems.append(f"{at}: {field}: given twice; remove one")
         try:
-            values[name] = check(value)
-        except _Wrong as wrong:
+            values[name] = check(_plain(value))
+        except Wrong as wrong:
             problems.append(f"{at}: {field}: {wrong}")
             values[name] = None
-    for field in _REQUIRED:
-        if _CHECKS[field][0] not in values:
-            problems.append(f"{path}:{node.start_mark.line + 1}: {field}: missing; add it")
+    problems += [f"{line}: {wrong}" for wrong in _wrong_together(values)]
     return values
 
 
-def _text(node: yaml.Node) -> str:
-    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str" or not node.value.strip():
-        raise _Wrong("not a text; write a word, in quotes if it looks like a number")
-    return str(node.value)
+def _wrong_together(values: dict[str, Any]) -> list[str]:
+    """What is missing, or does not go with the rest."""
+    wrong = [
+        f"{field}: missing; add it"
+        for field in _REQUIRED
+        if _CHECKS[field][0] not in values and not (field == "url" and "dns" in values)
+    ]
+    if "address" in values and "dns" in values:
+        wrong.append("dns: the endpoint has a url already; remove one of them")
+    if "dns" in values and len(values.get("name") or "") > LONGEST_NAME:
+        wrong.append(f"name: more than {LONGEST_NAME} characters; addresses come after it: shorten it")
+    return wrong
 
 
-def _name(node: yaml.Node) -> str:
-    name = _text(node)
-    if not _NAME.fullmatch(name):
-        raise _Wrong(f"{name!r} is not a name; use up to 63 letters, digits, and . _ - inside")
-    return name
+def _plain(node: yaml.Node) -> Any:
+    """A node's value as JSON would have it; None for what no field takes."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(one) for one in node.value]
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
+        return node.value
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):
+        return int(node.value)
+    return None
 
 
-def _url(node: yaml.Node) -> Address:
-    try:
-        return Address.parse(_text(node))
-    except ValueError:
-        raise _Wrong(f"{node.value!r} is not an address; write http://host:port") from None
+def _dns(value: Any) -> Address:
+    address = dns_address(value)
+    if address is None:
+        raise Wrong("not a name with a port; write name:port, such as engines.default.svc:8000")
+    return address
 
 
-def _models(node: yaml.Node) -> tuple[str, ...]:
-    if not isinstance(node, yaml.SequenceNode) or not 1 <= len(node.value) <= MOST_MODELS:
-        raise _Wrong(f"not a list of 1-{MOST_MODELS} models; write [name, ...] as policy names them")
-    models = tuple(_text(one) for one in node.value)
-    if len(set(models)) < len(models):
-        raise _Wrong("a model is named twice; remove one")
-    return models
-
-
-def _count(least: int) -> Callable[[yaml.Node], int]:
-    def check(node: yaml.Node) -> int:
-        text = node.value if isinstance(node, yaml.ScalarNode) else ""
-        if node.tag != "tag:yaml.org,2002:int" or not text.isdigit() or not least <= int(text) <= MOST_REQUESTS:
-            raise _Wrong(f"not a whole number from {least} to {MOST_REQUESTS}; count requests")
-        return int(text)
-
-    return check
-
-
-_CHECKS: dict[str, tuple[str, Callable[[yaml.Node], Any]]] = {
-    "name": ("name", _name),
-    "url": ("address", _url),
-    "models": ("models", _models),
-    "zone": ("zone", _name),
-    "accelerator": ("accelerator", _name),
-    "slots": ("slots", _count(1)),
-    "queue": ("queue", _count(0)),
-}
+_DECIMAL = re.compile(r"-?[0-9]{1,15}")
+_CHECKS = {**CHECKS, "dns": ("dns", _dns)}
 _REQUIRED = ("name", "url", "models", "slots")

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.endpoint_health import EndpointState, ProbeOutcome
+from penstock.engines import ENGINES
 from regional_agent.carry.fetch import fetch
 from regional_agent.carry.upstream import TimedOut, UpstreamError, UpstreamPool
 from regional_agent.endpoint import Endpoint
-
-HEALTH_PATH = "/health"
-"""What vLLM, SGLang and TGI serve: 200 when they can take requests."""
+from regional_agent.endpoint_models import NotReady, ask_loaded
 
 INTERVAL_S = 0.5
 """Time (s) between two probes of an endpoint whose state is settled."""
@@ -49,11 +48,15 @@ async def watch(endpoint: Endpoint, connections: UpstreamPool, siblings: Callabl
 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
-    """Ask once."""
+    """Ask once whether it is well and, now and then or when it was not, which of its models are loaded."""
+    engine = ENGINES[endpoint.kind]
+    path = endpoint.spec.health_path or engine.health_path
     try:
-        answer = await fetch(
-            connections, endpoint.address, HEALTH_PATH, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_ANSWER_BYTES
-        )
+        answer = await fetch(connections, endpoint.address, path, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_ANSWER_BYTES)
+        if answer.status == 200 and endpoint.models_due():
+            endpoint.heard_loaded(await ask_loaded(endpoint.spec, engine.models, connections))
+    except NotReady:
+        return ProbeOutcome.UNREADY
     except TimedOut:
         return ProbeOutcome.SLOW
     except UpstreamError:

@@ -1,33 +1,46 @@
-"""The region's endpoints: read from their file, read again when it changes, probed, and pooled by model.
+"""The region's endpoints: from their file, from DNS, and registered; probed, and pooled by the models they have loaded.
 
-What is removed from the file takes no more requests and vanishes when those it has are done. A file that cannot be used
-changes nothing; what is wrong with it is logged once and shown in the agent's status.
+What is removed takes no more requests and vanishes when those it has are done. A file that cannot be used changes
+nothing; what is wrong with it is logged once and shown in the agent's status. Of two that claim one name or address the
+file's is taken, then that from DNS, then the one registered first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import structlog
 
+from penstock import orca
 from penstock.ejection import Outcome, outcome_of
+from penstock.engine_signals import BadSignals
+from penstock.engines import EngineKind
 from penstock.policy import Policy
-from regional_agent import endpoint_probes
+from regional_agent import endpoint_probes, endpoint_signals
 from regional_agent.background import cancel, keep_running
-from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.carry.messages import Header
+from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint, Judge, Pool
-from regional_agent.endpoint_file import BadEndpointFile, EndpointSpec, parse_endpoints, read_endpoint_file
+from regional_agent.endpoint_dns import DnsAnswers, Resolve
+from regional_agent.endpoint_fields import EndpointSpec
+from regional_agent.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
 
 LOOK_S = 1.0
 """Time (s) between two looks at whether the file has changed."""
 
 TIDY_S = 0.2
 """Time (s) between two refreshes of the pools' mean service times, and of what is retired."""
+
+LOAD_HEADER_EVERY_S = 0.1
+"""Least time (s) between two load headers of one endpoint that are read."""
+
+RETRY_AFTER = b"retry-after"
 
 log = structlog.get_logger()
 
@@ -43,6 +56,7 @@ class Endpoints:
         *,
         judge: Judge | None = None,
         on_ejected: Callable[[Outcome], None] = lambda outcome: None,
+        resolve: Resolve | None = None,
     ) -> None:
         """Read the file.
 
@@ -52,6 +66,7 @@ class Endpoints:
             rng: spreads probes over time.
             judge: when endpoints are ejected, and how they warm up.
             on_ejected: hears of every ejection, with the outcome that made it.
+            resolve: see `DnsAnswers`.
 
         Raises:
             BadEndpointFile: it cannot be used; an agent does not start without endpoints that it understands.
@@ -66,26 +81,33 @@ class Endpoints:
         self._by_name: dict[str, Endpoint] = {}
         self._retired: list[Endpoint] = []
         self._pools: dict[str, Pool] = {}
+        self._entries: tuple[Entry, ...] = ()
+        self._registered: dict[str, EndpointSpec] = {}
         self._others: Mapping[str, int] = {}
+        self.dns = DnsAnswers(rng, self._apply, resolve)
+        """What is known of names in the file."""
         self._prior_s: dict[str, float] = {}
-        self._probes: dict[Endpoint, asyncio.Task[None]] = {}
+        self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stamp: tuple[int, int, int] | None = _NEVER_READ
-        self._apply(self._read_if_changed() or ())
+        self._entries = self._read_if_changed() or ()
+        self._apply()
 
     def start(self) -> None:
         """Begin to probe, and to look after the file."""
         self._tasks = [
             keep_running("endpoints file", self._keep_looking),
             keep_running("endpoints tidy", self._keep_tidy),
+            keep_running("endpoints dns", self.dns.keep_asking),
         ]
         for endpoint in self._by_name.values():
             self._probe(endpoint)
 
     async def stop(self) -> None:
         """Stop probing; what is known stays as it is."""
-        await cancel([*self._tasks, *self._probes.values()])
+        await cancel([*self._tasks, *(task for tasks in self._probes.values() for task in tasks)])
         self._tasks, self._probes = [], {}
+        self.dns.close()
 
     def pool(self, model: str) -> Pool:
         """The endpoints that serve a model; an empty pool where none does."""
@@ -110,13 +132,21 @@ class Endpoints:
         """A request could not connect to it."""
         endpoint.broke()
 
-    def answered(self, endpoint: Endpoint, status: int, *, says_when: bool) -> Outcome | None:
+    def answered(self, endpoint: Endpoint, status: int, headers: Sequence[Header]) -> Outcome | None:
         """What the head of an answer says of it (see `outcome_of`); None where the end must be waited for.
 
         Args:
             status: the answer's HTTP status.
-            says_when: it has a Retry-After header.
+            headers: of the answer, names in lower case; one may say how full the engine is.
         """
+        says_when = False
+        for name, value in headers:
+            if name == RETRY_AFTER:
+                says_when = True
+            elif name == orca.HEADER:
+                self._heard_load(endpoint, value)
+        if status < 400:
+            return None
         has_room = endpoint.view.in_flight <= endpoint.view.slots
         return outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
 
@@ -126,6 +156,29 @@ class Endpoints:
             until_s = endpoint.standing.until - endpoint.standing.since
             log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
             self._on_ejected(outcome)
+
+    def register(self, spec: EndpointSpec) -> str | None:
+        """Take an endpoint in that registered itself, or what it now says of itself; why not, or None.
+
+        The caller bounds how many there are, and takes them out again.
+        """
+        for other in self._by_name.values():
+            ours = spec.name in self._registered and other.name == spec.name
+            if not ours and other.name == spec.name:
+                return f"name: {spec.name} is another endpoint's, from the endpoints file; choose another"
+            if not ours and other.address == spec.address:
+                return f"url: {spec.address} is that of {other.name}; an address is one endpoint's"
+        if self._registered.get(spec.name) != spec:
+            self._registered[spec.name] = spec
+            self._apply()
+            log.info("endpoint registered", endpoint=spec.name, address=str(spec.address))
+        return None
+
+    def unregister(self, name: str) -> None:
+        """It takes no more requests; those on it may finish."""
+        if self._registered.pop(name, None) is not None:
+            self._apply()
+            log.info("endpoint drains", endpoint=name)
 
     def heard_of_others(self, in_flight: Mapping[str, int]) -> None:
         """Take in how many requests of other agents are believed to be on each endpoint, by name."""
@@ -146,25 +199,27 @@ class Endpoints:
     async def look(self) -> None:
         """Take the file's new content if it has changed, or refuse all of it and say why. Reads in a thread."""
         try:
-            specs = await asyncio.to_thread(self._read_if_changed)
+            entries = await asyncio.to_thread(self._read_if_changed)
         except BadEndpointFile as error:
             self.problem = str(error)
             log.error("endpoints file refused; the last good one stays in force", problem=self.problem)
             return
-        if specs is not None:
+        if entries is not None:
             self.problem = None
-            self._apply(specs)
-            log.info("endpoints read", file=str(self._file), endpoints=len(specs))
+            self._entries = entries
+            self._apply()
+            log.info("endpoints read", file=str(self._file), entries=len(entries))
 
-    def _apply(self, specs: tuple[EndpointSpec, ...]) -> None:
+    def _apply(self) -> None:
+        """Make what is served that which every source says now."""
         before, self._by_name = self._by_name, {}
-        for spec in specs:
+        for spec in _first_of_each([*self.dns.expanded(self._entries), *self._registered.values()]):
             known = before.get(spec.name)
             if known is not None and known.address == spec.address:
                 known.resize(spec)
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
-                self._by_name[spec.name] = Endpoint(spec, self._judge)
+                self._by_name[spec.name] = Endpoint(spec, self._judge, self._fill_pools)
                 self._by_name[spec.name].heard_of_others(self._others.get(spec.name, 0))
         for gone in before.values():
             gone.retire()
@@ -177,18 +232,23 @@ class Endpoints:
 
     def _fill_pools(self) -> None:
         members: dict[str, list[Endpoint]] = {}
+        configured: Counter[str] = Counter()
         for endpoint in self._by_name.values():
+            configured.update(endpoint.spec.models)
             for model in endpoint.models:
                 members.setdefault(model, []).append(endpoint)
         pools = {}
-        for model in members:
+        for model in configured:
             known = self._pools.get(model)
             pools[model] = known if known is not None else self._new_pool(model)
         self._pools = pools
         for endpoint in self._by_name.values():
             endpoint.pools = tuple(pools[model] for model in endpoint.models)
         for model, pool in pools.items():
-            pool.fill(members[model])
+            loaded = members.get(model, [])
+            pool.fill(loaded, configured[model] - len(loaded))
+        for endpoint in self._by_name.values():
+            endpoint.show()
 
     def _new_pool(self, model: str) -> Pool:
         return Pool(self._prior_s.get(model, UNTOLD_SERVICE_S), self._judge.rules)
@@ -198,14 +258,28 @@ class Endpoints:
             pool.recount()
 
     def _probe(self, endpoint: Endpoint) -> None:
-        if endpoint not in self._probes:
-            watch = partial(endpoint_probes.watch, endpoint, self._connections, lambda: len(self._probes), self._rng)
-            self._probes[endpoint] = keep_running(f"probe {endpoint.name}", watch)
+        if endpoint in self._probes:
+            return
+        about = (endpoint, self._connections, lambda: len(self._probes), self._rng)
+        tasks = [keep_running(f"probe {endpoint.name}", partial(endpoint_probes.watch, *about))]
+        if endpoint.spec.engine is not EngineKind.HTTP:
+            tasks.append(keep_running(f"signals {endpoint.name}", partial(endpoint_signals.keep_reading, *about)))
+        self._probes[endpoint] = tasks
 
     def _stop_probing(self, endpoint: Endpoint) -> None:
-        task = self._probes.pop(endpoint, None)
-        if task is not None:
+        for task in self._probes.pop(endpoint, ()):
             task.cancel()
+
+    def _heard_load(self, endpoint: Endpoint, header: bytes) -> None:
+        """Every answer may carry one; a few a second say as much as all of them."""
+        now = self._judge.clock()
+        if now - endpoint.load_heard_at < LOAD_HEADER_EVERY_S:
+            return
+        endpoint.load_heard_at = now
+        try:
+            endpoint.heard_signals(orca.read_orca(header))
+        except BadSignals as problem:
+            endpoint.signals_problem = f"endpoint-load-metrics: {problem}"
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -220,12 +294,23 @@ class Endpoints:
             await asyncio.sleep(LOOK_S)
             await self.look()
 
-    def _read_if_changed(self) -> tuple[EndpointSpec, ...] | None:
+    def _read_if_changed(self) -> tuple[Entry, ...] | None:
         stamp = _stamp(self._file)
         if stamp == self._stamp:
             return None
         self._stamp = stamp
         return parse_endpoints(read_endpoint_file(self._file), self._file)
+
+
+def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:
+    """Of those that claim one name or one address, the first."""
+    by_name: dict[str, EndpointSpec] = {}
+    addresses: set[Address] = set()
+    for spec in specs:
+        if spec.name not in by_name and spec.address not in addresses:
+            by_name[spec.name] = spec
+            addresses.add(spec.address)
+    return list(by_name.values())
 
 
 _EMPTY = Pool()

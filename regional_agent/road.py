@@ -194,9 +194,8 @@ class Road:
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""
-        if target.endpoint is not None and status >= 400:
-            says_when = any(name == b"retry-after" for name, _ in headers)
-            target.outcome = self._knowing.endpoints.answered(target.endpoint, status, says_when=says_when)
+        if target.endpoint is not None:
+            target.outcome = self._knowing.endpoints.answered(target.endpoint, status, headers)
 
     def broke_off(self, target: Target) -> None:
         """An answer that had begun was not finished: the connection closed, or carried garbage."""

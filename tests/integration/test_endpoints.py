@@ -3,27 +3,46 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from small_http import Headers, SmallHttp, until
 
+from penstock.engine_signals import Signal
+from penstock.engines import EngineKind
 from penstock.policy import Model, Policy
 from penstock.who import choose_endpoint
-from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint
+from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile
+from regional_agent.endpoint_signals import LARGEST_PAGE_BYTES
 from regional_agent.endpoints import Endpoints
 
 
 class Engine(SmallHttp):
-    """An engine of which only /health is real."""
+    """An engine that says how it is, what it has and how full it is, and does nothing else."""
 
     def __init__(self) -> None:
         self.status = 200
-        super().__init__(self._health)
+        self.models: list[str] | None = None
+        """What /v1/models lists; None for an engine without that page."""
+        self.metrics = b""
+        """What /metrics says; nothing for an engine without that page."""
+        self.asked_for: set[bytes] = set()
+        super().__init__(self._page)
 
-    def _health(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
-        assert (method, target) == (b"GET", b"/health")
-        return self.status, b""
+    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        assert method == b"GET"
+        self.asked_for.add(target)
+        if target in (b"/health", b"/v2/health/ready", b"/ping"):
+            return self.status, b""
+        if target == b"/v1/models" and self.models is not None:
+            return 200, msgspec.json.encode({"object": "list", "data": [{"id": name} for name in self.models]})
+        if target.startswith(b"/v2/models/") and target.endswith(b"/ready"):
+            return (200 if target.split(b"/")[3].decode() in (self.models or ()) else 400), b""
+        if target == b"/metrics" and self.metrics:
+            return 200, self.metrics
+        return 404, b""
 
 
 @pytest.fixture
@@ -67,8 +86,8 @@ async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoint
     await until(lambda: pool.ready == 2)
     assert pool.slots == 8
     assert [view is one.view for view, one in zip(pool.views, pool.endpoints, strict=True)] == [True, True]
-    await until(lambda: min(engine.requests for engine in engines) >= 3)
-    assert [engine.connections for engine in engines] == [1, 1]
+    await until(lambda: min(engine.requests for engine in engines) >= 8)
+    assert max(engine.connections for engine in engines) <= 3
     assert endpoints.pool("other").ready == 0
 
 
@@ -199,6 +218,162 @@ async def test_a_server_that_moved_is_another_server(
     await until(lambda: endpoints.pool("m").endpoints != [] and len(endpoints.pool("m").endpoints) == 1)
     assert named(endpoints, "gpu-0") is not before
     await until(lambda: endpoints.pool("m").ready == 1)
+
+
+async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
+    connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint.MODELS_EVERY_S", 0.1)
+    file = tmp_path / "endpoints.yaml"
+    file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
+    engines[0].models, engines[1].models = ["base", "m"], []
+    endpoints = Endpoints(file, connections, Random(1))
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 1)
+    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpu-0"]
+    assert (endpoints.pool("m").missing, endpoints.pool("lora").missing, endpoints.pool("lora").slots) == (1, 2, 0)
+    await until(lambda: named(endpoints, "gpu-1").health.ready)
+    assert not named(endpoints, "gpu-1").view.ready
+    engines[1].models = ["m", "lora"]
+    await until(lambda: endpoints.pool("m").ready == 2 and endpoints.pool("lora").ready == 1)
+    engines[1].models = ["lora"]
+    await until(lambda: endpoints.pool("m").ready == 1)
+    assert endpoints.pool("lora").ready == 1
+    await endpoints.stop()
+
+
+async def test_each_kind_of_engine_is_asked_in_its_own_way(
+    connections: UpstreamPool, engines: list[Engine], tmp_path: Path
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    triton = entry("triton", engines[0].url, models="a/b, m").replace("}", ", engine: triton}")
+    plain = entry("plain", engines[1].url).replace("}", ", engine: http, health: /ping}")
+    file.write_text(triton + plain)
+    engines[0].models = ["m"]
+    endpoints = Endpoints(file, connections, Random(1))
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 2)
+    assert engines[0].asked_for == {b"/v2/health/ready", b"/v2/models/a%2Fb/ready", b"/v2/models/m/ready"}
+    assert engines[1].asked_for == {b"/ping"}
+    assert endpoints.pool("a/b").endpoints == []
+    await endpoints.stop()
+
+
+async def test_an_engine_is_known_by_its_metrics_and_then_asked_as_its_kind_is(
+    endpoints: Endpoints, engines: list[Engine]
+) -> None:
+    engines[0].models, engines[0].metrics = ["its/own-name"], b"tgi_queue_size 2\ntgi_batch_current_size 7\n"
+    engines[1].metrics = b"vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 2)
+    tgi, vllm = endpoints.pool("m").endpoints
+    await until(lambda: vllm.view.pressure == 0.5 and tgi.view.pressure == 0.5)
+    assert (tgi.kind, vllm.kind) == (EngineKind.TGI, EngineKind.VLLM)
+    assert {signal: reading.value for signal, reading in tgi.readings.items()} == {
+        Signal.QUEUED: 2.0,
+        Signal.RUNNING: 7.0,
+    }
+
+
+@pytest.mark.parametrize("page", [b"x" * (LARGEST_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
+async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
+    endpoints: Endpoints, engines: list[Engine], page: bytes
+) -> None:
+    for engine in engines:
+        engine.metrics = page
+    endpoints.start()
+    await until(lambda: all(one.signals_problem for one in endpoints.every()))
+    await until(lambda: endpoints.pool("m").ready == 2)
+    assert [view.pressure for view in endpoints.pool("m").views] == [0.0, 0.0]
+
+
+async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: Endpoints) -> None:
+    one, other = endpoints.every()
+    assert endpoints.answered(one, 200, [(b"endpoint-load-metrics", b"TEXT application_utilization=0.95")]) is None
+    endpoints.answered(other, 200, [(b"endpoint-load-metrics", b"CSV 1")])
+    for endpoint in (one, other):
+        endpoint.tick()
+    assert (round(one.view.pressure, 6), other.view.pressure) == (0.5, 0.0)
+    assert "TEXT" in other.signals_problem
+
+
+async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
+    connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint_dns.RESOLVE_S", 0.05)
+    answers: list[list[str] | OSError] = [OSError("no such host")]
+
+    async def resolve(host: str) -> list[str]:
+        assert host == "engines.test"
+        if isinstance(answers[0], OSError):
+            raise answers[0]
+        return answers[0]
+
+    (tmp_path / "dns.yaml").write_text(
+        f"- {{name: gpus, dns: 'engines.test:{engines[0].port}', models: [m], slots: 4}}\n"
+        + entry("gpu-1", engines[1].url)
+    )
+    endpoints = Endpoints(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
+    endpoints.start()
+    await until(lambda: endpoints.dns.status()["engines.test"]["problem"] == "no such host")
+    await until(lambda: endpoints.pool("m").ready == 1)
+    answers[0] = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
+    await until(lambda: endpoints.pool("m").ready == 2)
+    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpus-127.0.0.1", "gpus-127.0.0.2", "gpu-1"]
+    staying = named(endpoints, "gpus-127.0.0.1")
+    answers[0] = []
+    await until(lambda: endpoints.dns.status()["engines.test"]["problem"] == "it has no address")
+    assert len(endpoints.pool("m").endpoints) == 3
+    answers[0] = ["127.0.0.1"]
+    await until(lambda: len(endpoints.pool("m").endpoints) == 2)
+    assert named(endpoints, "gpus-127.0.0.1") is staying
+    assert endpoints.dns.status()["engines.test"]["problem"] is None
+    await endpoints.stop()
+
+
+async def test_the_systems_resolver_is_asked_beside_serving(
+    connections: UpstreamPool, engines: list[Engine], tmp_path: Path
+) -> None:
+    (tmp_path / "dns.yaml").write_text(
+        f"- {{name: gpus, dns: 'localhost:{engines[0].port}', models: [m], slots: 4}}\n"
+        "- {name: none, dns: 'nobody.invalid:80', models: [m], slots: 4}\n"
+    )
+    endpoints = Endpoints(tmp_path / "dns.yaml", connections, Random(1))
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready >= 1)
+    await until(lambda: bool(endpoints.dns.status()["nobody.invalid"]["problem"]))
+    assert endpoints.dns.status()["nobody.invalid"]["addresses"] == ()
+    await endpoints.stop()
+
+
+async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
+    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+) -> None:
+    async with Engine() as third:
+        spec = EndpointSpec("new", Address("127.0.0.1", third.port), ("m",), 4)
+        assert endpoints.register(spec) is None
+        endpoints.start()
+        await until(lambda: endpoints.pool("m").ready == 3)
+        new = named(endpoints, "new")
+        assert endpoints.register(spec) is None
+        assert endpoints.register(msgspec.structs.replace(spec, slots=9)) is None
+        assert (named(endpoints, "new"), new.view.slots) == (new, 9)
+        assert "gpu-0" in (endpoints.register(msgspec.structs.replace(spec, name="gpu-0")) or "")
+        assert "gpu-0" in (endpoints.register(msgspec.structs.replace(spec, address=engines_address(engines[0]))) or "")
+        new.take()
+        endpoints.unregister("new")
+        assert new.view.draining
+        assert new in endpoints.every()
+        new.give_back()
+        await until(lambda: new not in endpoints.every())
+        assert endpoints.register(spec) is None
+        (tmp_path / "endpoints.yaml").write_text(entry("new", engines[0].url))
+        await until(lambda: [one.name for one in endpoints.pool("m").endpoints] == ["new"])
+        assert named(endpoints, "new").address == engines_address(engines[0])
+
+
+def engines_address(engine: Engine) -> Address:
+    return Address("127.0.0.1", engine.port)
 
 
 async def test_an_agent_does_not_start_without_a_file(connections: UpstreamPool, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from penstock.ejection import EjectionRules, Outcome, Trust
 from penstock.endpoint_health import ProbeOutcome
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint import Endpoint, Judge, Pool
-from regional_agent.endpoint_file import EndpointSpec
+from regional_agent.endpoint_fields import EndpointSpec
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
 

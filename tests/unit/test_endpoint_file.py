@@ -2,12 +2,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.engines import EngineKind
 from regional_agent.carry.upstream import Address
+from regional_agent.endpoint_dns import DnsEntry
+from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import (
     LARGEST_FILE_BYTES,
     MOST_PROBLEMS,
     BadEndpointFile,
-    EndpointSpec,
+    Entry,
     parse_endpoints,
     read_endpoint_file,
 )
@@ -23,9 +26,10 @@ GOOD = """\
   queue: 4
 - {name: gpu-2, url: "http://[::1]:8002", models: [llama-3-8b], slots: 8}
 """
+DNS = "- {name: gpus, dns: 'engines.test:8000', models: [llama-3-8b], slots: 8}\n"
 
 
-def parse(text: str) -> tuple[EndpointSpec, ...]:
+def parse(text: str) -> tuple[Entry, ...]:
     return parse_endpoints(text.encode(), PATH)
 
 
@@ -35,6 +39,21 @@ def test_reads_every_field_and_its_default() -> None:
         EndpointSpec("gpu-2", Address("::1", 8002), ("llama-3-8b",), 8),
     )
     assert parse("[]") == ()
+
+
+def test_reads_what_need_not_be_said_and_names_in_dns() -> None:
+    text = GOOD.replace("queue: 4", "queue: 4\n  engine: triton\n  version: 25.1\n  health: /ok\n  metrics_port: 8002")
+    text = text.replace("version: 25.1", "version: '25.1'") + DNS
+    first, _, gpus = parse(text)
+    assert isinstance(first, EndpointSpec)
+    assert (first.engine, first.version, first.health_path, first.metrics_port) == (
+        EngineKind.TRITON,
+        "25.1",
+        "/ok",
+        8002,
+    )
+    assert isinstance(gpus, DnsEntry)
+    assert (gpus.host, gpus.template.address) == ("engines.test", Address("engines.test", 8000))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +76,17 @@ def test_reads_every_field_and_its_default() -> None:
         (("gpu-2", "gpu-1"), ":8: name: gpu-1 is that of gpu-1 (line 1) too"),
         (("[::1]:8002", "127.0.0.1:8001"), ":8: url: 127.0.0.1:8001 is that of gpu-1 (line 1) too"),
         (("queue: 4\n", "queue: 4\n - x\n"), ":8: not YAML"),
+        (("queue: 4", "engine: vlm"), ":7: engine: 'vlm' is no kind of engine; there are auto, vllm"),
+        (("queue: 4", "health: ok"), ":7: health: 'ok' is not a path"),
+        (("queue: 4", "version: a b"), ":7: version: 'a b' is not a version"),
+        (("queue: 4", "metrics_port: 0"), ":7: metrics_port: not a whole number from 1 to 65535"),
+        (("queue: 4", "dns: 'engines:80'"), ":1: dns: the endpoint has a url already"),
+        (("url: http://127.0.0.1:8001", "dns: engines"), ":2: dns: not a name with a port"),
+        (("url: http://127.0.0.1:8001", "dns: 'engines/x:80'"), ":2: dns: not a name with a port"),
+        (
+            ("name: gpu-1\n  url: http://127.0.0.1:8001", "name: a-name-that-is-too-long-for-it\n  dns: 'engines:80'"),
+            ":1: name: more than 23",
+        ),
     ],
 )
 def test_a_mistake_names_its_line_and_field(change: tuple[str, str], says: str) -> None:
