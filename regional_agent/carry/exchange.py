@@ -189,8 +189,6 @@ class Exchange:
             did_not_start = self._note_peer_refusal(headers)
         else:
             did_not_start = status in BUSY_STATUSES
-            if status >= 400:
-                self._carrier.road.answered(self._target, status, headers)
             self._carrier.road.answered(self._target, status, headers)
         if did_not_start:
             self._stage = Stage.REFUSED

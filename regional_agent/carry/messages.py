@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 
+from penstock import orca
+
 Header = tuple[bytes, bytes]
 
 HOP_BY_HOP = frozenset(
@@ -176,7 +178,7 @@ class PassingNames:
 
 
 _TO_ENGINE = PassingNames(NOT_FOR_ENGINES)
-_FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}))
+_FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
 _FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 
