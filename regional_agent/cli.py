@@ -9,6 +9,7 @@ import typer
 import uvloop
 
 from control_plane.client.fleet_key import BadFleetKey
+from regional_agent.carry.tls import BadTlsFiles
 from regional_agent.daemon import serve
 from regional_agent.endpoint_file import BadEndpointFile
 from regional_agent.locate import BadGeoDatabase
@@ -33,7 +34,7 @@ def run() -> None:
     try:
         settings = load_settings()
         uvloop.run(serve(settings))
-    except (BadSettings, BadFleetKey, BadEndpointFile, BadGeoDatabase) as error:
+    except (BadSettings, BadFleetKey, BadEndpointFile, BadGeoDatabase, BadTlsFiles) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
 

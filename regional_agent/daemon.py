@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,19 +12,22 @@ import msgspec
 import structlog
 
 from control_plane.client.fleet_key import load_fleet_key
+from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Application, Listener
+from regional_agent.carry.listener import Application, Listener, leave
+from regional_agent.carry.tls import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
 from regional_agent.services import AdminService, PeerService, TrafficService
-from regional_agent.settings import AgentSettings
+from regional_agent.settings import PREFIX, AgentSettings, BadSettings
 
 log = structlog.get_logger()
 
-LARGEST_ADMIN_BODY_BYTES = 64 * 1024
+ADMIN_LIMITS = Limits(largest_body_bytes=64 * 1024, most_connections=1024)
+"""Operators and scrapers send little, and must get through whatever clients do."""
 
 SHUTDOWN_GRACE_S = 30.0
 """How long streams may go on after SIGTERM, in seconds."""
@@ -36,29 +40,35 @@ async def serve(settings: AgentSettings) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
 
+    tls = _Tls(settings)
     metrics = AgentMetrics()
-    pool = UpstreamPool()
+    pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
     key = load_fleet_key(settings.fleet_key_file)
     rng = Random()
-    async with Knowing(settings, key=key, pool=pool, metrics=metrics, rng=rng) as knowing:
+    access_log = _access_log(settings, rng)
+    async with Knowing(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as knowing:
         road = Road(settings.region, knowing, key, rng, loop.time)
-        limits = Limits()
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
-        carrier = Carrier(road, pool, metrics, limits, via=via)
+        carrier = Carrier(road, pool, metrics, settings.limits, via=via, peer_pool=peer_pool, access_log=access_log)
         carrier.start()
-        admin_limits = msgspec.structs.replace(limits, largest_body_bytes=LARGEST_ADMIN_BODY_BYTES)
-        admin_service = AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier))
-        faces: dict[str, tuple[Address, Application, Limits]] = {
-            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), limits),
-            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), limits),
-            "admin": (settings.admin_listen, admin_service, admin_limits),
+        reloading = asyncio.create_task(keep_reloading(tls.parts))
+        faces: dict[str, tuple[Address, Application, ServerTls | None]] = {
+            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
+            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
+            "admin": (
+                settings.admin_listen,
+                AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier)),
+                None,
+            ),
         }
         listeners: dict[str, Listener] = {}
         where: dict[str, str] = {}
-        for name, (listen, service, bounds) in faces.items():
-            listeners[name] = Listener(service, bounds, trusts=knowing.locator.trusts)
+        for name, (listen, service, shown) in faces.items():
+            limits = ADMIN_LIMITS if name == "admin" else settings.limits
+            context = shown.context if shown is not None else None
+            listeners[name] = Listener(service, limits, tls=context, trusts=knowing.locator.trusts)
             host, port = await listeners[name].start(listen.host, listen.port)
-            where[name] = f"http://{host}:{port}"
+            where[name] = f"{'http' if shown is None else 'https'}://{host}:{port}"
         await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)
         log.info("serving", **where)
@@ -66,14 +76,46 @@ async def serve(settings: AgentSettings) -> None:
         await stop.wait()
         log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(carrier.in_flight().values()))
         await knowing.withdraw()
-        for name in ("traffic", "peer"):
-            listeners[name].stop_accepting()
-        cut = sum(await asyncio.gather(*(listeners[name].drain(SHUTDOWN_GRACE_S) for name in ("traffic", "peer"))))
+        cut = await leave([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
+        reloading.cancel()
         carrier.stop()
         pool.close()
+        peer_pool.close()
+        if access_log is not None:
+            await asyncio.to_thread(access_log.close)
         log.info("stopped", cut=cut)
+
+
+class _Tls:
+    """Every certificate that the settings name."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.traffic = _server_tls(
+            settings.traffic_certificate_file, settings.traffic_key_file, settings.traffic_client_ca_file
+        )
+        self.peer = _server_tls(settings.peer_certificate_file, settings.peer_key_file, settings.peer_ca_file)
+        self.to_upstreams = ClientTls(settings.upstream_ca_file)
+        self.to_peers = ClientTls(settings.peer_ca_file, settings.peer_certificate_file, settings.peer_key_file)
+        parts = (self.traffic, self.peer, self.to_upstreams, self.to_peers)
+        self.parts: list[Reloadable] = [part for part in parts if part is not None]
+
+
+def _server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    return ServerTls(certificate, key, client_ca) if certificate is not None and key is not None else None
+
+
+def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
+    file = settings.access_log_file
+    if file is None:
+        return None
+    try:
+        return AccessLog(file, settings.access_log_share, rng)
+    except OSError as error:
+        raise BadSettings(
+            f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory of ours"
+        ) from None
 
 
 def _status(settings: AgentSettings, knowing: Knowing, carrier: Carrier) -> dict[str, Any]:

@@ -6,6 +6,7 @@ asked for; reports carry all of it upward. Each part lives on when the others ar
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from random import Random
@@ -18,6 +19,7 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember
 from control_plane.client.store import ConfigStore
+from penstock.ejection import EjectionRules
 from penstock.load import expected_wait_s
 from penstock.policy import Policy
 from penstock.region_health import RegionState
@@ -26,9 +28,13 @@ from penstock.signing import FleetKey
 from penstock.spill import wanted
 from penstock.where import RegionView
 from regional_agent.agent_directory import AgentDirectory
+from regional_agent.background import cancel, keep_running
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.demand_meter import DemandMeter
 from regional_agent.directives import Directives
+from regional_agent.endpoint import Judge
+from regional_agent.endpoint_registration import Registrations
+from regional_agent.endpoint_status import describe
 from regional_agent.endpoints import Endpoints
 from regional_agent.locate import Locator
 from regional_agent.metrics import AgentMetrics
@@ -55,11 +61,13 @@ class Knowing:
         pool: UpstreamPool,
         metrics: AgentMetrics,
         rng: Random,
+        peer_pool: UpstreamPool | None = None,
         store: ConfigStore | None = None,
     ) -> None:
         """Build all of it; nothing runs yet.
 
         Args:
+            peer_pool: connections to other regions' agents; None takes those of `pool`.
             store: None connects to the etcd of the settings.
 
         Raises:
@@ -75,7 +83,11 @@ class Knowing:
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
-        self.endpoints = Endpoints(settings.endpoints_file, pool, rng)
+        self.endpoints = Endpoints(
+            settings.endpoints_file, pool, rng, judge=_judge(settings, rng), on_ejected=metrics.ejected
+        )
+        self.registrations = Registrations(self.endpoints, settings.registration_token_file)
+        self._expiry: asyncio.Task[None] | None = None
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
         self.demand = DemandMeter(self._clock)
@@ -84,7 +96,7 @@ class Knowing:
             settings.region,
             settings.name,
             key,
-            pool,
+            peer_pool or pool,
             self._directory,
             rng,
             wanted=self._wanted_credits,
@@ -105,6 +117,7 @@ class Knowing:
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()
+        self._expiry = keep_running("registrations", self.registrations.keep_expiring)
         self.shared_view.start()
         self._directory.start()
         self.directives.start()
@@ -120,6 +133,8 @@ class Knowing:
         await self._directory.stop()
         await self.peers.stop()
         await self.shared_view.stop()
+        if self._expiry is not None:
+            await cancel([self._expiry])
         await self.endpoints.stop()
         self.locator.close()
         await self._store.close()
@@ -179,16 +194,11 @@ class Knowing:
             "config_age_s": _finite(self.directives.age_s()),
             "refused_plan": self.directives.refused,
             "endpoints_problem": self.endpoints.problem,
+            "dns": self.endpoints.dns.status(),
             "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
             "pools": self._pool_reports(),
             "endpoints": [
-                {
-                    "name": endpoint.name,
-                    "ready": endpoint.view.ready,
-                    "draining": endpoint.view.draining,
-                    "in_flight": endpoint.view.in_flight,
-                    "slots": endpoint.view.slots,
-                }
+                describe(endpoint, self.registrations.lease_left_s(endpoint.name))
                 for endpoint in self.endpoints.every()
             ],
             "demand": self.demand.report(),
@@ -245,7 +255,7 @@ class Knowing:
         return tuple(
             PoolReport(
                 model=model,
-                endpoints=len(pool.endpoints),
+                endpoints=len(pool.endpoints) + pool.missing,
                 ready=pool.ready,
                 slots=pool.slots,
                 in_flight=pool.in_flight,
@@ -258,3 +268,12 @@ class Knowing:
 def _finite(seconds: float) -> float | None:
     """JSON has no infinity."""
     return round(seconds, 3) if seconds < float("inf") else None
+
+
+def _judge(settings: AgentSettings, rng: Random) -> Judge:
+    rules = EjectionRules(
+        server_errors_count=settings.server_errors_eject,
+        base_s=settings.ejection_s,
+        most_ejected_share=settings.most_ejected_share,
+    )
+    return Judge(rules, settings.warm_up_s, rng=rng)

@@ -8,10 +8,12 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+import msgspec
+from pydantic import BeforeValidator, Field, InstanceOf, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 
 PREFIX = "PENSTOCK_AGENT_"
@@ -52,6 +54,19 @@ def _network(value: Any) -> Any:
     return ip_network(value) if isinstance(value, str) else value
 
 
+def _limits(value: Any) -> Any:
+    """Limits as a JSON object of those that differ from what is usual."""
+    try:
+        limits = msgspec.json.decode(value, type=Limits) if isinstance(value, str) else value
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"{error}; the fields are in regional_agent/carry/limits.py") from None
+    if isinstance(limits, Limits):
+        for name, number in msgspec.structs.asdict(limits).items():
+            if number < 0 or (number == 0 and name != "idle_linger_s"):
+                raise ValueError(f"{name} is {number}; it must be more than 0")
+    return limits
+
+
 def _http_url(value: str) -> str:
     Address.parse(value)
     return value.rstrip("/")
@@ -79,7 +94,8 @@ class AgentSettings(BaseSettings):
     admin_listen: Listen
     """host:port for health, metrics and status."""
     advertise_peer_url: HttpUrl | None = None
-    """Where other regions' agents reach this one, as http://host:port; None takes `peer_listen`."""
+    """Where other regions' agents reach this one, as http://host:port, or https where `peer_certificate_file` is set;
+    None takes `peer_listen`."""
     peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], NoDecode, BeforeValidator(_json_object)] = {}
     """Where to reach other regions' agents, by region, as JSON; a region that is not here is found by its agents'
     registrations."""
@@ -92,6 +108,16 @@ class AgentSettings(BaseSettings):
     has one agent."""
     endpoints_file: Path
     """YAML file with the region's endpoints; read again when it changes."""
+    registration_token_file: Path | None = None
+    """Tokens that let endpoints register themselves on the admin listener, one a line; None lets none."""
+    warm_up_s: Annotated[float, Field(ge=0.0, le=600.0)] = 30.0
+    """Time (s) over which an endpoint that has become ready, or was ejected, comes to get its whole share."""
+    ejection_s: Annotated[float, Field(gt=0.0, le=120.0)] = 5.0
+    """How long (s) an endpoint is out that failed requests for the first time; in a row it grows, to two minutes."""
+    most_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    """Share of the endpoints of one model (0-1) that failed requests may take out at once; 0 ejects none."""
+    server_errors_eject: bool = True
+    """Whether 5xx answers other than 502, 503 and 504 count as failures; false where clients can provoke them."""
     geoip_file: Path | None = None
     """MaxMind City or Country database; None leaves every client's location unknown."""
     fleet_key_file: Path
@@ -101,6 +127,31 @@ class AgentSettings(BaseSettings):
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
 
+    limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_limits)] = Limits()
+    """What clients and engines may make this agent hold and wait for, as a JSON object of the fields of
+    regional_agent/carry/limits.py that are to differ from what they are there."""
+    access_log_file: Path | None = None
+    """Where a JSON line is written for each request; None writes none. It may be renamed under way."""
+    access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    """Share of the requests that went well for which there is a line; those that did not always have one."""
+    traffic_certificate_file: Path | None = None
+    """PEM certificate chain for clients; None serves them plain HTTP. This and all files below are read again when
+    they change, and used for the connections to come."""
+    traffic_key_file: Path | None = None
+    """Its private key, unencrypted PEM."""
+    traffic_client_ca_file: Path | None = None
+    """PEM certificates of the authorities that sign clients' certificates; None asks clients for none."""
+    peer_certificate_file: Path | None = None
+    """PEM certificate chain that this agent shows to other agents, as server and as client; it must be good for the
+    host in `advertise_peer_url`. None leaves traffic between agents to plain HTTP, signed but not encrypted."""
+    peer_key_file: Path | None = None
+    """Its private key, unencrypted PEM."""
+    peer_ca_file: Path | None = None
+    """PEM certificates of the authorities that sign agents' certificates."""
+    upstream_ca_file: Path | None = None
+    """PEM certificates of the authorities that sign those of engines and control planes with https URLs; None takes
+    what the system trusts."""
+
     @model_validator(mode="after")
     def _others_can_reach_it(self) -> AgentSettings:
         if self.advertise_peer_url is None and self.peer_listen.host in ("0.0.0.0", "::"):
@@ -108,6 +159,18 @@ class AgentSettings(BaseSettings):
                 f"ADVERTISE_PEER_URL: {self.peer_listen.host} is every address of this machine and none that others can"
                 " reach; set it to http://host:port as they do"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tls_files(self) -> AgentSettings:
+        traffic = (self.traffic_certificate_file, self.traffic_key_file)
+        if (traffic[0] is None) != (traffic[1] is None) or (self.traffic_client_ca_file and traffic[0] is None):
+            raise ValueError(
+                "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE; set both (for TRAFFIC_CLIENT_CA_FILE too)"
+            )
+        peer = (self.peer_certificate_file, self.peer_key_file, self.peer_ca_file)
+        if len({file is None for file in peer}) > 1:
+            raise ValueError("PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE; set all or none")
         return self
 
     @field_validator("etcd_endpoints")

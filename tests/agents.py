@@ -23,9 +23,11 @@ from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
 from penstock.signing import FleetKey
 from penstock.where import RegionView
+from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
+from regional_agent.carry.tls import ServerTls
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoints import Endpoints
 from regional_agent.metrics import AgentMetrics
@@ -124,9 +126,15 @@ async def agent(
     credits: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     trusted: bool = False,
+    tls: ServerTls | None = None,
+    peer_tls: ServerTls | None = None,
+    pool: UpstreamPool | None = None,
+    peer_pool: UpstreamPool | None = None,
+    access_log: AccessLog | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Agent]:
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force."""
-    connections = UpstreamPool()
+    connections = pool or UpstreamPool()
     endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
@@ -137,13 +145,22 @@ async def agent(
     metrics.use_names(in_force.models, in_force.regions)
     road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
     bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
-    carrier = Carrier(road, connections, metrics, bounds, via=b"1.1 agent-1.%b.test" % region.encode())
+    carrier = Carrier(
+        road,
+        connections,
+        metrics,
+        bounds,
+        via=b"1.1 agent-1.%b.test" % region.encode(),
+        peer_pool=peer_pool,
+        access_log=access_log,
+    )
     carrier.start()
-    traffic = Listener(TrafficService(road, carrier, knowing), bounds, trusts=lambda ip: trusted)
-    peer = Listener(PeerService(road, carrier, knowing), bounds)
+    service = TrafficService(road, carrier, knowing)
+    traffic = Listener(service, bounds, tls=tls.context if tls else None, trusts=lambda ip: trusted)
+    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_tls.context if peer_tls else None)
     one = Agent(knowing, carrier, traffic, metrics)
-    one.traffic = Address(*await traffic.start("127.0.0.1", 0))
-    one.peer = Address(*await peer.start("127.0.0.1", 0))
+    one.traffic = Address(*await traffic.start("127.0.0.1", port), tls is not None)
+    one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
     try:
         yield one
     finally:
@@ -152,13 +169,21 @@ async def agent(
             await listener.drain(0.0)
         carrier.stop()
         connections.close()
+        if peer_pool is not None:
+            peer_pool.close()
 
 
 def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "endpoints.yaml"
     specs = [
-        {"name": f"gpu-{n}", "url": f"http://{address}", "models": [MODEL], "slots": slots, "queue": queue}
+        {
+            "name": f"gpu-{n}",
+            "url": f"{'https' if address.tls else 'http'}://{address}",
+            "models": [MODEL],
+            "slots": slots,
+            "queue": queue,
+        }
         for n, address in enumerate(engines)
     ]
     file.write_bytes(msgspec.yaml.encode(specs))

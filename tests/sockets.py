@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -70,11 +71,11 @@ class ScriptedEngine:
 
 
 @asynccontextmanager
-async def engine(script: Script) -> AsyncIterator[ScriptedEngine]:
+async def engine(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedEngine]:
     """A scripted engine on a free port."""
     scripted = ScriptedEngine(script)
-    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
-    scripted.address = Address(*server.sockets[0].getsockname()[:2])
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, ssl=tls)
+    scripted.address = Address(*server.sockets[0].getsockname()[:2], tls is not None)
     try:
         yield scripted
     finally:

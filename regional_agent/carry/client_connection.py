@@ -159,12 +159,15 @@ class ClientConnection(asyncio.Protocol):
         self.finished(keep_alive=keep_alive)
 
     def finished(self, *, keep_alive: bool) -> None:
-        """The current request has been answered; go on with the next, or close."""
+        """The current request has been answered; go on with the next, or close.
+
+        A client that was not told of a close (the drain began after the answer did) may be sending already.
+        """
         request, self._serving, self._handler = self._serving, None, None
         self._since = self._listener.clock()
         if request is not None and request.received_bytes > SMALL_BODY_BYTES:
             self._listener.let_go(request)
-        if request is None or not keep_alive or not request.keep_alive or self._listener.draining:
+        if request is None or not keep_alive or not request.keep_alive:
             self._go_deaf(linger=request is not None and not request.whole)
         else:
             self._serve_next()

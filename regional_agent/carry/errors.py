@@ -85,9 +85,9 @@ _TYPES = {
 }
 
 
-def error_body(status: int, code: str, message: str) -> bytes:
-    """OpenAI's error object, encoded."""
-    return msgspec.json.encode({"error": {"message": message, "type": _kind(status), "param": None, "code": code}})
+def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
+    """OpenAI's error object, encoded; `param` names the field at fault."""
+    return msgspec.json.encode({"error": {"message": message, "type": _kind(status), "param": param, "code": code}})
 
 
 def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from penstock.reasons import Reason, Refusal
 from regional_agent.carry.client_connection import ClientConnection, Handler
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
+from regional_agent.carry.port import SETTLE_S, open_port, send_to_successor
 
 SWEEP_S = 0.5
 """How often timeouts are looked at: one timer for a listener, not one for a connection."""
@@ -79,12 +80,22 @@ class Listener:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns where. A second process may listen on the same port, so that it can take over."""
         loop = asyncio.get_running_loop()
+        self._socket = open_port(host, port)
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, reuse_port=True, backlog=BACKLOG, ssl=self._tls
+            lambda: ClientConnection(self),
+            sock=self._socket,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=self.limits.head_timeout_s if self.secure else None,
         )
         self._sweeper = asyncio.create_task(self._sweep())
-        address = self._server.sockets[0].getsockname()
+        address = self._socket.getsockname()
         return address[0], address[1]
+
+    def hand_over(self) -> None:
+        """Let new connections go to whoever else listens on the port; those on their way here are still taken."""
+        if self._socket is not None:
+            send_to_successor(self._socket)
 
     def stop_accepting(self) -> None:
         """Take no new connections; those there finish what they have, and idle ones get a little time to speak."""
@@ -141,3 +152,13 @@ class Listener:
             now = self.clock()
             for connection in list(self.connections):
                 connection.check_timeouts(now)
+
+
+async def leave(listeners: Sequence[Listener], grace_s: float) -> int:
+    """Hand the ports over, finish what has begun within `grace_s`, and cut the rest; returns how many were cut."""
+    for listener in listeners:
+        listener.hand_over()
+    await asyncio.sleep(SETTLE_S)
+    for listener in listeners:
+        listener.stop_accepting()
+    return sum(await asyncio.gather(*(listener.drain(grace_s) for listener in listeners)))

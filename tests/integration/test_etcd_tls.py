@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,47 +13,10 @@ from control_plane.client.store import StoreUnavailable
 from lab.servers.etcd import EtcdServer
 from lab.servers.ports import free_ports
 from lab.servers.process import ServerProcess
+from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.stores import Following, put_when_possible
 
-
-def has_openssl_3() -> bool:
-    program = shutil.which("openssl")
-    return (
-        program is not None
-        and b"OpenSSL 3" in subprocess.run([program, "version"], capture_output=True).stdout
-    )
-
-
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
-
-
-def make_authority(directory: Path, name: str) -> Path:
-    directory.mkdir(exist_ok=True)
-    certificate = directory / f"{name}.pem"
-    openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", directory / f"{name}.key", "-out", certificate)
-    return certificate
-
-
-def make_certificate(directory: Path, authority: str, name: str) -> Path:
-    """A certificate for loopback that `authority` signed, good for servers and clients."""
-    certificate = directory / f"{name}.pem"
-    openssl(
-        *("req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
-        *(
-            "-addext",
-            "extendedKeyUsage=serverAuth,clientAuth",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        ),
-        *("-CA", directory / f"{authority}.pem", "-CAkey", directory / f"{authority}.key"),
-        *("-keyout", directory / f"{name}.key", "-out", certificate),
-    )
-    return certificate
-
-
-def openssl(*arguments: str | Path) -> None:
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
-    subprocess.run(["openssl", *map(str, arguments), *key], check=True, capture_output=True)
 
 
 @pytest.fixture

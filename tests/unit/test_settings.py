@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from regional_agent.settings import PREFIX, BadSettings, load_settings
 
@@ -32,6 +33,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         REDIS_URL="redis://:hidden@127.0.0.1:6379/0",
         TRUSTED_PROXIES="10.0.0.0/8,::1/128",
         GEOIP_FILE="",
+        LIMITS='{"idle_timeout_s": 5, "most_connections": 10}',
     )
     settings = load_settings()
     assert (settings.region, settings.name) == ("eu-de", "agent-1")
@@ -43,6 +45,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
     assert settings.endpoints_file == Path("/etc/penstock/endpoints.yaml")
     assert settings.geoip_file is None
+    assert settings.limits == Limits(idle_timeout_s=5.0, most_connections=10)
     assert settings.redis_url is not None
     assert "hidden" not in repr(settings)
 
@@ -66,6 +69,13 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
         ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),
         ("REDIS_URL", "redis://:hidden@a:port", "REDIS_URL: not a Redis URL"),
+        ("LIMITS", "{", "LIMITS: Input data was truncated; the fields are in"),
+        ("LIMITS", '{"idle": 1}', "LIMITS: Object contains unknown field `idle`"),
+        ("LIMITS", '{"idle_timeout_s": 0}', "LIMITS: idle_timeout_s is 0.0; it must be more than 0"),
+        ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
+        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
+        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
+        ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
     ],
 )

@@ -1,0 +1,162 @@
+"""TLS on every side: clients, peers and engines, with certificates that change under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from regional_agent.carry.tls import BadTlsFiles, ClientTls, ServerTls
+from regional_agent.carry.upstream import Address, UpstreamPool
+from tests.agents import agent
+from tests.certificates import has_openssl_3, make_authority, make_certificate
+from tests.integration.test_carrying import BODY, answers
+from tests.planet import plan
+from tests.sockets import Answer, RawClient, engine, post
+
+pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certificates")
+    for authority in ("ours", "stranger"):
+        make_authority(directory, authority)
+    for name in ("one", "two", "client"):
+        make_certificate(directory, "ours", name)
+    make_certificate(directory, "stranger", "intruder")
+    return directory
+
+
+def server(made: Path, name: str = "one", client_ca: str | None = None) -> ServerTls:
+    return ServerTls(made / f"{name}.pem", made / f"{name}.key", made / f"{client_ca}.pem" if client_ca else None)
+
+
+def client(made: Path, name: str | None = None, ca: str = "ours") -> ClientTls:
+    return ClientTls(made / f"{ca}.pem", *((made / f"{name}.pem", made / f"{name}.key") if name else ()))
+
+
+async def connect(address: Address, tls: ClientTls) -> RawClient:
+    streams = await asyncio.open_connection(address.host, address.port, ssl=tls(), limit=1 << 22)
+    return RawClient(*streams)
+
+
+async def ask_over(address: Address, tls: ClientTls) -> Answer:
+    """TLS 1.3 clients hear of a refused certificate only when they read."""
+    one = await connect(address, tls)
+    one.say(post(BODY))
+    return await one.answer()
+
+
+def shown_to(one: RawClient) -> str:
+    """Common name of the certificate that the server showed."""
+    return dict(field[0] for field in one.writer.get_extra_info("peercert")["subject"])["commonName"]
+
+
+async def test_clients_are_served_over_tls_and_engines_are_told(tmp_path: Path, made: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made)) as one:
+        over = await connect(one.traffic, client(made))
+        assert over.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        for _ in range(3):
+            over.say(post(BODY))
+            assert (await over.answer()).body == b'{"ok": 1}'
+        assert gpu.heard[0].header("x-forwarded-proto") == "https"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await connect(one.traffic, client(made, ca="stranger"))
+        plain = await RawClient.connect(one.traffic)
+        plain.say(post(BODY))
+        assert await plain.closed()
+        over.close()
+
+
+async def test_a_new_certificate_is_shown_from_the_next_handshake_on(tmp_path: Path, made: Path) -> None:
+    live = tmp_path / "live.pem", tmp_path / "live.key"
+
+    def put(name: str) -> None:
+        for target, suffix in zip(live, (".pem", ".key"), strict=True):
+            fresh = target.with_suffix(".new")
+            fresh.write_bytes((made / f"{name}{suffix}").read_bytes())
+            os.replace(fresh, target)
+
+    put("one")
+    tls = ServerTls(*live)
+    async with engine(answers) as gpu, agent(tmp_path / "a", [gpu.address], tls=tls) as one:
+        before = await connect(one.traffic, client(made))
+        assert shown_to(before) == "one"
+        put("two")
+        tls.reload_if_changed()
+        after = await connect(one.traffic, client(made))
+        assert shown_to(after) == "two"
+        live[0].write_text("no certificate")
+        tls.reload_if_changed()
+        still = await connect(one.traffic, client(made))
+        assert shown_to(still) == "two", "the last good one stays"
+        for connection in (before, after, still):
+            connection.say(post(BODY))
+            assert (await connection.answer()).status == 200
+            connection.close()
+
+
+async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made, client_ca="ours")) as one:
+        known = await connect(one.traffic, client(made, "client"))
+        known.say(post(BODY))
+        assert (await known.answer()).status == 200
+        known.close()
+        for who in (client(made), client(made, "intruder")):
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await ask_over(one.traffic, who)
+        assert len(gpu.heard) == 1
+
+
+async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    both_ways = server(made, client_ca="ours")
+    pool = UpstreamPool(client(made))
+    async with (
+        engine(answers, tls=server(made).context) as far,
+        engine(answers) as near,
+        agent(tmp_path / "server", [far.address], region="eu-es", peer_tls=both_ways, pool=pool) as there,
+        agent(
+            tmp_path / "origin",
+            [near.address],
+            plan=away,
+            peers={"eu-es": there.peer},
+            peer_pool=UpstreamPool(client(made, "client")),
+        ) as origin,
+    ):
+        asking = await RawClient.connect(origin.traffic)
+        for _ in range(2):
+            asking.say(post(BODY))
+            status, headers, _ = await asking.answer()
+            assert (status, headers["x-penstock-region"]) == (200, "eu-es")
+        assert len(far.heard) == 2
+        asking.close()
+    async with (
+        engine(answers) as near,
+        agent(tmp_path / "there", [near.address], region="eu-es", peer_tls=both_ways) as there,
+        agent(
+            tmp_path / "shut out",
+            [near.address],
+            plan=away,
+            peers={"eu-es": there.peer},
+            peer_pool=UpstreamPool(client(made, "intruder")),
+        ) as origin,
+    ):
+        asking = await RawClient.connect(origin.traffic)
+        asking.say(post(BODY))
+        assert (await asking.answer()).headers["x-penstock-region"] == "eu-de", "a stranger's agent is let in nowhere"
+        asking.close()
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None:
+    absent = tmp_path / "absent.pem"
+    with pytest.raises(BadTlsFiles, match=r"absent\.pem"):
+        ServerTls(absent, made / "one.key")
+    with pytest.raises(BadTlsFiles, match=r"one\.pem.*two\.key"):
+        ServerTls(made / "one.pem", made / "two.key")
+    with pytest.raises(BadTlsFiles, match=r"one\.key"):
+        ClientTls(made / "one.key")
