@@ -55,27 +55,29 @@ def no_detail(key: Key, home: str, server: str) -> str:
     return ""
 
 
-def planned_for(policy: Policy, demands: list[Demand]) -> list[Demand]:
+def planned_for(policy: Policy, demands: list[Demand]) -> dict[Key, Demand]:
     """The part of demand that the policy knows: its origins, its models, and of each class the regions it has."""
     known = frozenset(policy.regions)
     whole = {one.residency: one.regions for one in demands}
     parts = {name: regions if regions <= known else regions & known for name, regions in whole.items()}
-    return [
-        one if parts[one.residency] is one.regions else msgspec.structs.replace(one, regions=parts[one.residency])
+    return {
+        Key(one.origin, one.model, one.residency): one
+        if parts[one.residency] is one.regions
+        else msgspec.structs.replace(one, regions=parts[one.residency])
         for one in demands
         if one.model in policy.models and one.origin in known and parts[one.residency]
-    ]
+    }
 
 
-def in_force(previous: Mapping[str, RegionPlan], demands: list[Demand]) -> dict[Key, ClassPlan]:
+def in_force(previous: Mapping[str, RegionPlan], demands: Mapping[Key, Demand]) -> dict[Key, ClassPlan]:
     """The entries to move from: none where the plan has no such class, or sends it where it may not be."""
-    entries = {(name, one.model, one.residency): one for name, plan in previous.items() for one in plan.classes}
     found = {}
-    for one in demands:
-        key = Key(one.origin, one.model, one.residency)
-        entry = entries.get(key)
-        if entry is not None and one.regions.issuperset([arc.server for arc in entry.arcs]):
-            found[key] = entry
+    for origin, plan in previous.items():
+        for entry in plan.classes:
+            key = Key(origin, entry.model, entry.residency)
+            one = demands.get(key)
+            if one is not None and one.regions.issuperset([arc.server for arc in entry.arcs]):
+                found[key] = entry
     return found
 
 
@@ -84,7 +86,7 @@ def slices(
     snapshot: Snapshot,
     previous: Mapping[str, RegionPlan],
     before: Mapping[Key, ClassPlan],
-    demands: list[Demand],
+    demands: Mapping[Key, Demand],
     targets: Mapping[Key, Mapping[str, float]],
     supply: Mapping[tuple[str, str], Supply],
     edition: Edition,
@@ -116,8 +118,7 @@ def slices(
     words = _Words.of(snapshot)
     ramps = _ramps(policy, snapshot, edition.now)
     largest_step = policy.spillover.step_per_s * edition.elapsed_s
-    for one in demands:
-        key = Key(one.origin, one.model, one.residency)
+    for key, one in demands.items():
         if not (target := targets.get(key)):
             continue
         serving = alive[one.model]

@@ -53,24 +53,22 @@ def plan(
 
 
 def pour(
-    policy: Policy, demands: list[Demand], able: Mapping[tuple[str, str], Supply], nearest_first: NearestFirst
+    policy: Policy, demands: Mapping[Key, Demand], able: Mapping[tuple[str, str], Supply], nearest_first: NearestFirst
 ) -> dict[Key, dict[str, float]]:
     """The shares wanted: home first for everybody, then overflow; what fits nowhere stays at home."""
     free = {key: one.slots * policy.spillover.target_utilisation for key, one in able.items()}
-    order = sorted(demands, key=lambda one: (len(one.regions), one.origin, one.model, one.residency))
+    order = sorted(demands.items(), key=lambda one: (len(one[1].regions), one[0]))
     homes: dict[Key, str] = {}
     left: dict[Key, float] = {}
     taken: dict[Key, dict[str, float]] = {}
-    for one in order:
-        key = Key(one.origin, one.model, one.residency)
+    for key, one in order:
         home = next((name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able), None)
         if home is not None:
             homes[key], taken[key] = home, {}
             left[key] = one.requests_per_s * able[home, one.model].service_s
     for key, home in homes.items():
         _take(key, home, free, left, taken)
-    for one in order:
-        key = Key(one.origin, one.model, one.residency)
+    for key, one in order:
         for region in nearest_first(one.origin, one.regions):
             if left.get(key, 0.0) <= 0.0:
                 break

@@ -46,7 +46,7 @@ class Builder:
 
     def problems(
         self,
-        demands: list[Demand],
+        demands: Mapping[Key, Demand],
         able: Mapping[tuple[str, str], Supply],
         before: Mapping[Key, ClassPlan],
     ) -> list[Problem]:
@@ -57,9 +57,9 @@ class Builder:
             able: supply by (region, model).
             before: the entries in force to move from, by key.
         """
-        asked: dict[str, list[Demand]] = {}
-        for one in demands:
-            asked.setdefault(one.model, []).append(one)
+        asked: dict[str, dict[Key, Demand]] = {}
+        for key, one in demands.items():
+            asked.setdefault(one.model, {})[key] = one
         having: dict[str, dict[str, Supply]] = {}
         for (region, model), one_supply in able.items():
             having.setdefault(model, {})[region] = one_supply
@@ -69,14 +69,14 @@ class Builder:
         ]
 
     def _problem(
-        self, model: Model, asked: list[Demand], having: Mapping[str, Supply], before: Mapping[Key, ClassPlan]
+        self, model: Model, asked: Mapping[Key, Demand], having: Mapping[str, Supply], before: Mapping[Key, ClassPlan]
     ) -> Problem:
         shape = self._shape(model.name, asked, having)
         supplies = [having.get(name) for name in shape.pools]
         slots = np.array([max(one.slots, LEAST_SLOTS) if one is not None else 0.0 for one in supplies])
         service_s = np.array([one.service_s if one is not None else 1.0 for one in supplies])
         home = self._home(shape, slots > 0.0)
-        demand = np.maximum([one.requests_per_s for one in asked], LEAST_DEMAND_PER_S)
+        demand = np.maximum([one.requests_per_s for one in asked.values()], LEAST_DEMAND_PER_S)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
         reach_s, egress_s = self._reaches(model, shape)
@@ -100,9 +100,9 @@ class Builder:
             survive_one_loss=objective.survive_one_loss,
         )
 
-    def _shape(self, model: str, asked: list[Demand], having: Mapping[str, Supply]) -> Shape:
-        keys = tuple(Key(one.origin, one.model, one.residency) for one in asked)
-        members = {one.residency: one.regions for one in asked}
+    def _shape(self, model: str, asked: Mapping[Key, Demand], having: Mapping[str, Supply]) -> Shape:
+        keys = tuple(asked)
+        members = {one.residency: one.regions for one in asked.values()}
         groups = {name: members[name] for name in sorted(members)}
         kept = self._shapes.get(model)
         pools = tuple(sorted(having.keys() | set(kept.pools if kept is not None else ())))

@@ -103,13 +103,14 @@ class FlowPlanner:
             self._builder = Builder(policy)
         builder = self._builder
         able = supply(policy, snapshot, now)
-        demands = [_raised(one, ahead) for one in planned_for(policy, demand(snapshot, now))]
+        demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
         before = in_force(previous, demands)
         problems = builder.problems(demands, able, before)
         answers, late = self._answers(problems)
         targets = {key: table for one in answers for key, table in shares(one).items()}
         if late:
-            greedy = pour(policy, [one for one in demands if one.model in late], able, builder.distances.nearest_first)
+            left = {key: one for key, one in demands.items() if key.model in late}
+            greedy = pour(policy, left, able, builder.distances.nearest_first)
             answers += [self._weighed(one, *flows(one, greedy)) for one in problems if one.shape.model in late]
             targets |= greedy
         plans = slices(
@@ -162,6 +163,6 @@ class FlowPlanner:
         return kept
 
 
-def _raised(one: Demand, ahead: Mapping[Key, float]) -> Demand:
-    expected = BELIEVED_AHEAD * ahead.get(Key(one.origin, one.model, one.residency), 0.0) if ahead else 0.0
+def _raised(key: Key, one: Demand, ahead: Mapping[Key, float]) -> Demand:
+    expected = BELIEVED_AHEAD * ahead.get(key, 0.0)
     return msgspec.structs.replace(one, requests_per_s=expected) if expected > one.requests_per_s else one

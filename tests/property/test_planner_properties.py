@@ -26,6 +26,7 @@ from tests.property.planner_worlds import NAMES, World, WrittenOut, worlds
 EPS = 10 * LEAST_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""
 PATIENT_S = 30.0
+few = settings(max_examples=60)
 
 
 def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = False) -> Planned:
@@ -54,6 +55,7 @@ def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
 
 
 @given(worlds())
+@few
 def test_shares_sum_to_one(world: World) -> None:
     for one in decided(world).plans.values():
         for entry in one.classes:
@@ -62,6 +64,7 @@ def test_shares_sum_to_one(world: World) -> None:
 
 
 @given(worlds())
+@few
 def test_no_forbidden_region_is_in_arcs_or_fallbacks(world: World) -> None:
     for where, _, entry, _ in entries(world, decided(world).plans):
         servers = [arc.server for arc in entry.arcs]
@@ -70,6 +73,7 @@ def test_no_forbidden_region_is_in_arcs_or_fallbacks(world: World) -> None:
 
 
 @given(worlds())
+@few
 def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
     for _, _, entry, _ in entries(world, decided(world).plans):
         assert all((arc.server, entry.model) in world.usable for arc in entry.arcs)
@@ -77,6 +81,7 @@ def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
 
 
 @given(worlds())
+@few
 def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
     planned = decided(world)
     assert not planned.by_waterfall
@@ -86,6 +91,7 @@ def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
 
 
 @given(worlds())
+@few
 def test_no_region_passes_its_target_while_one_that_serves_there_has_room_elsewhere(world: World) -> None:
     plans = decided(world, fresh=True).plans
     filled: dict[tuple[str, str], float] = defaultdict(float)
@@ -103,6 +109,7 @@ def test_no_region_passes_its_target_while_one_that_serves_there_has_room_elsewh
 
 
 @given(worlds())
+@few
 def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
     for problem in world.problems():
         found, claimed, price = optimum(problem)
@@ -114,6 +121,7 @@ def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
 
 
 @given(worlds())
+@few
 def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
     greedy = waterfall.plan(world.policy, world.snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
     tables = {
@@ -129,6 +137,7 @@ def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
 
 
 @given(worlds(healthy=True, reserve=True, largest_rate=15.0))
+@few
 def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
     for problem in world.problems(fresh=True):
         found, _, price = optimum(problem)
@@ -174,7 +183,7 @@ def test_what_a_loss_leaves_without_a_place_is_found_whatever_the_plan(world: Wo
 
 
 @given(worlds(), worlds())
-@settings(max_examples=50)
+@few
 def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: World) -> None:
     one, other = FlowPlanner(PATIENT_S), FlowPlanner(PATIENT_S)
     for world in (first, second, first):
@@ -182,7 +191,7 @@ def test_two_planners_that_saw_the_same_decide_the_same(first: World, second: Wo
 
 
 @given(worlds(), worlds())
-@settings(max_examples=50)
+@few
 def test_what_it_saw_before_does_not_make_a_plan_dearer(first: World, second: World) -> None:
     taught = FlowPlanner(PATIENT_S)
     decided(first, taught)
@@ -191,7 +200,7 @@ def test_what_it_saw_before_does_not_make_a_plan_dearer(first: World, second: Wo
 
 
 @given(worlds())
-@settings(max_examples=50)
+@few
 def test_a_plan_in_force_under_the_same_demand_stays_for_an_old_leader_and_a_new_one(world: World) -> None:
     planner = FlowPlanner(PATIENT_S)
     once = decided(world, planner, fresh=True).plans
