@@ -36,6 +36,10 @@ class Outcome(StrEnum):
     """Nothing came for longer than this agent allows; not for longer than a client would wait."""
 
 
+FAILURES = tuple(outcome for outcome in Outcome if outcome not in (Outcome.SERVED, Outcome.INCONCLUSIVE))
+"""What counts against an endpoint."""
+
+
 class Trust(StrEnum):
     """What requests made an agent believe of one endpoint."""
 

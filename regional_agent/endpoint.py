@@ -191,6 +191,10 @@ class Endpoint:
         self._trust(standing)
         return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
 
+    def now(self) -> float:
+        """By the clock of everything that is remembered of it, in seconds."""
+        return self._judge.clock()
+
     def tick(self) -> None:
         """Time has passed: an ejection may be over, and a newcomer is warmer. The caller recounts the pools."""
         now = self._judge.clock()

@@ -7,12 +7,14 @@ it, so they cannot drift. Only names that policy declares become labels; the res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from penstock.ejection import FAILURES, Outcome
+from penstock.engine_signals import Signal
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 
@@ -138,6 +140,26 @@ class AgentMetrics:
         self._endpoint_ready = self._gauge(
             "endpoint_ready", "1 when the endpoint may take a new request, else 0.", ("endpoint",)
         )
+        self._endpoint_weight = self._gauge(
+            "endpoint_weight",
+            "Share of its size that the endpoint is worth while it warms up; 1 when warm.",
+            ("endpoint",),
+        )
+        self._endpoint_ejected = self._gauge(
+            "endpoint_ejected", "1 while requests that failed keep the endpoint out or on trial, else 0.", ("endpoint",)
+        )
+        self._ejections = self._counter(
+            "ejections", "Endpoints taken out because requests failed there, by the last failure.", ("reason",)
+        )
+        self._engine_signal = self._gauge(
+            "engine_signal",
+            "What the endpoint's engine says of how full it is, as last heard: requests queued and running, and the"
+            " shares of KV cache and of its own measure in use.",
+            ("endpoint", "signal"),
+        )
+        self._engine_signal_age = self._gauge(
+            "engine_signal_age_seconds", "Seconds since the endpoint's engine was last heard of that.", ("endpoint",)
+        )
         self._peer_state = self._gauge(
             "peer_state",
             "1 on the state this agent believes a peer region to be in, 0 on the others.",
@@ -161,6 +183,8 @@ class AgentMetrics:
             "shared_view_age_seconds",
             "Seconds since the shared in-flight view was read; +Inf when it never was.",
         )
+        for outcome in FAILURES:
+            self._ejections.labels(outcome.value)
         for reason in Reason:
             self._refusals.labels(reason.value)
         for retry_reason in RetryReason:
@@ -234,10 +258,33 @@ class AgentMetrics:
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
         self._endpoint_ready.labels(endpoint).set(ready)
 
+    def set_endpoint_trust(self, endpoint: str, weight: float, ejected: bool) -> None:
+        """Show how much of an endpoint is used, and whether requests made it untrusted."""
+        self._endpoint_weight.labels(endpoint).set(weight)
+        self._endpoint_ejected.labels(endpoint).set(ejected)
+
+    def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
+        """Show what an engine said last, and how long ago (s); inf where it never did."""
+        for signal, value in values.items():
+            self._engine_signal.labels(endpoint, signal.value).set(value)
+        self._engine_signal_age.labels(endpoint).set(age_s)
+
     def remove_endpoint(self, endpoint: str) -> None:
         """Forget an endpoint that is configured no more."""
-        self._endpoint_in_flight.remove(endpoint)
-        self._endpoint_ready.remove(endpoint)
+        for gauge in (
+            self._endpoint_in_flight,
+            self._endpoint_ready,
+            self._endpoint_weight,
+            self._endpoint_ejected,
+            self._engine_signal_age,
+        ):
+            gauge.remove(endpoint)
+        for signal in Signal:
+            self._engine_signal.remove(endpoint, signal.value)
+
+    def ejected(self, reason: Outcome) -> None:
+        """Count one ejection."""
+        self._ejections.labels(reason.value).inc()
 
     def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
         """Show what this agent believes of a peer region; `rtt_s` is None before the first good probe."""

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock import probe, route_context
 from penstock.reasons import Reason, Refusal
+from regional_agent import endpoint_registration
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.errors import refusal_response
@@ -167,7 +168,9 @@ class AdminService(_Service):
     def handle(self, request: Request, connection: ClientConnection) -> None:
         """Answer at once; nothing here waits for anything, so load elsewhere does not fail a liveness probe."""
         path = request.path
-        if request.method not in READS:
+        if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
+            self._register(request, connection)
+        elif request.method not in READS:
             self._not_found(connection, request)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._knowing, request, connection)
@@ -178,6 +181,11 @@ class AdminService(_Service):
             connection.respond(200, [JSON], msgspec.json.encode(self._status()))
         else:
             self._not_found(connection, request)
+
+    def _register(self, request: Request, connection: ClientConnection) -> None:
+        authorization, body = request.header(b"authorization"), bytes(request.body)
+        reply = self._knowing.registrations.handle(request.method, request.path, authorization, body)
+        connection.respond(reply.status, [JSON], reply.body)
 
 
 def answer_health(knowing: Knowing, request: Request, connection: ClientConnection) -> None:

@@ -17,6 +17,8 @@ from control_plane.metrics import (
     RegionGauges,
     ReportOutcome,
 )
+from penstock.ejection import Outcome
+from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
@@ -33,6 +35,11 @@ AGENT_CONTRACT = {
     "request_seconds": ("histogram", {"model"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
     "endpoint_ready": ("gauge", {"endpoint"}),
+    "endpoint_weight": ("gauge", {"endpoint"}),
+    "endpoint_ejected": ("gauge", {"endpoint"}),
+    "ejections": ("counter", {"reason"}),
+    "engine_signal": ("gauge", {"endpoint", "signal"}),
+    "engine_signal_age_seconds": ("gauge", {"endpoint"}),
     "peer_state": ("gauge", {"region", "state"}),
     "peer_rtt_seconds": ("gauge", {"region"}),
     "plan_generation": ("gauge", set()),
@@ -85,6 +92,9 @@ def one_of_everything(agent: AgentMetrics) -> None:
     done(agent)
     agent.set_in_flight("llama", 3)
     agent.set_endpoint("gpu-1", 2, True)
+    agent.set_endpoint_trust("gpu-1", 0.5, False)
+    agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
+    agent.ejected(Outcome.STALLED)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
 
 
@@ -193,10 +203,7 @@ def test_names_that_clients_make_up_become_no_labels(agent: AgentMetrics) -> Non
     text = agent.render().decode()
     assert "made-up" not in text
     assert "nowhere" not in text
-    assert (
-        value(agent, "requests_total", HOME_OK | {"model": "other", "server": "other", "outcome": "refused"})
-        == 100
-    )
+    assert value(agent, "requests_total", HOME_OK | {"model": "other", "server": "other", "outcome": "refused"}) == 100
     assert len(agent._done) == 0
 
 
@@ -233,8 +240,7 @@ def test_a_peer_is_in_exactly_one_state_until_it_is_removed(agent: AgentMetrics)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_peer("eu-es", RegionState.FAILED, None)
     states = {
-        state.value: value(agent, "peer_state", {"region": "eu-es", "state": state.value})
-        for state in RegionState
+        state.value: value(agent, "peer_state", {"region": "eu-es", "state": state.value}) for state in RegionState
     }
     assert states == {state.value: float(state is RegionState.FAILED) for state in RegionState}
     assert value(agent, "peer_rtt_seconds", {"region": "eu-es"}) == 0.02

@@ -1,0 +1,225 @@
+"""Endpoints that register themselves: an API on the admin listener, with leases that they renew by registering again.
+
+PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints file, "ttl_s"}; again before it runs out
+DELETE /v1/endpoints/<name>  takes no more requests; those on it finish
+GET /v1/endpoints            every endpoint, with what is left of its lease
+
+Leases live in this agent alone: an endpoint registers with every agent of its region, and with one that has restarted
+by its next renewal. Nobody registers anything before a token file is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from regional_agent.carry.errors import error_body
+from regional_agent.endpoint_fields import CHECKS, EndpointSpec, Wrong
+from regional_agent.endpoint_status import describe
+from regional_agent.endpoints import Endpoints
+from regional_agent.settings import BadSettings
+
+PATH = b"/v1/endpoints"
+
+SHORTEST_TTL_S, LONGEST_TTL_S = 5.0, 3600.0
+USUAL_TTL_S = 30.0
+"""How long (s) a lease lasts that does not say."""
+
+MOST_REGISTERED = 1024
+LARGEST_BODY_BYTES = 64 * 1024
+LARGEST_TOKEN_FILE_BYTES = 4096
+SHORTEST_TOKEN_BYTES = 16
+
+EXPIRE_S = 0.5
+"""Time (s) between two looks at leases that may have run out."""
+
+log = structlog.get_logger()
+
+
+class BadRegistrationToken(BadSettings):
+    """The token file cannot be used; the message names the file and the remedy, never its content."""
+
+
+class Reply(NamedTuple):
+    """An answer to a request of this API."""
+
+    status: int
+    body: bytes
+    """JSON."""
+
+
+class Lease(msgspec.Struct):
+    """How long a registered endpoint stays without another word of it."""
+
+    ttl_s: float
+    until: float
+    """When it runs out, in seconds of the monotonic clock."""
+
+
+def load_tokens(path: Path) -> tuple[bytes, ...]:
+    """The tokens of a file, one a line: several while one is being replaced.
+
+    Raises:
+        BadRegistrationToken: it is missing, too large, empty, or a token in it is too short.
+    """
+    remedy = "make one with `openssl rand -hex 32`"
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadRegistrationToken(f"{path}: cannot read the registration token: {error.strerror}; {remedy}") from None
+    tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
+    if len(content) > LARGEST_TOKEN_FILE_BYTES or not tokens:
+        raise BadRegistrationToken(f"{path}: not a token a line; {remedy}")
+    if min(map(len, tokens)) < SHORTEST_TOKEN_BYTES:
+        raise BadRegistrationToken(f"{path}: a token has fewer than {SHORTEST_TOKEN_BYTES} bytes; {remedy}")
+    return tokens
+
+
+class Registrations:
+    """Answers the API, and lets leases run out."""
+
+    def __init__(
+        self, endpoints: Endpoints, token_file: Path | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Read the token file; None refuses everybody.
+
+        Raises:
+            BadRegistrationToken: it cannot be used.
+        """
+        self._endpoints = endpoints
+        self._tokens = () if token_file is None else load_tokens(token_file)
+        self._clock = clock
+        self._leases: dict[str, Lease] = {}
+
+    def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
+        """Answer one request to PATH or below it."""
+        if not self._tokens:
+            return _refused(403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to let engines in")
+        if not self._allows(authorization):
+            return _refused(401, "unknown_token", "send `Authorization: Bearer <registration token>`")
+        name = path[len(PATH) :].removeprefix(b"/").decode("latin-1")
+        if not name:
+            return self._list() if method == b"GET" else _refused(405, "method", f"{PATH.decode()} takes GET")
+        if method == b"PUT":
+            return self._put(name, body)
+        if method == b"DELETE":
+            return self._delete(name)
+        return _refused(405, "method", f"{PATH.decode()}/<name> takes PUT and DELETE")
+
+    def expire(self) -> None:
+        """Let go of endpoints whose leases have run out."""
+        now = self._clock()
+        for name in [name for name, lease in self._leases.items() if lease.until <= now]:
+            log.warning("lease ran out", endpoint=name, ttl_s=self._leases[name].ttl_s)
+            self._drain(name)
+
+    async def keep_expiring(self) -> None:
+        """Do so until cancelled."""
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            self.expire()
+
+    def lease_left_s(self, name: str) -> float | None:
+        """What is left (s) of an endpoint's lease; None of one that has none."""
+        lease = self._leases.get(name)
+        return None if lease is None else max(0.0, lease.until - self._clock())
+
+    def _allows(self, authorization: bytes | None) -> bool:
+        """Takes as long for a wrong token as for a right one."""
+        scheme, _, given = (authorization or b"").partition(b" ")
+        right = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        return any(right) and scheme.lower() == b"bearer"
+
+    def _list(self) -> Reply:
+        endpoints = [describe(one, self.lease_left_s(one.name)) for one in self._endpoints.every()]
+        return Reply(200, msgspec.json.encode({"endpoints": endpoints}))
+
+    def _put(self, name: str, body: bytes) -> Reply:
+        new = name not in self._leases
+        if new and len(self._leases) >= MOST_REGISTERED:
+            return _refused(429, "too_many", f"{MOST_REGISTERED} endpoints are registered; drain some first")
+        try:
+            fields, ttl_s = _read(name, body)
+        except _BadField as bad:
+            return _refused(400, "bad_endpoint", str(bad), bad.field)
+        conflict = self._endpoints.register(EndpointSpec(**fields))
+        if conflict is not None:
+            return _refused(409, "conflict", conflict, conflict.partition(":")[0])
+        self._leases[name] = Lease(ttl_s, self._clock() + ttl_s)
+        reply = {"name": name, "ttl_s": ttl_s, "renew_within_s": ttl_s / 3}
+        return Reply(201 if new else 200, msgspec.json.encode(reply))
+
+    def _delete(self, name: str) -> Reply:
+        if name not in self._leases:
+            if any(one.name == name and not one.view.draining for one in self._endpoints.every()):
+                return _refused(409, "conflict", f"{name} comes from the endpoints file; remove it there", "name")
+            return _refused(404, "not_found", f"no endpoint is registered as {name[:80]!r}", "name")
+        on_it = sum(one.view.in_flight for one in self._endpoints.every() if one.name == name)
+        self._drain(name)
+        return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": on_it}))
+
+    def _drain(self, name: str) -> None:
+        del self._leases[name]
+        self._endpoints.unregister(name)
+
+
+class _BadField(Exception):
+    """What is wrong with which field."""
+
+    def __init__(self, field: str | None, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+
+
+def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
+    """The values of a registration by EndpointSpec's names, and its time to live (s)."""
+    given = _object(body)
+    if given.pop("name", name) != name:
+        raise _BadField("name", "another one than in the path; leave it out")
+    given["name"] = name
+    ttl_s = _ttl_s(given.pop("ttl_s", USUAL_TTL_S))
+    values = {}
+    for field, value in given.items():
+        if field not in CHECKS:
+            raise _BadField(field[:80], f"no such field; there are {', '.join(CHECKS)}, ttl_s")
+        attribute, check = CHECKS[field]
+        try:
+            values[attribute] = check(value)
+        except Wrong as wrong:
+            raise _BadField(field, str(wrong)) from None
+    for field in ("url", "models", "slots"):
+        if field not in given:
+            raise _BadField(field, "missing; add it")
+    return values, ttl_s
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if len(body) > LARGEST_BODY_BYTES:
+        raise _BadField(None, f"more than {LARGEST_BODY_BYTES} bytes; send one endpoint")
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _BadField(None, f"not JSON: {error}; send an object") from None
+    if not isinstance(given, dict):
+        raise _BadField(None, 'not an object; send {"url": ..., "models": [...], "slots": ...}')
+    return given
+
+
+def _ttl_s(value: Any) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not SHORTEST_TTL_S <= value <= LONGEST_TTL_S:
+        raise _BadField("ttl_s", f"not a number from {SHORTEST_TTL_S:g} to {LONGEST_TTL_S:g}; count seconds")
+    return float(value)
+
+
+def _refused(status: int, code: str, message: str, param: str | None = None) -> Reply:
+    """OpenAI's error object, naming the field in `param`."""
+    return Reply(status, error_body(status, code, message, param))

@@ -1,0 +1,188 @@
+"""What clients see while engines fail in each way that they can: real engines, real sockets, one agent in front."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_http import until
+
+from penstock.ejection import EjectionRules, Trust
+from regional_agent.carry.fetch import fetch
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.endpoint import Endpoint, Judge
+from tests.agents import Agent, agent
+from tests.engines import EngineProcess, running_engines
+from tests.planet import MODEL
+from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+
+RULES = EjectionRules(base_s=0.4, consecutive_failures=3)
+SICK, WELL = 0, 1
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    with running_engines(tmp_path_factory.mktemp("engines"), {"name": "sick"}, {"name": "well"}) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def hasty_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.Judge", lambda rng: Judge(RULES, 0.0, rng=rng))
+
+
+@asynccontextmanager
+async def between(process: EngineProcess, directory: Path, **faults: Any) -> AsyncIterator[Agent]:
+    """An agent before both engines, the first with faults."""
+    addresses = [Address.parse(process.urls[name]) for name in ("sick", "well")]
+    await turn(addresses[SICK])
+    async with agent(directory, addresses) as one:
+        one.knowing.endpoints.start()
+        try:
+            await until(lambda: one.knowing.endpoints.pool(MODEL).ready == 2)
+            await turn(addresses[SICK], **faults)
+            yield one
+        finally:
+            await turn(addresses[SICK])
+            await one.knowing.endpoints.stop()
+
+
+async def turn(address: Address, **faults: Any) -> None:
+    connections = UpstreamPool()
+    answer = await fetch(
+        connections, address, "/lab/faults", method="POST", body=json.dumps(faults).encode(), timeout_s=20.0
+    )
+    connections.close()
+    assert answer.status == 200
+
+
+async def ask(one: Agent, model: str = MODEL) -> Answer | None:
+    """One short completion; None where the connection broke."""
+    client = await RawClient.connect(one.traffic)
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
+    client.say(post(body, "x-lab-output-tokens: 5"))
+    try:
+        return await client.answer()
+    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+        return None
+    finally:
+        client.close()
+
+
+def first(one: Agent) -> Endpoint:
+    return one.knowing.endpoints.pool(MODEL).endpoints[SICK]
+
+
+async def ask_until_ejected(one: Agent) -> None:
+    for _ in range(200):
+        await ask(one)
+        if first(one).standing.out:
+            return
+    pytest.fail("never ejected")
+
+
+@pytest.mark.parametrize(
+    "faults", [{"error_rate": 1.0}, {"error_rate": 1.0, "error_status": 503}, {"die_mid_stream": 2}]
+)
+async def test_an_engine_that_fails_requests_and_passes_probes_is_out_until_one_is_served(
+    process: EngineProcess, tmp_path: Path, faults: dict[str, Any]
+) -> None:
+    async with between(process, tmp_path, **faults) as one:
+        await ask_until_ejected(one)
+        assert first(one).health.ready
+        assert not first(one).view.ready
+        answers = await asyncio.gather(*(ask(one) for _ in range(4)))
+        assert [answer.status for answer in answers if answer] == [200] * 4
+        await until(lambda: first(one).standing.trust is Trust.TRIAL)
+        await turn(first(one).address)
+        await until_trusted(one)
+        assert one.held() == 0
+
+
+async def until_trusted(one: Agent) -> None:
+    async with asyncio.timeout(30.0):
+        while first(one).standing.trust is not Trust.TRUSTED:
+            answer = await ask(one)
+            assert answer is not None
+            assert answer.status == 200
+
+
+async def test_a_clients_mistakes_eject_nobody(process: EngineProcess, tmp_path: Path) -> None:
+    async with between(process, tmp_path) as one:
+        for _ in range(20):
+            client = await RawClient.connect(one.traffic)
+            client.say(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
+            assert (await client.answer()).status == 400
+            client.close()
+        assert one.knowing.endpoints.pool(MODEL).out == 0
+
+
+async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp_path: Path) -> None:
+    async with between(process, tmp_path, reject=True) as one:
+        answers = [await ask(one) for _ in range(20)]
+        assert {answer.status for answer in answers if answer} == {200}
+        assert first(one).standing.trust is Trust.TRUSTED
+
+
+async def test_an_engine_that_says_it_is_unwell_gets_nothing_and_comes_back(
+    process: EngineProcess, tmp_path: Path
+) -> None:
+    async with between(process, tmp_path, refuse_health=True) as one:
+        pool = one.knowing.endpoints.pool(MODEL)
+        await until(lambda: pool.ready == 1)
+        assert not first(one).standing.out
+        await turn(first(one).address)
+        await until(lambda: pool.ready == 2)
+
+
+async def test_the_only_engine_of_a_model_is_never_ejected(process: EngineProcess, tmp_path: Path) -> None:
+    address = Address.parse(process.urls["sick"])
+    await turn(address, error_rate=1.0)
+    async with agent(tmp_path, [address]) as one:
+        for _ in range(10):
+            answer = await ask(one)
+            assert answer is not None
+            assert answer.status == 500
+        assert one.knowing.endpoints.pool(MODEL).ready == 1
+    await turn(address)
+
+
+async def stall_after_one_chunk(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
+    )
+    await asyncio.sleep(60.0)
+
+
+async def answer_well(engine: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+
+async def test_streams_that_stall_count_against_their_engine_and_clients_deadlines_do_not(tmp_path: Path) -> None:
+    limits = Limits(stall_timeout_s=0.2, idle_linger_s=0.0)
+    async with (
+        engine(stall_after_one_chunk) as stalling,
+        engine(answer_well) as well,
+        agent(tmp_path, [stalling.address, well.address], limits=limits) as one,
+    ):
+        await ask_until_ejected(one)
+        assert [view.ready for view in one.knowing.endpoints.pool(MODEL).views] == [False, True]
+    patient = Limits(stall_timeout_s=20.0, idle_linger_s=0.0)
+    async with (
+        engine(stall_after_one_chunk) as stalling,
+        agent(tmp_path / "2", [stalling.address, stalling.address._replace(host="127.0.0.2")], limits=patient) as one,
+    ):
+        for _ in range(6):
+            client = await RawClient.connect(one.traffic)
+            client.say(post(json.dumps({"model": MODEL, "messages": []}).encode(), "x-request-timeout-ms: 100"))
+            await client.head()
+            while await client.chunk():
+                pass
+            client.close()
+        assert one.knowing.endpoints.pool(MODEL).out == 0
