@@ -1,0 +1,78 @@
+"""An engine registers itself over the admin listener, serves, drains and is forgotten: real sockets on every side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from small_http import until
+
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.listener import Listener
+from regional_agent.carry.upstream import Address
+from regional_agent.endpoint_registration import Registrations
+from regional_agent.services import AdminService
+from tests.agents import Agent, agent
+from tests.engines import running_engines
+from tests.planet import MODEL
+from tests.sockets import Answer, RawClient, post
+
+TOKEN = "0123456789abcdef-registration"
+
+
+@asynccontextmanager
+async def admin(one: Agent, directory: Path) -> AsyncIterator[Address]:
+    """The admin listener of an agent, with a registration token."""
+    (directory / "tokens").write_text(TOKEN)
+    knowing: Any = one.knowing
+    knowing.registrations = Registrations(one.knowing.endpoints, directory / "tokens")
+    listener = Listener(AdminService(one.carrier, cast(Any, knowing), dict), Limits(idle_linger_s=0.0))
+    try:
+        yield Address(*await listener.start("127.0.0.1", 0))
+    finally:
+        listener.stop_accepting()
+        await listener.drain(0.0)
+
+
+async def call(address: Address, method: str, path: str, body: Any = None, token: str = TOKEN) -> Answer:
+    client = await RawClient.connect(address)
+    raw = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: admin\r\nAuthorization: Bearer {token}\r\n"
+    client.say(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    try:
+        return await client.answer()
+    finally:
+        client.close()
+
+
+async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "new"}) as process:
+        async with agent(tmp_path / "agent", []) as one, admin(one, tmp_path) as address:
+            one.knowing.endpoints.start()
+            spec = {"url": process.urls["new"], "models": [MODEL], "slots": 8, "engine": "vllm", "zone": "a"}
+            assert (await call(address, "PUT", "/v1/endpoints/new", spec, token="wrong")).status == 401
+            assert (await call(address, "PUT", "/v1/endpoints/new", spec)).status == 201
+            await until(lambda: one.knowing.endpoints.pool(MODEL).ready == 1)
+
+            client = await RawClient.connect(one.traffic)
+            request = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True})
+            client.say(post(request.encode(), "x-lab-output-tokens: 400"))
+            assert (await client.head())[0] == 200
+            await client.chunk()
+            drained = json.loads((await call(address, "DELETE", "/v1/endpoints/new")).body)
+            assert drained == {"name": "new", "draining": True, "in_flight": 1}
+            listed = json.loads((await call(address, "GET", "/v1/endpoints")).body)["endpoints"]
+            assert [(shown["name"], shown["draining"], shown["loaded"]) for shown in listed] == [("new", True, [MODEL])]
+            assert one.knowing.endpoints.pool(MODEL).ready == 0
+
+            parts = []
+            while part := await client.chunk():
+                parts.append(part)
+            assert b"".join(parts).rstrip().endswith(b"data: [DONE]")
+            client.close()
+            await until(lambda: not list(one.knowing.endpoints.every()))
+            assert json.loads((await call(address, "GET", "/v1/endpoints")).body) == {"endpoints": []}
+            await one.knowing.endpoints.stop()
