@@ -1,0 +1,307 @@
+"""The parser's boundary: how bytes are cut up changes nothing, and no bytes do any harm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.reasons import Refusal
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.errors import refusal_response
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.listener import Listener
+from regional_agent.carry.messages import Request
+from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamError, UpstreamPool
+
+BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
+
+
+class Wire(asyncio.Transport):
+    """The other end of a connection: what was written to it, and what it was asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.written = bytearray()
+        self.closed = self.ended = False
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        assert not self.ended, "nothing after the end"
+        if not self.closed:
+            self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Repeater:
+    """An application that says what it understood, at once."""
+
+    def handle(self, request: Request, connection: ClientConnection) -> None:
+        said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
+        connection.respond(200, [], said.encode())
+
+    def refuse_head(self, request: Request) -> Refusal | None:
+        return None
+
+    def knows_enough(self, request: Request) -> bool:
+        return False
+
+    def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
+        return refusal_response(refusal)
+
+
+def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
+    """What is written for pieces of a client's bytes, and whether the connection ends."""
+
+    async def body() -> tuple[bytes, bool]:
+        listener = Listener(Repeater(), BOUNDS)
+        connection, wire = ClientConnection(listener), Wire()
+        connection.connection_made(wire)
+        for piece in pieces:
+            if wire.closed or not piece:
+                continue
+            connection.data_received(piece)
+        ends = wire.closed or wire.ended
+        connection.connection_lost(None)
+        assert (listener.connections, listener.kept_bytes) == (set(), 0)
+        return bytes(wire.written), ends
+
+    return asyncio.run(body())
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place % (len(data) + 1) for place in places})
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+TOKENS = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,12}", fullmatch=True).map(str.encode)
+VALUES = st.from_regex(r"([!-~][ -~]{0,20}[!-~])?", fullmatch=True).map(str.encode)
+RESERVED = (
+    b"content-",
+    b"transfer-",
+    b"host",
+    b"connection",
+    b"upgrade",
+    b"expect",
+    b"proxy-connection",
+    b"x-",
+    b"auth",
+)
+HEADERS = st.lists(
+    st.tuples(TOKENS, VALUES).filter(lambda header: not header[0].lower().startswith(RESERVED)), max_size=4
+)
+BODIES = st.binary(max_size=300)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """One valid request, framed in either way."""
+    path = draw(st.sampled_from([b"/", b"/v1/x?model=m", b"http://a/v1/y", b"/" + b"p" * 200]))
+    headers = b"".join(b"%b: %b\r\n" % header for header in draw(HEADERS))
+    body = draw(BODIES)
+    if draw(st.booleans()):
+        return b"POST %b HTTP/1.1\r\nHost: a\r\n%bContent-Length: %d\r\n\r\n%b" % (path, headers, len(body), body)
+    parts = cut(body, draw(st.lists(st.integers(0, 300), max_size=3)))
+    chunks = b"".join(
+        b"%x%b\r\n%b\r\n" % (len(part), draw(st.sampled_from([b"", b";a=b"])), part) for part in parts if part
+    )
+    return b"PUT %b HTTP/1.1\r\nHost: a\r\n%bTransfer-Encoding: chunked\r\n\r\n%b0\r\nT: 1\r\n\r\n" % (
+        path,
+        headers,
+        chunks,
+    )
+
+
+PLACES = st.lists(st.integers(0, 5000), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(requests(), min_size=1, max_size=3), PLACES)
+def test_however_requests_are_cut_up_they_are_the_same_requests(said: list[bytes], places: list[int]) -> None:
+    whole = b"".join(said)
+    expected = answered([whole])
+    assert expected[0].count(b"HTTP/1.1 200 OK") >= len(said)
+    assert answered(cut(whole, places)) == expected
+    assert answered([whole[at : at + 1] for at in range(len(whole))]) == expected
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        b"GET / HTTP/1.1\r\n",
+        b"POST /v1/x HTTP/1.1\r\n",
+        b"Host: a\r\n",
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: close\r\n",
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\n",
+        b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
+        b"Expect: 100-continue\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\x00",
+        b" folded\r\n",
+        b"5\r\nhello\r\n",
+        b"0\r\n\r\n",
+        b"ffffffffffffffff\r\n",
+        b"hello",
+        b"X: " + b"y" * 5000 + b"\r\n",
+        b"a" * 70_000,
+    ]
+)
+NOISE = st.lists(FRAGMENTS | st.binary(max_size=20), max_size=12).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(NOISE, PLACES)
+def test_no_bytes_crash_or_leak_and_every_answer_is_http(noise: bytes, places: list[int]) -> None:
+    whole, _ = answered([noise])
+    in_pieces, _ = answered(cut(noise, places))
+    for written in (whole, in_pieces):
+        assert all_http(written)
+    assert statuses(whole) == statuses(in_pieces)
+
+
+def statuses(written: bytes) -> list[bytes]:
+    return [line.split()[1] for line in written.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+
+def all_http(written: bytes) -> bool:
+    """Whether it is nothing but whole responses."""
+    left = written
+    while left:
+        head, found, left = left.partition(b"\r\n\r\n")
+        if not found or not head.startswith(b"HTTP/1.1 "):
+            return False
+        lengths = [int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length: ")]
+        left = left[lengths[0] :] if lengths else left
+    return True
+
+
+class Heard:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+        self.over: list[str] = []
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        assert not self.over
+        self.status = status
+
+    def on_body(self, chunk: bytes) -> None:
+        assert self.status
+        assert not self.over
+        self.body += chunk
+
+    def on_end(self) -> None:
+        self.over.append("end")
+
+    def on_broken(self, error: UpstreamError) -> None:
+        self.over.append("broken")
+
+    def on_pause(self) -> None: ...
+    def on_writable(self, writable: bool) -> None: ...
+
+
+def heard(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
+    """What comes of pieces of an engine's bytes, and whether the connection is kept."""
+
+    async def body() -> tuple[int, bytes, list[str], bool]:
+        pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), Heard(), Wire()
+        connection = UpstreamConnection(pool, address)
+        connection.connection_made(wire)
+        connection.send(sink, b"")
+        for piece in pieces:
+            if piece and not wire.closed:
+                connection.data_received(piece)
+        kept = pool.take(address) is not None
+        connection.connection_lost(None)
+        return sink.status, sink.body, sink.over, kept
+
+    return asyncio.run(body())
+
+
+ENGINE_NOISE = st.lists(
+    st.sampled_from(
+        [
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+            b"HTTP/1.1 204 No Content\r\n\r\n",
+            b"HTTP/1.0 200 OK\r\n",
+            b"Content-Length: 5\r\n",
+            b"Transfer-Encoding: chunked\r\n",
+            b"Connection: close\r\n",
+            b"\r\n",
+            b"5\r\nhello\r\n",
+            b"0\r\n\r\n",
+            b"hello",
+            b"X: " + b"y" * 70_000 + b"\r\n",
+        ]
+    )
+    | st.binary(max_size=20),
+    max_size=10,
+).map(b"".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENGINE_NOISE)
+def test_whatever_an_engine_says_the_sink_hears_one_end(noise: bytes) -> None:
+    _, _, over, kept = heard([noise])
+    assert len(over) == 1
+    assert not (kept and over == ["broken"]), "a connection that spoke garbage is not used again"
+
+
+@settings(max_examples=150, deadline=None)
+@given(BODIES, st.booleans(), PLACES)
+def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked: bool, places: list[int]) -> None:
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in cut(body, places) if part)
+    framed = b"Transfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
+    whole = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n" + (
+        framed if chunked else b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    for pieces in ([whole], cut(whole, places), [whole[at : at + 1] for at in range(len(whole))]):
+        assert heard(pieces) == (200, body, ["end"], True)
+
+
+def test_the_parser_is_the_strict_one() -> None:
+    """What `request_head` relies on."""
+    for lenient in (
+        b"GET / HTTP/1.1\r\nA : b\r\n\r\n",
+        b"GET / HTTP/1.1\nA: b\n\n",
+        b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n",
+    ):
+        parser = httptools.HttpRequestParser(object())
+        try:
+            parser.feed_data(lenient)
+        except httptools.HttpParserError:
+            continue
+        raise AssertionError(lenient)
