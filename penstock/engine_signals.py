@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import isfinite, isnan
 from typing import NamedTuple
 
-from penstock.engines import ENGINES, Engine, EngineKind, Gauge
+from penstock.engines import ENGINES, Engine, EngineKind
 
 FRESH_S = 2.0
 """A signal counts in full for this long (s): twice the time between two looks."""
@@ -73,8 +73,8 @@ def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal
     Raises:
         BadSignals: none of the names is there, or a value is no number that the signal can have.
     """
-    found = _samples(page)
     kinds = [one for one in ENGINES if one is kind or kind is EngineKind.AUTO]
+    found = _samples(page, [ENGINES[one] for one in kinds])
     for candidate in kinds:
         told = _signals(ENGINES[candidate], found)
         if told:
@@ -131,32 +131,34 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
 _LABELS = rb'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\}'
 
 
-def _every_gauge() -> Iterable[Gauge]:
-    for engine in ENGINES.values():
-        yield from (*engine.queued, *engine.running, *engine.kv_used)
-
-
-_SAMPLE = re.compile(
-    rb"^(%b)(%b)?[ \t]+([^ \t\r\n]+)"
-    % (b"|".join(sorted({re.escape(gauge.name).encode() for gauge in _every_gauge()})), _LABELS),
-    re.MULTILINE,
-)
+_LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]+)" % _LABELS)
 _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
-def _samples(page: bytes) -> Samples:
-    """The samples of names that mean something to us; the many others are passed over without being parsed."""
+def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
+    """The samples of gauges that mean something to us. A page has thousands of others, which are not even split up."""
+    names = {gauge.name for engine in engines for gauge in (*engine.queued, *engine.running, *engine.kv_used)}
+    lines = b"\n" + page
     found: Samples = {}
-    for name, labels, text in _SAMPLE.findall(page):
-        try:
-            value = float(text)
-        except ValueError:
-            raise BadSignals(f"{name.decode()} is no number") from None
-        named = {key.decode(): value_.decode("utf-8", "replace") for key, value_ in _LABEL.findall(labels)}
-        found.setdefault(name.decode(), []).append((named, value))
+    for name in sorted(names):
+        start = b"\n" + name.encode()
+        at = lines.find(start)
+        while at >= 0:
+            line = _LINE.match(lines, at + len(start))
+            if line is not None:
+                found.setdefault(name, []).append(_sample(name, *line.groups(b"")))
+            at = lines.find(start, at + 1)
     return found
+
+
+def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], float]:
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadSignals(f"{name} is no number") from None
+    return {key.decode(): held.decode("utf-8", "replace") for key, held in _LABEL.findall(labels)}, value
 
 
 def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:

@@ -196,7 +196,7 @@ class Endpoint:
         return self._judge.clock()
 
     def tick(self) -> None:
-        """Time has passed: an ejection may be over, and a newcomer is warmer. The caller recounts the pools."""
+        """Time has passed: an ejection may be over, and a newcomer is warmer. The caller judges the pools."""
         now = self._judge.clock()
         self.standing = at(self.standing, now)
         self.view.weight = self._weight(now)
@@ -205,8 +205,8 @@ class Endpoint:
 
     def show(self) -> None:
         """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
-        trusted = self.standing.open or any(pool.panics for pool in self.pools)
-        self.view.ready = self.health.ready and bool(self.pools) and trusted
+        alive = self.health.ready and bool(self.pools)
+        self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
 
     def _trust(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
@@ -248,7 +248,7 @@ class Endpoint:
 
     def _recount(self) -> None:
         for pool in self.pools:
-            pool.recount()
+            pool.judge()
         if not self.pools:
             self.show()
 
@@ -297,18 +297,27 @@ class Pool:
         self.endpoints = endpoints
         self.missing = missing
         self.views = [endpoint.view for endpoint in endpoints]
+        self.judge()
+
+    def judge(self) -> None:
+        """Say of each member whether it may take requests, and sum up; whoever changes what is believed does this."""
+        left = out = 0
+        for one in self.endpoints:
+            if one.standing.out:
+                out += 1
+            elif one.health.ready:
+                left += 1
+        self.out = out
+        self.panics = out > 0 and panicking(left, len(self.endpoints), self._rules)
+        for one in self.endpoints:
+            one.show()
         self.recount()
 
     def recount(self) -> None:
-        """Judge and sum up its members again; whoever changes one of them does this."""
-        left = sum(one.health.ready and not one.standing.out for one in self.endpoints)
-        self.out = sum(one.standing.out for one in self.endpoints)
-        self.panics = self.out > 0 and panicking(left, len(self.endpoints), self._rules)
-        for one in self.endpoints:
-            one.show()
+        """Sum its members up again; whoever changes what is on one of them does this."""
         ready = [one for one in self.endpoints if one.view.ready and not one.view.draining]
         self.ready = len(ready)
-        self.slots = sum(one.view.slots for one in ready)
-        self.in_flight = sum(one.view.in_flight for one in ready)
+        self.slots = sum([one.view.slots for one in ready])
+        self.in_flight = sum([one.view.in_flight for one in ready])
         known = [(one.view.slots, one.service_s) for one in ready if one.service_s is not None]
         self.service_s = pool_service_s(known, self.prior_s)

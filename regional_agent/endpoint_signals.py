@@ -22,7 +22,7 @@ SELDOM_S = 30.0
 
 TIMEOUT_S = 2.0
 
-MOST_PER_S = 100
+MOST_PER_S = 50
 """Pages a second of one agent; with more endpoints than that allows, each is read less often."""
 
 LARGEST_PAGE_BYTES = 2 << 20

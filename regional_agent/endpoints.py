@@ -287,7 +287,8 @@ class Endpoints:
             self._retired = [one for one in self._retired if one.own > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
-            self._recount()
+            for pool in self._pools.values():
+                pool.judge()
 
     async def _keep_looking(self) -> None:
         while True:

@@ -44,7 +44,7 @@ def later(pool: Pool, clock: Clock, seconds: float) -> None:
     clock.now += seconds
     for one in pool.endpoints:
         one.tick()
-    pool.recount()
+    pool.judge()
 
 
 def readiness(pool: Pool) -> list[bool]:
