@@ -6,7 +6,6 @@ No spans are made here, so a caller's parent id goes on as it is: an id of our o
 from __future__ import annotations
 
 import re
-from random import Random
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _LENGTH = 55
@@ -22,10 +21,10 @@ def continued(traceparent: bytes | None) -> str | None:
     return traceparent.decode("latin-1")
 
 
-def started(trace_id: str, rng: Random) -> str:
-    """A new trace: sampled, for whether to record it is for those who trace to say.
+def started(trace_id: str) -> str:
+    """A new trace: sampled, for whether to record it is for those who trace to say. Its parent id is part of its own.
 
     Args:
-        trace_id: 32 lower-case hex digits, not all zero.
+        trace_id: 32 lower-case hex digits, the last 16 of them not all zero.
     """
-    return f"00-{trace_id}-{rng.getrandbits(64) | 1:016x}-01"
+    return f"00-{trace_id}-{trace_id[16:]}-01"

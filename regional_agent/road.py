@@ -137,7 +137,7 @@ class Road:
         ticket = Ticket(_request_id(request, trace_id), asked.model, facts, admitted, now)
         ticket.streaming = asked.stream
         given = request.header(b"traceparent")
-        ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id, self._rng)
+        ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
         return ticket
 

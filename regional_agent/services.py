@@ -100,13 +100,16 @@ class TrafficService(_Service):
     def _ticket(self, request: Request, connection: ClientConnection) -> Ticket | Refusal:
         now = self._carrier.clock()
         timeout_s = self._carrier.limits.request_timeout_s
-        asked_timeout = request.header(TIMEOUT_HEADER)
-        if asked_timeout is not None:
-            if not asked_timeout.isdigit() or len(asked_timeout) > 9 or int(asked_timeout) == 0:
-                return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
-            timeout_s = min(timeout_s, int(asked_timeout) / 1000)
-        if request.header(b"via") is not None and self._loops(request):
-            return Refusal(Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file")
+        if not request.plain:
+            asked_timeout = request.header(TIMEOUT_HEADER)
+            if asked_timeout is not None:
+                if not asked_timeout.isdigit() or len(asked_timeout) > 9 or int(asked_timeout) == 0:
+                    return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
+                timeout_s = min(timeout_s, int(asked_timeout) / 1000)
+            if request.header(b"via") is not None and self._loops(request):
+                return Refusal(
+                    Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
+                )
         ticket = self._road.ticket_from_client(request, connection.peer_ip, now)
         if isinstance(ticket, Ticket):
             ticket.deadline_at = now + timeout_s

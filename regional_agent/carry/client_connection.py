@@ -400,7 +400,7 @@ class ClientConnection(asyncio.Protocol):
         if request.length is not None and request.length > limit:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {limit} bytes")
             return
-        expected = request.header(b"expect")
+        expected = None if request.plain else request.header(b"expect")
         if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
             return
         refusal = self._listener.application.refuse_head(request)

@@ -60,6 +60,20 @@ WRITTEN_ANEW = frozenset(
 NOT_FOR_ENGINES = WRITTEN_ANEW | {b"authorization"}
 """The client's key is for us."""
 
+RARE_HEADERS = frozenset(
+    {
+        b"expect",
+        b"tracestate",
+        b"transfer-encoding",
+        b"upgrade",
+        b"via",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        TIMEOUT_HEADER,
+    }
+)
+"""Headers that this hop acts on and most requests do not have."""
+
 MOST_NAMES_KEPT = 1024
 LONGEST_NAME_KEPT_BYTES = 64
 
@@ -82,6 +96,7 @@ class Request:
         "length",
         "method",
         "path",
+        "plain",
         "queued",
         "received_bytes",
         "started",
@@ -115,6 +130,8 @@ class Request:
         """More of the body was passed on than is kept: it cannot be sent again."""
         self.keep_alive = True
         self.http_1_0 = False
+        self.plain = False
+        """None of RARE_HEADERS is there, so none of them need be looked for."""
         self.upgrade = b""
         """The protocol that the client wants to speak after this, in lower case."""
         self._by_name: dict[bytes, bytes] | None = None
@@ -132,12 +149,11 @@ class Request:
             return []
         return [value for key, value in self.headers if key == name]
 
-    @property
-    def repeats_headers(self) -> bool:
-        """Whether any header comes more than once."""
-        if self._by_name is None:
-            self._by_name = dict(self.headers)
-        return len(self._by_name) != len(self.headers)
+    def index(self) -> dict[bytes, bytes]:
+        """The headers by name, once all are there; of a repeated one the last."""
+        by_name = self._by_name = dict(self.headers)
+        self.plain = RARE_HEADERS.isdisjoint(by_name)
+        return by_name
 
 
 def without_upgrade(request: Request) -> bytes:
@@ -188,7 +204,7 @@ def request_headers_onward(request: Request, *, keep_trace_state: bool) -> list[
     `tracestate` belongs to a trace, and goes only where that is continued.
     """
     headers = _not_named_by_connection(request.headers, request.header(b"connection"))
-    if not keep_trace_state and request.header(b"tracestate") is not None:
+    if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
     return _TO_ENGINE.lines(headers)
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 MOST_HOSTS_KEPT = 4096
 
+_OWN_LINES = (
+    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\n"
+    b"x-forwarded-proto: %b\r\n%bvia: %b\r\n"
+)
+
 _host_lines: dict[Address, bytes] = {}
 
 
@@ -27,18 +32,19 @@ def request_onward(
     """
     proto, host = _as_asked(request, ticket, client)
     traceparent = ticket.traceparent.encode()
-    own = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\n%b%b%b" % (
+    own = _OWN_LINES % (
         request.method,
         request.target,
         _host_lines.get(target.address) or _host_line(target.address),
         ticket.request_id.encode(),
         traceparent,
         max(1, int((ticket.deadline_at - now) * 1000)),
-        b"x-forwarded-proto: %b\r\n" % proto,
+        proto,
         b"x-forwarded-host: %b\r\n" % host if host else b"",
         _via(request, via),
     )
-    parts = [own, *request_headers_onward(request, keep_trace_state=request.header(b"traceparent") == traceparent)]
+    continued = request.plain or request.header(b"traceparent") == traceparent
+    parts = [own, *request_headers_onward(request, keep_trace_state=continued)]
     if target.route_header:
         parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
     if request.upgrade:
@@ -53,6 +59,8 @@ def request_onward(
 
 def _as_asked(request: Request, ticket: Ticket, client: ClientConnection) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
+    if request.plain:
+        return client.scheme, request.authority
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (ticket.context is not None or client.trusted):
         return client.scheme, request.authority
@@ -60,8 +68,8 @@ def _as_asked(request: Request, ticket: Ticket, client: ClientConnection) -> tup
 
 
 def _via(request: Request, via: bytes) -> bytes:
-    before = b", ".join(request.every(b"via"))
-    return b"via: %b, %b\r\n" % (before, via) if before else b"via: %b\r\n" % via
+    before = b"" if request.plain else b", ".join(request.every(b"via"))
+    return b"%b, %b" % (before, via) if before else via
 
 
 def _host_line(address: Address) -> bytes:

@@ -38,23 +38,23 @@ def complete_head(request: Request, version: str) -> str | None:
         if version != "1.0":
             return "only HTTP/1.1 and HTTP/1.0 are spoken here"
         request.http_1_0 = True
-    if request.repeats_headers:
+    by_name = request.index()
+    if len(by_name) != len(request.headers):
         for name in MAY_NOT_REPEAT:
             if len(request.every(name)) > 1:
                 return f"{name.decode()} is given twice"
-    coding = request.header(b"transfer-encoding")
+    coding = None if request.plain else by_name.get(b"transfer-encoding")
     if coding is not None:
         if request.http_1_0:
             return "HTTP/1.0 has no Transfer-Encoding"
         if coding.lower() != b"chunked" or len(request.every(b"transfer-encoding")) > 1:
             return "the only Transfer-Encoding known here is chunked"
     else:
-        request.length = int(request.header(b"content-length") or 0)
-    return _complete_target(request)
+        request.length = int(by_name.get(b"content-length") or 0)
+    return _complete_target(request, by_name.get(b"host"))
 
 
-def _complete_target(request: Request) -> str | None:
-    host = request.header(b"host")
+def _complete_target(request: Request, host: bytes | None) -> str | None:
     if host is None and not request.http_1_0:
         return "the Host header is missing"
     target = request.target

@@ -190,3 +190,14 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
         assert (status, code(body)) == (502, "engine_failed")
         assert b"too many requests are being retried" in body
         assert len(gpu.heard) == 1
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"])
+async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: bytes) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(before + post(BODY, "X-Big: " + "x" * 70_000))
+        if before:
+            assert (await client.answer()).body == b"ok\n"
+        assert (await client.answer()).status == 431
+        assert not gpu.heard

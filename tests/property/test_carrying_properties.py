@@ -292,6 +292,12 @@ def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked:
         assert heard(pieces) == (200, body, ["end"], True)
 
 
+def test_a_connection_that_says_more_than_its_answer_is_not_used_again() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    for more in (answer, b"HTTP/1.1 2", b"H", b"garbage", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"):
+        assert heard([answer + more]) == (200, b"ok", ["end"], False)
+
+
 def test_the_parser_is_the_strict_one() -> None:
     """What `request_head` relies on."""
     for lenient in (
