@@ -1,0 +1,56 @@
+"""Whatever happens to a pool's endpoints, its numbers are those of its members, and ejection keeps to its bounds."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.ejection import EjectionRules, Outcome
+from penstock.endpoint_health import ProbeOutcome
+from regional_agent.carry.upstream import Address
+from regional_agent.endpoint import Endpoint, Judge, Pool
+from regional_agent.endpoint_fields import EndpointSpec
+
+MEMBERS = 5
+
+events = st.one_of(
+    st.sampled_from(ProbeOutcome),
+    st.sampled_from(Outcome),
+    st.just("broke"),
+    st.floats(0.1, 30.0),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
+    history: list[tuple[int, ProbeOutcome | Outcome | str | float]], most_ejected_share: float
+) -> None:
+    now = [0.0]
+    rules = EjectionRules(consecutive_failures=1, most_ejected_share=most_ejected_share)
+    judge = Judge(rules, 30.0, lambda: now[0], Random(1))
+    pool = Pool(rules=rules)
+    members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m",), 4), judge) for n in range(MEMBERS)]
+    for one in members:
+        one.pools = (pool,)
+    pool.fill(members)
+    for which, event in history:
+        one = members[which]
+        if isinstance(event, ProbeOutcome):
+            one.probed(event)
+        elif isinstance(event, Outcome):
+            one.ended(event, now[0])
+        elif isinstance(event, float):
+            now[0] += event
+            for each in members:
+                each.tick()
+            pool.judge()
+        else:
+            one.broke()
+        ready = [each for each in members if each.view.ready]
+        alive = [each for each in members if each.health.ready]
+        assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
+        assert pool.out == sum(each.standing.out for each in members) <= MEMBERS * most_ejected_share
+        assert all(each.health.ready for each in ready)
+        assert len(ready) >= len(alive) - pool.out
+        assert ready or not alive or most_ejected_share == 1.0
+        assert all(0.0 < each.view.weight <= 1.0 for each in members)
