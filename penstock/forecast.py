@@ -48,7 +48,8 @@ _SERIES = np.dtype(
     [
         ("at", "f8"),  # when it was last seen (Unix time, s); not a number before the first time
         ("newest", "f8"),
-        ("level", "f8"),
+        ("season", "f8"),  # the part of the newest rate that the time of day explains
+        ("level", "f8"),  # the rest of it, smoothed: what the trend is the slope of
         ("trend", "f8"),  # requests per second, per second
         ("part", "i8"),  # the part of a day, counted from 1970, that is being collected
         ("sum", "f8"),
@@ -88,8 +89,10 @@ class Forecaster:
         """Requests per second to expect `horizon_s` seconds from `now`, by key, of every series that is not silent."""
         series = self._series
         age_s = now - series["at"]
-        rest = series["level"] + series["trend"] * _carries_s(age_s + horizon_s)
-        season = self._season(np.arange(len(series)), now + horizon_s)
+        every = np.arange(len(series))
+        season = self._season(every, now + horizon_s) - series["season"]
+        # From the newest rate and not from the level, which trails behind a step.
+        rest = series["newest"] + series["trend"] * _carries_s(age_s + horizon_s)
         expected = np.clip(rest + season, 0.0, MOST_GROWTH * series["newest"]).tolist()
         heard = (age_s <= SILENT_S).tolist()
         return {key: expected[row] for key, row in self._row.items() if heard[row]}
@@ -105,11 +108,13 @@ class Forecaster:
         elapsed_s = now - series["at"][rows]
         before, trend = series["level"][rows], series["trend"][rows]
         expected = before + trend * _carries_s(elapsed_s)
-        level = expected + (1.0 - np.exp(-elapsed_s / LEVEL_S)) * (seen - self._season(rows, now) - expected)
+        season = self._season(rows, now)
+        level = expected + (1.0 - np.exp(-elapsed_s / LEVEL_S)) * (seen - season - expected)
         faded = trend * np.exp(-elapsed_s / DAMPING_S)
         slope = (level - before) / elapsed_s
         series["trend"][rows] = faded + (1.0 - np.exp(-elapsed_s / TREND_S)) * (slope - faded)
         series["level"][rows], series["newest"][rows], series["at"][rows] = level, seen, now
+        series["season"][rows] = season
 
     def _learn_season(self, rows: Rows, seen: Floats, now: float) -> None:
         """Collect a part of the day; when it is over, it joins what that part of earlier days was."""
