@@ -38,7 +38,7 @@ LARGEST_TOKEN_FILE_BYTES = 4096
 SHORTEST_TOKEN_BYTES = 16
 
 EXPIRE_S = 0.5
-"""Time (s) between two looks at leases that may have run out."""
+"""Time (s) between two looks at leases that may have run out, and at the tokens."""
 
 log = structlog.get_logger()
 
@@ -95,7 +95,10 @@ class Registrations:
             BadRegistrationToken: it cannot be used.
         """
         self._endpoints = endpoints
+        self._token_file = token_file
         self._tokens = () if token_file is None else load_tokens(token_file)
+        self.problem = ""
+        """What is wrong with the token file as it is now; empty while what it says is in force."""
         self._clock = clock
         self._leases: dict[str, Lease] = {}
 
@@ -122,10 +125,21 @@ class Registrations:
             self._drain(name)
 
     async def keep_expiring(self) -> None:
-        """Do so until cancelled."""
+        """Do so until cancelled, and keep up with the token file."""
         while True:
             await asyncio.sleep(EXPIRE_S)
             self.expire()
+            if self._token_file is not None:
+                await self._read_tokens(self._token_file)
+
+    async def _read_tokens(self, file: Path) -> None:
+        """Take the file's tokens as they are now; one that cannot be used leaves the last good ones in force."""
+        try:
+            self._tokens, self.problem = await asyncio.to_thread(load_tokens, file), ""
+        except BadRegistrationToken as error:
+            if str(error) != self.problem:
+                log.error("registration tokens refused; the last good ones stay in force", problem=str(error))
+            self.problem = str(error)
 
     def lease_left_s(self, name: str) -> float | None:
         """What is left (s) of an endpoint's lease; None of one that has none."""

@@ -195,6 +195,7 @@ class Knowing:
             "refused_plan": self.directives.refused,
             "endpoints_problem": self.endpoints.problem,
             "dns": self.endpoints.dns.status(),
+            "registration_problem": self.registrations.problem or None,
             "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
             "pools": self._pool_reports(),
             "endpoints": [

@@ -1,4 +1,6 @@
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,12 @@ from regional_agent.endpoints import Endpoints
 TOKEN = "0123456789abcdef-registration"
 BEARER = f"Bearer {TOKEN}".encode()
 GOOD = {"url": "http://127.0.0.1:9001", "models": ["m"], "slots": 4}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20.0):
+        while not condition():  # noqa: ASYNC110 (nobody announces it)
+            await asyncio.sleep(0.01)
 
 
 class Api:
@@ -96,6 +104,21 @@ def test_nobody_registers_before_a_token_is_configured(tmp_path: Path) -> None:
 def test_old_and_new_token_work_while_one_is_replaced(tmp_path: Path) -> None:
     api = Api(tmp_path, tokens=f"{TOKEN}\n\nfedcba9876543210-next\n")
     assert api.ask("GET")[0] == api.ask("GET", authorization=b"bearer fedcba9876543210-next")[0] == 200
+
+
+async def test_tokens_change_under_way_and_a_bad_file_leaves_the_last_good_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint_registration.EXPIRE_S", 0.01)
+    api = Api(tmp_path)
+    watching = asyncio.create_task(api.registrations.keep_expiring())
+    (tmp_path / "tokens").write_text("fedcba9876543210-next\n")
+    await until(lambda: api.ask("GET", authorization=b"Bearer fedcba9876543210-next")[0] == 200)
+    assert api.ask("GET")[0] == 401
+    (tmp_path / "tokens").unlink()
+    await until(lambda: "cannot read" in api.registrations.problem)
+    assert api.ask("GET", authorization=b"Bearer fedcba9876543210-next")[0] == 200
+    watching.cancel()
 
 
 @pytest.mark.parametrize(
