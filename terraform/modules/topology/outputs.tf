@@ -107,14 +107,15 @@ output "policy_regions_file" {
   description = "The text of a policy file that declares the regions, in YAML; blocs, models and rules are the bundle's own."
   value = join("---\n", [
     for name, region in local.region : yamlencode({
-      apiVersion        = "penstock/v1"
-      kind              = "Region"
-      name              = name
-      city              = region.location.city
-      country           = region.location.country
-      latitude_deg      = region.location.latitude_deg
-      longitude_deg     = region.location.longitude_deg
-      cost_per_gpu_hour = region.cost_per_gpu_hour
+      apiVersion         = "penstock/v1"
+      kind               = "Region"
+      name               = name
+      city               = region.location.city
+      country            = region.location.country
+      latitude_deg       = region.location.latitude_deg
+      longitude_deg      = region.location.longitude_deg
+      cost_per_gpu_hour  = region.cost_per_gpu_hour
+      egress_cost_per_gb = region.egress_cost_per_gb
     })
   ])
 }

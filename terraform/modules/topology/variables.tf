@@ -17,6 +17,7 @@ variable "regions" {
       zones              its failure domains
       agents             how many regional agents it has, spread over the zones
       cost_per_gpu_hour  relative price of a GPU hour, in one currency for the whole fleet
+      egress_cost_per_gb price of a gigabyte that leaves it for another region, in the same currency
       pools              GPU endpoints: model, accelerator, endpoints (how many), slots (requests one runs at once),
                          queue (requests one holds beyond), zones (the region's when left out), port
       trusted_proxies    CIDR ranges of the load balancers before its agents, whose word on client addresses counts
@@ -29,10 +30,11 @@ variable "regions" {
       latitude_deg  = number
       longitude_deg = number
     })
-    jurisdictions     = set(string)
-    zones             = list(string)
-    agents            = optional(number, 2)
-    cost_per_gpu_hour = optional(number, 1)
+    jurisdictions      = set(string)
+    zones              = list(string)
+    agents             = optional(number, 2)
+    cost_per_gpu_hour  = optional(number, 1)
+    egress_cost_per_gb = optional(number, 0)
     pools = list(object({
       model       = string
       accelerator = string

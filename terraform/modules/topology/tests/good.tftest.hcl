@@ -186,14 +186,15 @@ run "monitoring_and_names" {
   }
   assert {
     condition = yamldecode(split("---\n", output.policy_regions_file)[2]) == {
-      apiVersion        = "penstock/v1"
-      kind              = "Region"
-      name              = "jp-tok"
-      city              = "Tokyo"
-      country           = "JP"
-      latitude_deg      = 35.68
-      longitude_deg     = 139.69
-      cost_per_gpu_hour = 1
+      apiVersion         = "penstock/v1"
+      kind               = "Region"
+      name               = "jp-tok"
+      city               = "Tokyo"
+      country            = "JP"
+      latitude_deg       = 35.68
+      longitude_deg      = 139.69
+      cost_per_gpu_hour  = 1
+      egress_cost_per_gb = 0
     }
     error_message = "regions as policy needs them"
   }
