@@ -13,6 +13,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+MOST_LOAD_AVERAGE = 0.5
+"""Above this, over the minute before a run, others shared the machine."""
+
 
 class Measured(msgspec.Struct, frozen=True):
     """One figure of several rounds."""
@@ -44,7 +47,7 @@ class Machine(msgspec.Struct, frozen=True):
     cores: int
     kernel: str
     load_average_before: float
-    """Over the minute before the run; above a few tenths, others shared the machine and the figures are noisy."""
+    """Over the minute before the run."""
     began_at: str
     """ISO 8601, UTC."""
 
@@ -101,6 +104,13 @@ def goals_table(goals: Iterable[Goal]) -> Table:
         for one in goals
     ]
     return table("Goals", ("goal", "at most", "measured", ""), rows)
+
+
+def closing_line(machine: Machine, out: Path) -> str:
+    """Where the results are, and whether others shared the machine while they were made."""
+    shared = machine.load_average_before > MOST_LOAD_AVERAGE
+    warning = f" Load average {machine.load_average_before} before the run: the machine was not ours, expect noise."
+    return f"Results in {out}.{warning if shared else ''}"
 
 
 def show(*tables: Table) -> None:

@@ -17,7 +17,7 @@ BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 @pytest.mark.timeout(180)
 def test_everybody_gets_the_same_and_all_of_it_is_answered(tmp_path: Path) -> None:
     out = tmp_path / "live.json"
-    tiny = ["--seconds", "12", "--warm-up", "2", "--rate", "2", "--engines", "1", "--time-scale", "8"]
+    tiny = ["--seconds", "20", "--warm-up", "4", "--rate", "2", "--engines", "1", "--time-scale", "20"]
     ran = subprocess.run(
         [*BENCH, *tiny, "--peer", "haproxy", "--out", str(out)], capture_output=True, text=True, timeout=170
     )

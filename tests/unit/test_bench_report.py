@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.bench.results import Machine, goal, measured, quantile, this_machine, write_results
+from lab.bench.results import Machine, closing_line, goal, measured, quantile, this_machine, write_results
 from lab.bench.router.contestant import Contestant, Field
 from lab.bench.router.decision import DecisionCost, Percentiles
 from lab.bench.router.leak import LeakCheck
@@ -114,3 +114,8 @@ def test_parts_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
 
 def test_the_machine_is_described() -> None:
     assert this_machine().cores >= 1
+
+
+def test_a_machine_that_others_used_is_said() -> None:
+    assert "noise" not in closing_line(MACHINE, Path("x.json"))
+    assert "noise" in closing_line(msgspec.structs.replace(MACHINE, load_average_before=3.0), Path("x.json"))

@@ -21,7 +21,7 @@ from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
 from lab.bench.peers.nginx import Nginx
 from lab.bench.peers.peer import Peer
-from lab.bench.results import goals_table, show, this_machine, write_results
+from lab.bench.results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.site import SETTINGS
 from lab.open_files import allow_many_open_files
 from lab.planet.configs import QUEUE_PER_ENGINE
@@ -33,6 +33,9 @@ BAD_INPUT = 2
 
 BALANCERS: tuple[Peer, ...] = (Envoy(), Haproxy(), Nginx())
 
+MOST_LAG_MS = 50.0
+"""The replayer itself was later than this (ms, on the wall) for one request in a hundred: the machine was too busy."""
+
 LONG_ROUNDS, LONG_SECONDS = 3, 240.0
 
 
@@ -42,7 +45,7 @@ def bench_live(
     rounds: Annotated[int, typer.Option(min=1, help="How often everybody has a turn.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Length of a replay in the modelled hardware's time.")] = 56.0,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
-    rate: Annotated[float, typer.Option(min=0.1, help="Requests per second in that time.")] = 17.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests per second in that time.")] = 15.0,
     engines: Annotated[int, typer.Option(min=1, max=50, help="Engines of each accelerator type.")] = 3,
     time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="How many times as fast as that.")] = 4.0,
     long: Annotated[bool, typer.Option("--long", help=f"{LONG_ROUNDS} rounds of {LONG_SECONDS:.0f} s.")] = False,
@@ -80,7 +83,10 @@ def bench_live(
     show(live_table(found), goals_table(found.goals))
     for name, why in found.missing.items():
         print(f"missing: {name}: {why}")
-    print(f"load average before: {found.machine.load_average_before}; results in {out}")
+    print(closing_line(found.machine, out))
+    late_ms = max(run.lag_p99_ms for one in found.balancers for run in one.rounds)
+    if late_ms > MOST_LAG_MS:
+        print(f"One request in a hundred was sent {late_ms:.0f} ms late: this machine was too busy to trust latencies.")
 
 
 def _measure(

@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 
 from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
-from lab.bench.results import goals_table, show, this_machine, write_results
+from lab.bench.results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.router.contestant import PEERS, Field, start_field
 from lab.bench.router.decision import DecisionCost, decision_costs
 from lab.bench.router.leak import check_leak
@@ -91,7 +91,7 @@ def bench_router(
     print(", ".join(f"{name} {one.version}" for name, one in found.systems.items()))
     for name, why in found.missing.items():
         print(f"missing: {name}: {why}")
-    print(f"load average before: {found.machine.load_average_before}; results in {out}")
+    print(closing_line(found.machine, out))
 
 
 def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None) -> Results:

@@ -266,4 +266,4 @@ def _figure(value: float | None, digits: int) -> str:
 
 def _spread(one: System, field: str) -> str:
     rounds = one.spread.get(field)
-    return f"{rounds.least:g}-{rounds.most:g}" if rounds is not None else ""
+    return f"{rounds.least:.3g}-{rounds.most:.3g}" if rounds is not None else ""
