@@ -86,9 +86,7 @@ class ControlPlaneMetrics:
             buckets=PLAN_BUCKETS_S,
             registry=self.registry,
         )
-        self._publish = self._counter(
-            "publish", "Attempts to publish a plan, by how they ended.", ("outcome",)
-        )
+        self._publish = self._counter("publish", "Attempts to publish a plan, by how they ended.", ("outcome",))
         self._reports = self._counter(
             "reports", "Reports that agents sent, by region and what became of them.", ("region", "outcome")
         )
@@ -157,9 +155,7 @@ class ControlPlaneMetrics:
         for plan in plans:
             for entry in plan.classes:
                 for arc in entry.arcs:
-                    self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(
-                        arc.share
-                    )
+                    self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(arc.share)
 
     def show_regions(self, regions: Mapping[str, RegionGauges]) -> None:
         """Show every region's state and report age, and forget those that are not given."""

@@ -39,9 +39,7 @@ def stale(directory: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None, directory: Path = GENERATED) -> int:
     """Returns the exit code: 1 when --check finds a stale file."""
     parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 with a diff if a file is stale"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 with a diff if a file is stale")
     if parser.parse_args(arguments).check:
         differences = stale(directory)
         if differences:

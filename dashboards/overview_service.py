@@ -89,8 +89,7 @@ REFUSALS_AND_ERRORS = Row(
             ),
             [
                 Query(
-                    "sum by (site) "
-                    '(increase(penstock_agent_residency_refusals_at_server_total{site=~"$region"}[5m]))',
+                    'sum by (site) (increase(penstock_agent_residency_refusals_at_server_total{site=~"$region"}[5m]))',
                     "{{site}}",
                 )
             ],
@@ -208,9 +207,7 @@ AGENTS = Row(
                 "Whether each agent reaches its region's shared in-flight view.",
                 "Down: agents choose by their own view, with longer tails. Restart that region's Redis.",
             ),
-            Query(
-                'min by (site, agent) (penstock_agent_shared_view_up{site=~"$region"})', "{{site}} {{agent}}"
-            ),
+            Query('min by (site, agent) (penstock_agent_shared_view_up{site=~"$region"})', "{{site}} {{agent}}"),
             UP_DOWN,
             span=8,
         ),

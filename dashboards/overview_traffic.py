@@ -185,9 +185,7 @@ CAPACITY = Row(
                 "In flight at the slots: full. Slots falling: endpoints go away; see the next panels.",
             ),
             [
-                Query(
-                    f'sum by (region) ({IN_FLIGHT.record}{{region=~"$region",model=~"$model"}})', "{{region}}"
-                ),
+                Query(f'sum by (region) ({IN_FLIGHT.record}{{region=~"$region",model=~"$model"}})', "{{region}}"),
                 Query(
                     f'sum by (region) ({SLOTS.record}{{region=~"$region",model=~"$model"}})',
                     "{{region}} slots",

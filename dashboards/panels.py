@@ -95,17 +95,13 @@ def lines(
             .placement(looks.LegendPlacement.RIGHT)
             .calcs(["lastNotNull", "max"])
         )
-        .tooltip(
-            common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING)
-        )
+        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
     )
     if stacked:
         panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL))
     if thresholds is not None:
         panel.thresholds(_thresholds(thresholds))
-        panel.thresholds_style(
-            common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.DASHED)
-        )
+        panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.DASHED))
     for ref_id, query in zip("ABCDEF", queries, strict=False):
         panel.with_target(_target(query.expr, ref_id).legend_format(query.legend))
         if query.dashed:

@@ -70,9 +70,7 @@ class Alert:
 def rules_file(groups: dict[str, Sequence[Recording | Alert]]) -> str:
     """A rules file as Prometheus loads it, one group a key."""
     document = {
-        "groups": [
-            {"name": name, "rules": [rule.as_yaml() for rule in rules]} for name, rules in groups.items()
-        ]
+        "groups": [{"name": name, "rules": [rule.as_yaml() for rule in rules]} for name, rules in groups.items()]
     }
     return HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
 

@@ -40,9 +40,7 @@ def encode(value: msgspec.Struct) -> bytes:
     inner = msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
     raw = msgspec.json.encode(Envelope(version=VERSION, kind=kind, value=inner))
     if len(raw) > MAX_VALUE_BYTES:
-        raise CodecError(
-            f"{kind} of {len(raw)} bytes is larger than the store takes ({MAX_VALUE_BYTES} bytes)"
-        )
+        raise CodecError(f"{kind} of {len(raw)} bytes is larger than the store takes ({MAX_VALUE_BYTES} bytes)")
     return raw
 
 

@@ -49,18 +49,14 @@ def range_request(key: str, *, prefix: bool) -> Any:
 
 def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:
     """All of `do` if all of `expect` holds."""
-    return etcdrpc.TxnRequest(
-        compare=[to_compare(one) for one in expect], success=[to_operation(one) for one in do]
-    )
+    return etcdrpc.TxnRequest(compare=[to_compare(one) for one in expect], success=[to_operation(one) for one in do])
 
 
 def to_compare(expectation: Unchanged | SameKey) -> Any:
     """An expectation; revision 0 is etcd's own word for a key that does not exist."""
     key = to_bytes(expectation.key)
     if isinstance(expectation, SameKey):
-        return etcdrpc.Compare(
-            key=key, target=etcdrpc.Compare.CREATE, create_revision=expectation.create_revision
-        )
+        return etcdrpc.Compare(key=key, target=etcdrpc.Compare.CREATE, create_revision=expectation.create_revision)
     return etcdrpc.Compare(key=key, target=etcdrpc.Compare.MOD, mod_revision=expectation.mod_revision)
 
 
@@ -69,9 +65,7 @@ def to_operation(operation: Put | Delete) -> Any:
     key = to_bytes(operation.key)
     if isinstance(operation, Delete):
         return etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key))
-    return etcdrpc.RequestOp(
-        request_put=etcdrpc.PutRequest(key=key, value=operation.value, lease=operation.lease_id)
-    )
+    return etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key, value=operation.value, lease=operation.lease_id))
 
 
 def watch_request(prefix: str, start_revision: int) -> Any:

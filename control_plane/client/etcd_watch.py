@@ -64,9 +64,7 @@ async def watch_prefix(
                 raise Compacted(f"the store is at {response.header.revision}, before {after_revision}")
             # The revision of a progress answer is no point to resume from: before 3.5.8 it may be ahead of
             # events (https://github.com/etcd-io/etcd/issues/15220). It only shows life.
-            pending.extend(
-                to_changed(event) for event in response.events if event.kv.mod_revision > after_revision
-            )
+            pending.extend(to_changed(event) for event in response.events if event.kv.mod_revision > after_revision)
             if not response.fragment:
                 batch, pending = tuple(pending), []
                 yield batch

@@ -32,9 +32,7 @@ def load_fleet_key(path: Path) -> FleetKey:
         raise BadFleetKey(f"{path}: the fleet key file is empty; {_REMEDY}")
     for number, key in enumerate(keys, start=1):
         if len(key) < SHORTEST_KEY_BYTES:
-            raise BadFleetKey(
-                f"{path}: key {number} has {len(key)} bytes, fewer than {SHORTEST_KEY_BYTES}; {_REMEDY}"
-            )
+            raise BadFleetKey(f"{path}: key {number} has {len(key)} bytes, fewer than {SHORTEST_KEY_BYTES}; {_REMEDY}")
     return FleetKey(*keys)
 
 

@@ -123,9 +123,7 @@ class MemoryStore:
             wake = self._wake
             self._begin()
             if seen < self._compacted_revision:
-                raise Compacted(
-                    f"revision {seen} is compacted, history begins after {self._compacted_revision}"
-                )
+                raise Compacted(f"revision {seen} is compacted, history begins after {self._compacted_revision}")
             batch = tuple(change for change in self._since(seen) if change.key.startswith(prefix))
             seen = self._revision
             if not batch:

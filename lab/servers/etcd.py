@@ -83,9 +83,7 @@ def start_etcd(directory: Path, *, client_port: int | None = None, timeout_s: fl
     return start_server(make, tries=1 if client_port else PORT_TRIES, timeout_s=timeout_s)
 
 
-def start_etcd_cluster(
-    directory: Path, *, members: int = 3, timeout_s: float = 30.0
-) -> tuple[EtcdServer, ...]:
+def start_etcd_cluster(directory: Path, *, members: int = 3, timeout_s: float = 30.0) -> tuple[EtcdServer, ...]:
     """A cluster whose every member serves: for losing a member, or the quorum.
 
     Raises:

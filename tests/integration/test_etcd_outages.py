@@ -167,9 +167,7 @@ async def test_changes_that_were_compacted_meanwhile_are_told_as_difference(
         await compact_etcd(own_etcd, await put(operator, AT + "changes", b"3"))
         await relay.mend()
         await following.until_same(operator)
-        told = [
-            (change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes
-        ]
+        told = [(change.key.removeprefix(AT), change.now and change.now.value) for change in following.changes]
         assert told == [("goes", None), ("came", b"1"), ("returns", b"1"), ("changes", b"3")]
         # And it follows from there.
         await put(operator, AT + "later", b"")
@@ -329,9 +327,7 @@ def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
     assert uvloop.run(longest_pause_s()) < 1.0
 
 
-async def test_slow_consumer_holds_etcd_back_and_misses_nothing(
-    store: EtcdStore, operator: EtcdStore
-) -> None:
+async def test_slow_consumer_holds_etcd_back_and_misses_nothing(store: EtcdStore, operator: EtcdStore) -> None:
     before = watch_threads()
     async with aclosing(store.watch(AT, 0)) as batches:
         await anext(batches)

@@ -30,9 +30,7 @@ def registration(store: EtcdStore) -> Registration:
     return Registration(store, KEY, b"me", ttl_s=1, rng=Random(1))
 
 
-async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(
-    own_etcd: EtcdServer, store: EtcdStore
-) -> None:
+async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with Following(store, KEY) as following:
         async with registration(store):
             await following.until(lambda: KEY in following.values)
@@ -47,9 +45,7 @@ async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(
         await following.until(lambda: KEY not in following.values)
 
 
-async def test_is_made_again_in_a_store_that_was_wiped(
-    tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore
-) -> None:
+async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with registration(store) as mine, asyncio.timeout(30):
         await mine.wait_registered()
         own_etcd.kill()

@@ -133,9 +133,7 @@ def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str])
                     {
                         "expr": "count by (alertname) (ALERTS{alertstate='firing'})",
                         "eval_time": at,
-                        "exp_samples": [
-                            {"labels": f'{{alertname="{name}"}}', "value": 1} for name in expected
-                        ],
+                        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in expected],
                     }
                 ],
             }
@@ -143,27 +141,19 @@ def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str])
     }
     path = tmp_path / "case.yaml"
     path.write_text(yaml.safe_dump(case))
-    ran = subprocess.run(
-        [str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, timeout=60
-    )
+    ran = subprocess.run([str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr
 
 
 @needs_promtool
 def test_promtool_accepts_the_rules() -> None:
-    ran = subprocess.run(
-        [str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60
-    )
+    ran = subprocess.run([str(PROMTOOL), "check", "rules", str(RULES)], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @needs_promtool
-@pytest.mark.parametrize(
-    ("alert", "series", "at"), FIRES, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_an_alert_fires_alone_for_what_it_is_about(
-    tmp_path: Path, alert: str, series: dict[str, str], at: str
-) -> None:
+@pytest.mark.parametrize(("alert", "series", "at"), FIRES, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_alert_fires_alone_for_what_it_is_about(tmp_path: Path, alert: str, series: dict[str, str], at: str) -> None:
     lead = {} if "Leader" in alert or "penstock_leader" in series else {"penstock_leader": "1x80"}
     publishing = {'penstock_publish_total{outcome="unchanged"}': "0+3x80"} if lead else {}
     assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert]) == ""
@@ -229,9 +219,7 @@ async def scraped(render: Callable[[], bytes]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def prometheus(
-    directory: Path, agent_target: str, leader_target: str
-) -> AsyncIterator[httpx.AsyncClient]:
+async def prometheus(directory: Path, agent_target: str, leader_target: str) -> AsyncIterator[httpx.AsyncClient]:
     """A real Prometheus that scrapes the two each second under the committed rules; gives a client of its API."""
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -243,9 +231,7 @@ async def prometheus(
             },
             {
                 "job_name": "penstock-control-plane",
-                "static_configs": [
-                    {"targets": [leader_target], "labels": {"site": "eu-de", "control_plane": "c1"}}
-                ],
+                "static_configs": [{"targets": [leader_target], "labels": {"site": "eu-de", "control_plane": "c1"}}],
             },
         ],
     }

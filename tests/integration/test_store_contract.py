@@ -196,9 +196,7 @@ async def test_oversized_transaction_is_refused_whole(store: ConfigStore, at: st
 
 async def test_revoked_lease_takes_its_keys(store: ConfigStore, at: str) -> None:
     lease = await store.grant_lease(60)
-    mine = await store.commit(
-        (), [Put(at + "a", b"", lease), Put(at + "b", b"", lease), Put(at + "free", b"")]
-    )
+    mine = await store.commit((), [Put(at + "a", b"", lease), Put(at + "b", b"", lease), Put(at + "free", b"")])
     assert {item.key: item.lease_id for item in (await store.list(at)).items} == {
         at + "a": lease,
         at + "b": lease,
@@ -301,9 +299,7 @@ async def test_compacted_history_is_told(store: ConfigStore, compact: Compact, a
     assert [change.revision for change in await take(store, at, second, 1)] == [third]
 
 
-async def test_deletion_at_the_compacted_revision_is_not_lost(
-    store: ConfigStore, compact: Compact, at: str
-) -> None:
+async def test_deletion_at_the_compacted_revision_is_not_lost(store: ConfigStore, compact: Compact, at: str) -> None:
     seen = await put(store, at + "x", b"1")
     deleted = (await store.commit((), [Delete(at + "x")])).revision
     await put(store, at + "y", b"")

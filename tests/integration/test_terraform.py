@@ -63,9 +63,7 @@ def test_the_readme_lists_every_input_and_output() -> None:
     readme = (TERRAFORM_DIR / "modules/topology/README.md").read_text(encoding="utf-8")
     for kind, file in (("variable", "variables.tf"), ("output", "outputs.tf")):
         declared = {
-            unquoted(name)
-            for block in parse(TERRAFORM_DIR / "modules/topology" / file)[kind]
-            for name in block
+            unquoted(name) for block in parse(TERRAFORM_DIR / "modules/topology" / file)[kind] for name in block
         }
         section = readme.split("## Inputs")[1 if kind == "variable" else 0]
         section = readme.split("## Outputs")[1] if kind == "output" else section.split("## Outputs")[0]
@@ -122,10 +120,7 @@ def fleet(workspace: Path) -> dict[str, Any]:
     root = "examples/five-regions"
     terraform(workspace, root, "init", "-no-color")
     terraform(workspace, root, "apply", "-auto-approve", "-no-color")
-    return {
-        name: output["value"]
-        for name, output in json.loads(terraform(workspace, root, "output", "-json")).items()
-    }
+    return {name: output["value"] for name, output in json.loads(terraform(workspace, root, "output", "-json")).items()}
 
 
 def settings_from(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AgentSettings:

@@ -122,26 +122,18 @@ def expressions() -> Iterator[tuple[str, str, str]]:
 EXPRESSIONS = list(expressions())
 
 
-@pytest.mark.parametrize(
-    ("where", "expression", "legend"), EXPRESSIONS, ids=[each[0] for each in EXPRESSIONS]
-)
-def test_every_metric_and_label_is_one_that_the_daemons_export(
-    where: str, expression: str, legend: str
-) -> None:
+@pytest.mark.parametrize(("where", "expression", "legend"), EXPRESSIONS, ids=[each[0] for each in EXPRESSIONS])
+def test_every_metric_and_label_is_one_that_the_daemons_export(where: str, expression: str, legend: str) -> None:
     found = mentions(expression)
     assert found.metrics, f"{where} asks for nothing"
     unknown = found.metrics.keys() - KNOWN.keys()
     assert not unknown, f"{where}: nobody exports {sorted(unknown)}"
     for metric, labels in found.metrics.items():
         assert labels <= KNOWN[metric], f"{where}: {metric} has no {sorted(labels - KNOWN[metric])}"
-        assert found.grouped - {"le"} <= KNOWN[metric] | {"le"}, (
-            f"{where}: {metric} lacks a label it is grouped by"
-        )
+        assert found.grouped - {"le"} <= KNOWN[metric] | {"le"}, f"{where}: {metric} lacks a label it is grouped by"
     legend_labels = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", legend))
     named = found.grouped or frozenset().union(*(KNOWN[metric] for metric in found.metrics))
-    assert legend_labels <= named, (
-        f"{where}: the legend names {sorted(legend_labels - named)}, which is summed away"
-    )
+    assert legend_labels <= named, f"{where}: the legend names {sorted(legend_labels - named)}, which is summed away"
 
 
 def test_the_scanner_sees_what_is_there() -> None:
@@ -164,9 +156,7 @@ def test_the_committed_files_are_fresh() -> None:
     assert {path.name for path in GENERATED.iterdir()} == generate().keys()
 
 
-def test_check_shows_what_is_stale_and_writing_mends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_shows_what_is_stale_and_writing_mends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"], tmp_path) == 1
     assert "+++ generated/rules.yaml" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
@@ -223,9 +213,7 @@ def test_the_rules_file_is_well_formed() -> None:
     assert len(set(names)) == len(names) == len(RECORDINGS) + len(ALERTS)
     for group in document["groups"]:
         for rule in group["rules"]:
-            allowed = (
-                {"record", "expr"} if "record" in rule else {"alert", "expr", "for", "labels", "annotations"}
-            )
+            allowed = {"record", "expr"} if "record" in rule else {"alert", "expr", "for", "labels", "annotations"}
             assert rule.keys() == allowed
             assert not rule["expr"].count("$"), "rules know no dashboard variables"
 

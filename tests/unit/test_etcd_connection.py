@@ -34,9 +34,7 @@ def test_endpoint_is_parsed(text: str, endpoint: Endpoint) -> None:
     assert str(endpoint) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "etcd", ":2379", "etcd:", "etcd:0", "etcd:65536", "etcd:x", "http://etcd:2379"]
-)
+@pytest.mark.parametrize("text", ["", "etcd", ":2379", "etcd:", "etcd:0", "etcd:65536", "etcd:x", "http://etcd:2379"])
 def test_bad_endpoint_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         Endpoint.parse(text)

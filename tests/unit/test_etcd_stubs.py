@@ -13,9 +13,7 @@ from control_plane.client.etcd_stubs import Etcd3Client, etcdrpc, register, seri
 
 def run_fresh(code: str) -> str:
     """In an interpreter that has imported nothing yet."""
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_messages_survive_the_wire() -> None:

@@ -108,9 +108,7 @@ async def test_a_silent_watch_is_given_up(store: UnsteadyStore) -> None:
         await eventually(lambda: "/a" in informer.items)
 
 
-@pytest.mark.parametrize(
-    "error", [StoreError("refused"), ValueError("a bug"), StopAsyncIteration(), TimeoutError()]
-)
+@pytest.mark.parametrize("error", [StoreError("refused"), ValueError("a bug"), StopAsyncIteration(), TimeoutError()])
 async def test_no_error_of_a_watch_ends_the_informer(store: UnsteadyStore, error: Exception) -> None:
     class Failing(UnsteadyStore):
         def watch(self, prefix: str, after_revision: int):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""A forwarded request is believed only if it is signed, fresh, for here, and permitted here by this agent's own policy."""
+"""A forwarded request is believed only if it is signed, fresh, for here, and permitted by this agent's own policy."""
 
 from __future__ import annotations
 
