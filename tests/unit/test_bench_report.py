@@ -39,7 +39,7 @@ def all_of(tmp_path: Path) -> Results:
             "envoy": [round_of(40, 0.2, 0.6), round_of(40, 0.3, 0.8)],
             "vllm-router": [round_of(60, 0.3, 1.0), round_of(60, 0.4, 1.2)],
         },
-        {"penstock": [StreamRound(12.0, 1000.0, 0), StreamRound(14.0, 1000.0, 2)]},
+        {"penstock": [StreamRound(12.0, 1000.0, 0.5, 0), StreamRound(14.0, 1000.0, 0.6, 2)]},
         {"penstock": OpenStreams(10, 18.0, 60.0, 0.1, 20.0, 10.0, 0)},
         [DecisionCost(100, Percentiles(15.0, 120.0, 100), Percentiles(10.0, 90.0, 100), None)],
         LeakCheck(1000, 10, 0, (50.0, 60.0, 60.0), 0.1, 0.2),

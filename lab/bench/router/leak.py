@@ -13,6 +13,7 @@ from lab.bench.router.contestant import PENSTOCK, Field
 from lab.bench.router.load import Load
 from lab.bench.router.rounds import Told, clients, set_pace
 from lab.bench.router.streams import Streams
+from lab.servers.errors import NotReady
 
 CONNECTIONS = 64
 
@@ -21,6 +22,9 @@ LOOKS = 20
 
 STREAMS_BETWEEN = 100
 """Streams that are opened and left in the middle between two looks."""
+
+WARM_UP_SHARE = 0.02
+"""Streams left before the first look, as a part of the requests: the heap grows to what they need, and stays so."""
 
 CLOSED_LOOP_S = 600.0
 """Longest time (s) for the requests between two looks."""
@@ -48,17 +52,17 @@ def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
     pid = contestant.process.pid
     asks = requests_of(clients(), stream=False)
     load = Load(contestant.port, [asks[number % len(asks)] for number in range(CONNECTIONS)], answer())
-    resident = [resident_bytes(pid)]
     done = errors = streams_left = 0
     try:
+        while streams_left < requests * WARM_UP_SHARE:
+            streams_left += _leave_streams(contestant.port)
+        resident = [resident_bytes(pid)]
         for look in range(LOOKS):
             tell(f"memory over {requests} requests: {done} so far")
             run = load.closed_loop(CLOSED_LOOP_S, most_answers=requests * (look + 1) // LOOKS - done)
             done += run.answers
             errors += run.errors
-            streams = Streams(contestant.port, requests_of(clients(), stream=True))
-            streams_left += streams.open(STREAMS_BETWEEN, 30.0)
-            streams.close()
+            streams_left += _leave_streams(contestant.port)
             resident.append(resident_bytes(pid))
     finally:
         load.close()
@@ -72,3 +76,13 @@ def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
         grown_mb=round(grown_bytes / 1e6, 3),
         grown_bytes_per_request=round(grown_bytes / (requests / 2), 3),
     )
+
+
+def _leave_streams(port: int) -> int:
+    """Open STREAMS_BETWEEN streams and leave in the middle of each; how many had begun."""
+    streams = Streams(port, requests_of(clients(), stream=True))
+    begun = streams.open(STREAMS_BETWEEN, 30.0)
+    streams.close()
+    if begun < STREAMS_BETWEEN:
+        raise NotReady(f"only {begun} of {STREAMS_BETWEEN} streams began")
+    return begun

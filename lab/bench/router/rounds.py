@@ -53,6 +53,7 @@ class StreamRound(msgspec.Struct, frozen=True):
 
     cpu_us_per_chunk: float
     chunks_per_s: float
+    core_use: float
     broken: int
 
 
@@ -148,7 +149,12 @@ def stream_rounds(
         finally:
             clients_.close()
         found.setdefault(contestant.name, []).append(
-            StreamRound(used_s / max(1, run.chunks) * 1e6, run.chunks / run.seconds, run.broken + streams - begun)
+            StreamRound(
+                cpu_us_per_chunk=used_s / max(1, run.chunks) * 1e6,
+                chunks_per_s=run.chunks / run.seconds,
+                core_use=used_s / run.seconds,
+                broken=run.broken + streams - begun,
+            )
         )
     return found
 
