@@ -103,7 +103,10 @@ class Region(RuleBasedStateMachine):
     @precondition(lambda self: self.agents)
     @rule(number=st.integers(0, 2))
     def kill(self, number: int) -> None:
-        self.run(cancel(self.agents.pop(self.some_agent(number)).view._tasks))
+        view = self.agents.pop(self.some_agent(number)).view
+        self.run(cancel(view._tasks))
+        if view._redis is not None:
+            self.run(view._redis.aclose())  # as the kernel closes a dead process's sockets; nothing is told
 
     @precondition(lambda self: self.agents)
     @rule(number=st.integers(0, 2))
