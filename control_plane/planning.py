@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -13,7 +13,7 @@ from control_plane.fleet import Fleet
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
-from penstock.planner.flow import FlowPlanner
+from penstock import waterfall
 from penstock.policy import Policy
 from penstock.snapshot import demand, pool, settled
 
@@ -54,8 +54,6 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._epoch: int | None = None
-        self._planner = FlowPlanner()
-        self._by_waterfall: frozenset[str] = frozenset()
         self._leading_since = 0.0
         self._planned_at = 0.0
         self._last: PublishOutcome | None = None
@@ -90,7 +88,7 @@ class Planning:
 
     async def _plan(self, policy: Policy, epoch: int, now: float) -> PublishOutcome:
         began = time.perf_counter()
-        planned = self._planner.decide(
+        plans = waterfall.plan(
             policy,
             self._fleet.snapshot,
             self._publisher.in_force,
@@ -99,19 +97,11 @@ class Planning:
             generation=self._publisher.generation + 1,
             elapsed_s=min(LONGEST_STEP_S, now - self._planned_at),
         )
-        plans = planned.plans
-        self._tell_fallback(planned.by_waterfall)
         self._planned_at = now
         self._metrics.planned(time.perf_counter() - began)
         outcome = await self._publisher.publish(plans, policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome
-
-    def _tell_fallback(self, by_waterfall: Mapping[str, str]) -> None:
-        """Say once when a model is planned greedily, why, and when that is over."""
-        if by_waterfall.keys() != self._by_waterfall:
-            _log.warning("planned greedily", models=dict(by_waterfall))
-            self._by_waterfall = frozenset(by_waterfall)
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
         """A plan in force is not replaced by one that was made before the regions had time to speak."""
@@ -122,7 +112,6 @@ class Planning:
         if epoch == self._epoch:
             return
         self._epoch = epoch
-        self._planner = FlowPlanner()
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)
