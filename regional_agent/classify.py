@@ -26,12 +26,26 @@ TUNNEL_PATHS = frozenset({b"/v1/realtime"})
 """Where a WebSocket may be opened, through to an engine."""
 
 
+NOT_SAID = msgspec.Raw(b"")
+
+
 class Asked(msgspec.Struct):
-    """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed."""
+    """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed.
+
+    Raw ones only help to guess a cost: what engines make of them is their business, so no type of them is refused.
+    """
 
     model: str
     stream: bool = False
     max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: msgspec.Raw = NOT_SAID
+    size: msgspec.Raw = NOT_SAID
+    steps: msgspec.Raw = NOT_SAID
+    num_inference_steps: msgspec.Raw = NOT_SAID
+    input: msgspec.Raw = NOT_SAID
+    prompt_cache_key: msgspec.Raw = NOT_SAID
+    user: msgspec.Raw = NOT_SAID
 
 
 _decoder = msgspec.json.Decoder(Asked)

@@ -17,6 +17,7 @@ from penstock.load import mean_with, pool_service_s
 from penstock.policy import Model
 from penstock.warm_up import warm_since, warm_up_weight
 from penstock.who import EndpointView
+from penstock.work import SpeedLearner, speeds
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_fields import EndpointSpec
 
@@ -25,6 +26,19 @@ UNTOLD_SERVICE_S = Model("").expected_service_s
 
 MODELS_EVERY_S = 5.0
 """Time (s) between two questions for what an engine that is ready has loaded."""
+
+
+class Load(NamedTuple):
+    """What some agents have on an endpoint."""
+
+    requests: int
+    prefill_us: int
+    """Reserved for prefill that is not over, in microseconds."""
+    decode_us: int
+    """Reserved for the rest, in microseconds."""
+
+
+NOTHING = Load(0, 0, 0)
 
 
 class Judge(NamedTuple):
@@ -50,10 +64,13 @@ class Endpoint:
         "completions",
         "health",
         "kind",
+        "learner",
         "load_heard_at",
         "loaded",
         "others",
         "own",
+        "own_decode_us",
+        "own_prefill_us",
         "pools",
         "readings",
         "service_s",
@@ -87,10 +104,12 @@ class Endpoint:
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
-        self.own = 0
-        """Requests of this agent on it now."""
-        self.others = 0
-        """Requests of the region's other agents on it, as far as they are believed."""
+        self.own = self.own_prefill_us = self.own_decode_us = 0
+        """Requests of this agent on it now, and what is reserved for them (microseconds)."""
+        self.others = NOTHING
+        """What the region's other agents have on it, as far as they are believed."""
+        self.learner = SpeedLearner(spec.accelerator)
+        """How fast it is, by what it has finished."""
         self.service_s: float | None = None
         """Mean time (s) a request holds its slot, lately; None before the first completion."""
         self.completions = 0
@@ -114,20 +133,28 @@ class Endpoint:
         """What it serves: those that are loaded of what it is configured with."""
         return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
-    def take(self) -> None:
-        """One more request of this agent is on it."""
-        self._add(1)
+    def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """One more request of this agent is on it, of so much work at its speed."""
+        self._add(1, prefill_us, decode_us)
         if self.standing.out:
             self._trust(taken(self.standing))
 
-    def give_back(self) -> None:
-        """One of them has ended."""
-        self._add(-1)
+    def prefilled(self, prefill_us: int) -> None:
+        """The prefill of one of them is over."""
+        self._add(0, -prefill_us, 0)
 
-    def heard_of_others(self, requests: int) -> None:
-        """The other agents' requests on it, now believed to be this many; the caller recounts the pools."""
-        self.others = requests
-        self.view.in_flight = self.own + requests
+    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """One of them has ended, and what was still reserved for it is free."""
+        self._add(-1, -prefill_us, -decode_us)
+
+    def heard_of_others(self, others: Load) -> None:
+        """What the other agents are now believed to have on it; the caller recounts the pools."""
+        self.others = others
+        view = self.view
+        view.in_flight = self.own + others.requests
+        view.prefill_us = self.own_prefill_us + others.prefill_us
+        view.decode_us = self.own_decode_us + others.decode_us
+        view.reckon()
 
     def resize(self, spec: EndpointSpec) -> None:
         """Take a changed entry of the file for the same server."""
@@ -136,11 +163,13 @@ class Endpoint:
         self.spec = spec
         self.view.slots = spec.slots
         self.view.limit = spec.slots + spec.queue
+        self.view.reckon()
         self._models_at = -inf
 
     def retire(self) -> None:
         """Take no more requests; those on it may finish. The caller refills the pools."""
         self.view.draining = True
+        self.view.reckon()
         self.pools = ()
 
     def probed(self, outcome: ProbeOutcome) -> None:
@@ -179,6 +208,7 @@ class Endpoint:
         prior_s = self.service_s if self.service_s is not None else self._prior_s()
         self.service_s = mean_with(prior_s, self.completions, service_s)
         self.completions += 1
+        self.view.completions = self.completions
 
     def ended(self, outcome: Outcome, started_at: float) -> bool:
         """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
@@ -202,11 +232,13 @@ class Endpoint:
         self.view.weight = self._weight(now)
         if self.readings:
             self.view.pressure = pressure(self.readings, self.spec.slots, now)
+        self.view.reckon()
 
     def show(self) -> None:
         """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
+        self.view.reckon()
 
     def _trust(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
@@ -238,11 +270,16 @@ class Endpoint:
             self._out_since = now
         self._recount()
 
-    def _add(self, requests: int) -> None:
+    def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
         self.own += requests
+        self.own_prefill_us += prefill_us
+        self.own_decode_us += decode_us
         view = self.view
         view.in_flight += requests
-        if view.ready and not view.draining:
+        view.prefill_us += prefill_us
+        view.decode_us += decode_us
+        view.reckon()
+        if requests and view.ready and not view.draining:
             for pool in self.pools:
                 pool.in_flight += requests
 
@@ -263,9 +300,11 @@ class Pool:
         "missing",
         "out",
         "panics",
+        "positions",
         "prior_s",
         "ready",
         "service_s",
+        "shares_endpoints",
         "slots",
         "views",
     )
@@ -282,6 +321,10 @@ class Pool:
         self.endpoints: list[Endpoint] = []
         self.views: list[EndpointView] = []
         """Of `endpoints`, in the same order."""
+        self.positions: dict[str, int] = {}
+        """Of `endpoints`, by name."""
+        self.shares_endpoints = False
+        """Some of them serve other models too."""
         self.prior_s = prior_s
         self.ready = 0
         """Endpoints that may take a request."""
@@ -297,7 +340,17 @@ class Pool:
         self.endpoints = endpoints
         self.missing = missing
         self.views = [endpoint.view for endpoint in endpoints]
+        self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
+        self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.judge()
+        self.learn()
+
+    def learn(self) -> None:
+        """Reckon with what completions have taught of its members since; called a few times a second."""
+        for one, speed in zip(self.endpoints, speeds(one.learner for one in self.endpoints), strict=True):
+            one.view.speed = speed
+            one.view.service_s = one.service_s if one.service_s is not None else self.service_s
+            one.view.reckon()
 
     def judge(self) -> None:
         """Say of each member whether it may take requests, and sum up; whoever changes what is believed does this."""

@@ -26,7 +26,7 @@ from regional_agent import endpoint_probes, endpoint_signals
 from regional_agent.background import cancel, keep_running
 from regional_agent.carry.messages import Header
 from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint, Judge, Pool
+from regional_agent.endpoint import NOTHING, UNTOLD_SERVICE_S, Endpoint, Judge, Load, Pool
 from regional_agent.endpoint_dns import DnsAnswers, Resolve
 from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
@@ -83,7 +83,7 @@ class Endpoints:
         self._pools: dict[str, Pool] = {}
         self._entries: tuple[Entry, ...] = ()
         self._registered: dict[str, EndpointSpec] = {}
-        self._others: Mapping[str, int] = {}
+        self._others: Mapping[str, Load] = {}
         self.dns = DnsAnswers(rng, self._apply, resolve)
         """What is known of names in the file."""
         self._prior_s: dict[str, float] = {}
@@ -180,11 +180,11 @@ class Endpoints:
             self._apply()
             log.info("endpoint drains", endpoint=name)
 
-    def heard_of_others(self, in_flight: Mapping[str, int]) -> None:
-        """Take in how many requests of other agents are believed to be on each endpoint, by name."""
-        self._others = in_flight
+    def heard_of_others(self, loads: Mapping[str, Load]) -> None:
+        """Take in what other agents are believed to have on each endpoint, by name."""
+        self._others = loads
         for name, endpoint in self._by_name.items():
-            others = in_flight.get(name, 0)
+            others = loads.get(name, NOTHING)
             if others != endpoint.others:
                 endpoint.heard_of_others(others)
         self._recount()
@@ -220,7 +220,7 @@ class Endpoints:
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
                 self._by_name[spec.name] = Endpoint(spec, self._judge, self._fill_pools)
-                self._by_name[spec.name].heard_of_others(self._others.get(spec.name, 0))
+                self._by_name[spec.name].heard_of_others(self._others.get(spec.name, NOTHING))
         for gone in before.values():
             gone.retire()
             self._retired.append(gone)
@@ -289,6 +289,8 @@ class Endpoints:
                 endpoint.tick()
             for pool in self._pools.values():
                 pool.judge()
+            for pool in self._pools.values():
+                pool.learn()
 
     async def _keep_looking(self) -> None:
         while True:

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 from penstock import route_context, trace_context
 from penstock.decision import admit_at_origin, decide
 from penstock.ejection import Outcome
-from penstock.policy import Policy
+from penstock.policy import Cost, Policy
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import Mask, RequestFacts, residency_class
 from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
 from penstock.where import RegionView, Where
-from penstock.who import choose_endpoint
 from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
+from regional_agent.choosing import Chooser, Placement
+from regional_agent.classify import Asked
+from regional_agent.errand import Errand, errand_of
 from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
 from regional_agent.named_model import asked_of
@@ -32,7 +34,6 @@ from regional_agent.named_model import asked_of
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint
     from regional_agent.knowing import Knowing
-    from regional_agent.shared_view import Reservation
 
 MOST_ATTEMPTS = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
@@ -42,6 +43,9 @@ REQUEST_DEADLINE_S = 600.0
 
 MOST_ADMITTED = 4096
 """Answers of the mask that are kept at once: models x tenants x places seen lately."""
+
+UNTOLD_COST = Cost()
+"""Of a model that a policy of another region knows and ours does not, yet."""
 
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -55,26 +59,27 @@ class Ticket:
         "context",
         "deadline_at",
         "engine_was_busy",
+        "errand",
         "facts",
         "model",
         "received_at",
         "request_id",
-        "streaming",
         "traceparent",
         "tried_endpoints",
         "tried_regions",
     )
 
-    def __init__(self, request_id: str, model: str, facts: RequestFacts, admitted: Mask, now: float) -> None:
+    def __init__(self, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float) -> None:
         self.request_id = request_id
-        self.model = model
+        self.errand = errand
+        """What it is to whoever runs it."""
+        self.model = errand.model
         self.facts = facts
         self.admitted = admitted
         self.received_at = now
         self.deadline_at = now + REQUEST_DEADLINE_S
         self.context: RouteContext | None = None
         """Set when another region's agent forwarded it here."""
-        self.streaming = False
         self.traceparent = ""
         self.attempts = 0
         self.engine_was_busy = False
@@ -86,7 +91,7 @@ class Ticket:
 class Target:
     """Where one attempt goes, and what is held for it."""
 
-    __slots__ = ("address", "endpoint", "kind", "outcome", "region", "reservation", "route_header", "since")
+    __slots__ = ("address", "endpoint", "kind", "outcome", "placement", "region", "route_header", "since")
 
     def __init__(self, region: str, address: Address, kind: str) -> None:
         self.region = region
@@ -94,7 +99,7 @@ class Target:
         self.kind = kind
         self.endpoint: Endpoint | None = None
         """Set when the attempt goes to an engine of this region."""
-        self.reservation: Reservation | None = None
+        self.placement: Placement | None = None
         self.outcome: Outcome | None = None
         """What the attempt says of the endpoint, as soon as something does."""
         self.since = 0.0
@@ -113,6 +118,7 @@ class Road:
         self._key = key
         self._rng = rng
         self._clock = clock
+        self._chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
         self._keyring: Keyring | None = None
         self._keyring_of: Policy | None = None
         self._admitted: dict[tuple[str, str, str | None, str | None], Mask | Refusal] = {}
@@ -134,8 +140,8 @@ class Road:
         if isinstance(admitted, Refusal):
             return admitted
         trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
-        ticket = Ticket(_request_id(request, trace_id), asked.model, facts, admitted, now)
-        ticket.streaming = asked.stream
+        errand = self._errand(request, asked, policy, facts.tenant)
+        ticket = Ticket(_request_id(request, trace_id), errand, facts, admitted, now)
         given = request.header(b"traceparent")
         ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
@@ -152,7 +158,11 @@ class Road:
             return context
         facts = RequestFacts(context.tenant, context.data_class, context.location)
         admitted = Mask(residency_class(frozenset(context.residency)))
-        ticket = Ticket(context.request_id, context.model, facts, admitted, now)
+        asked = asked_of(request)
+        if isinstance(asked, Refusal):
+            asked = Asked(context.model)
+        asked.model = context.model
+        ticket = Ticket(context.request_id, self._errand(request, asked, policy, context.tenant), facts, admitted, now)
         ticket.context = context
         ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
         ticket.traceparent = context.traceparent
@@ -173,22 +183,37 @@ class Road:
             return Refusal(Reason.ENGINE_FAILED, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
         if ticket.context is None:
             return self._target_from_origin(ticket, now)
-        target = self._local_target(ticket, RequestKind.FORWARDED)
+        target = self._local_target(ticket, RequestKind.FORWARDED, now)
         if not isinstance(target, Reason):
             return target
         reason = Reason.SATURATED if target is Reason.SATURATED else Reason.NONE_READY
         return Refusal(reason, f"{self._region} cannot take it", retry_after_s=1.0)
 
-    def settle(self, target: Target, service_s: float | None) -> None:
-        """Step 9: release what the attempt held; `service_s` is how long the engine took, where it finished."""
-        if target.reservation is not None:
-            self._knowing.shared_view.release(target.reservation)
-            target.reservation = None
-        endpoint = target.endpoint
-        if endpoint is None:
+    def first_byte(self, target: Target, now: float) -> None:
+        """The answer's first byte has come."""
+        if target.placement is not None:
+            self._chooser.first_byte(target.placement, now)
+
+    def look(self, target: Target, now: float) -> None:
+        """No byte has come yet; called now and then."""
+        if target.placement is not None:
+            self._chooser.look(target.placement, now)
+
+    def settle(self, target: Target, service_s: float | None, tail: bytes = b"") -> None:
+        """Step 9: release what the attempt held.
+
+        Args:
+            service_s: how long (s) the engine took, where it finished.
+            tail: the last bytes of its answer.
+        """
+        placement, endpoint = target.placement, target.endpoint
+        if placement is None or endpoint is None:
             return
+        self._chooser.release(placement)
         if service_s is not None:
             self._knowing.endpoints.completed(endpoint, service_s)
+            if target.outcome is None:
+                self._chooser.ended(placement, self._clock(), tail)
         outcome = target.outcome or (Outcome.INCONCLUSIVE if service_s is None else Outcome.SERVED)
         self._knowing.endpoints.ended(endpoint, outcome, target.since)
 
@@ -250,7 +275,7 @@ class Road:
                 return decision
             where = decision.where
             if where.region == self._region:
-                target = self._local_target(ticket, where.why)
+                target = self._local_target(ticket, where.why, now)
             else:
                 target = self._peer_target(ticket, where, policy)
             if not isinstance(target, Reason):
@@ -263,25 +288,19 @@ class Road:
         views[self._region] = self._knowing.local_view(ticket.model, now)
         return views
 
-    def _local_target(self, ticket: Ticket, kind: str) -> Target | Reason:
+    def _local_target(self, ticket: Ticket, kind: str, now: float) -> Target | Reason:
         """An engine of this region with a reservation on it, or why there is none."""
-        pool = self._knowing.endpoints.pool(ticket.model)
-        who = choose_endpoint(
-            pool.views,
-            self._rng,
-            tried=ticket.tried_endpoints,
-            view_age_s=self._knowing.shared_view.age_s(),
-            service_s=pool.service_s,
-        )
-        if who.index is None:
-            full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
-            return Reason.SATURATED if full or ticket.engine_was_busy else Reason.MODEL_NOT_READY
-        endpoint = pool.endpoints[who.index]
-        target = Target(self._region, endpoint.address, kind)
-        target.endpoint = endpoint
-        target.since = self._clock()
-        target.reservation = self._knowing.shared_view.reserve(endpoint)
+        placement = self._chooser.choose(ticket.errand, ticket.tried_endpoints, now)
+        if isinstance(placement, Reason):
+            return Reason.SATURATED if ticket.engine_was_busy else placement
+        target = Target(self._region, placement.endpoint.address, kind)
+        target.endpoint, target.placement, target.since = placement.endpoint, placement, self._clock()
         return target
+
+    def _errand(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> Errand:
+        model = policy.models.get(asked.model)
+        cost = model.cost if model is not None else UNTOLD_COST
+        return errand_of(request, asked, tenant, cost, self._chooser.expectations)
 
     def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""

@@ -1,4 +1,4 @@
-"""Requests in flight by endpoint, over all agents of a region: own counts at once, the others' through Redis.
+"""Work reserved by endpoint, over all agents of a region: the own at once, the others' through Redis.
 
 A reservation never waits: it counts here, and a loop tells Redis within about 10 ms while there is something to tell.
 With Redis away, what was heard of the others fades (`penstock.shared_counts`) and the own count remains.
@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from control_plane.client.backoff import full_jitter_s
 from penstock.shared_counts import FRESH_S, LEASE_S, belief, believed
 from regional_agent.background import cancel, keep_running
-from regional_agent.endpoint import Endpoint
+from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
 
@@ -46,23 +46,51 @@ FADE_S = 0.1
 MOST_REQUESTS = 1_000_000
 """No agent has more on one endpoint; a count above is garbage."""
 
+MOST_US = 10**13
+"""Nor more work (microseconds): that is months of it."""
+
 FAILURES = (RedisError, OSError, TimeoutError)
 """How Redis can be away."""
 
 log = structlog.get_logger()
 
-Counts = dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_REQUESTS)]]
-_decoder = msgspec.json.Decoder(Counts)
+_Requests = Annotated[int, msgspec.Meta(ge=0, le=MOST_REQUESTS)]
+_Work = Annotated[int, msgspec.Meta(ge=0, le=MOST_US)]
+
+
+class Waiting(msgspec.Struct, array_like=True, frozen=True):
+    """One agent's queue for one model."""
+
+    requests: _Requests
+    behind: int
+    """Minus the priority of the first of them."""
+    waited_ms: _Requests
+    """How long that one has waited, when this was said."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What an agent tells the others of its region."""
+
+    loads: dict[str, tuple[_Requests, _Work, _Work]]
+    """By endpoint: requests, microseconds of prefill, microseconds of the rest; see `endpoint.Load`."""
+    waiting: dict[str, Waiting] = {}
+    """By model."""
+
+
+_decoder = msgspec.json.Decoder(Told)
 
 
 class Reservation:
-    """One request's place on an endpoint; knows whether it was given back."""
+    """One request's place on an endpoint, and the work that is reserved for it; knows what was given back."""
 
-    __slots__ = ("endpoint", "released")
+    __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, prefill_us: int, decode_us: int) -> None:
         """Made by `SharedView.reserve`."""
         self.endpoint = endpoint
+        self.prefill_us = prefill_us
+        """What is still reserved for prefill."""
+        self.decode_us = decode_us
         self.released = False
 
 
@@ -100,7 +128,12 @@ class SharedView:
         self._clock = clock
         self._index = index_key(region)
         self._prefix = agent_prefix(region)
-        self._others: dict[str, int] = {}
+        self.waiting_here: Callable[[], dict[str, Waiting]] = dict
+        """What this agent tells of its own queues."""
+        self.on_heard: Callable[[], None] = lambda: None
+        """Called when the others have come to hold or to wait for something else."""
+        self._others: dict[str, Load] = {}
+        self._others_waiting: dict[str, list[Waiting]] = {}
         self._shown_weight = 0.0
         self._read_at = -inf
         self._dirty = asyncio.Event()
@@ -116,18 +149,33 @@ class SharedView:
         """Whether there is a Redis to share it through."""
         return self._redis_url is not None
 
-    def reserve(self, endpoint: Endpoint) -> Reservation:
-        """Count one more request on an endpoint."""
-        endpoint.take()
+    def reserve(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> Reservation:
+        """Count one more request on an endpoint, of so much work at its speed (microseconds)."""
+        endpoint.take(prefill_us, decode_us)
         self._dirty.set()
-        return Reservation(endpoint)
+        return Reservation(endpoint, prefill_us, decode_us)
+
+    def prefilled(self, reservation: Reservation) -> None:
+        """Its prefill is over: the first byte came. A second time does nothing."""
+        if reservation.prefill_us and not reservation.released:
+            prefill_us, reservation.prefill_us = reservation.prefill_us, 0
+            reservation.endpoint.prefilled(prefill_us)
+            self._dirty.set()
 
     def release(self, reservation: Reservation) -> None:
-        """Give it back; a second time does nothing."""
+        """Give back what is left of it; a second time does nothing."""
         if not reservation.released:
             reservation.released = True
-            reservation.endpoint.give_back()
+            reservation.endpoint.give_back(reservation.prefill_us, reservation.decode_us)
             self._dirty.set()
+
+    def tell(self) -> None:
+        """Something has changed in this agent's queues."""
+        self._dirty.set()
+
+    def others_waiting(self, model: str) -> list[Waiting]:
+        """The other agents' queues for a model; none while they are not heard of."""
+        return self._others_waiting.get(model, []) if self._shown_weight > 0.0 else []
 
     def age_s(self) -> float:
         """Age (s) of what is known of the other agents; infinite before it was ever read, 0 where there are none."""
@@ -192,7 +240,7 @@ class SharedView:
                     self._agent,
                     self._epoch,
                     int(lease_s * 1000),
-                    msgspec.json.encode(self._own()),
+                    msgspec.json.encode(Told(self._own(), self.waiting_here())),
                     self._prefix,
                     MOST_AGENTS,
                 ),
@@ -202,28 +250,40 @@ class SharedView:
         self._superseded = not current
         self._hear(told, asked_at)
 
-    def _own(self) -> dict[str, int]:
-        """This agent's requests by endpoint; two servers that had one name in turn count together."""
-        own: dict[str, int] = {}
+    def _own(self) -> dict[str, tuple[int, int, int]]:
+        """What this agent has by endpoint; two servers that had one name in turn count together."""
+        own: dict[str, tuple[int, int, int]] = {}
         for endpoint in self._endpoints.every():
             if endpoint.own:
-                own[endpoint.name] = own.get(endpoint.name, 0) + endpoint.own
+                requests, prefill_us, decode_us = own.get(endpoint.name, NOTHING)
+                own[endpoint.name] = (
+                    requests + endpoint.own,
+                    prefill_us + endpoint.own_prefill_us,
+                    decode_us + endpoint.own_decode_us,
+                )
         return own
 
     def _hear(self, told: list[bytes], asked_at: float) -> None:
-        others: dict[str, int] = {}
-        for counts in told:
+        others: dict[str, Load] = {}
+        waiting: dict[str, list[Waiting]] = {}
+        for said in told:
             try:
-                for name, requests in _decoder.decode(counts).items():
-                    others[name] = others.get(name, 0) + requests
+                one = _decoder.decode(said)
             except msgspec.DecodeError as error:
                 if not self._garbled:
-                    log.warning("another agent's counts are garbled and not used", error=str(error))
+                    log.warning("what another agent tells is garbled and not used", error=str(error))
                 self._garbled = True
+                continue
+            for name, (requests, prefill_us, decode_us) in one.loads.items():
+                had = others.get(name, NOTHING)
+                others[name] = Load(had.requests + requests, had.prefill_us + prefill_us, had.decode_us + decode_us)
+            for model, queue in one.waiting.items():
+                waiting.setdefault(model, []).append(queue)
         self._read_at = asked_at
-        if others != self._others or self._shown_weight < 1.0:
-            self._others = others
+        if others != self._others or waiting != self._others_waiting or self._shown_weight < 1.0:
+            self._others, self._others_waiting = others, waiting
             self._show(1.0)
+            self.on_heard()
 
     async def _keep_fading(self) -> None:
         while True:
@@ -237,7 +297,10 @@ class SharedView:
         if weight >= 1.0:
             self._endpoints.heard_of_others(self._others)
         else:
-            self._endpoints.heard_of_others({name: believed(n, weight) for name, n in self._others.items()})
+            self._endpoints.heard_of_others(
+                {name: Load(*(believed(part, weight) for part in load)) for name, load in self._others.items()}
+            )
+            self.on_heard()
 
     def _went_down(self, error: Exception) -> None:
         if self.up or not self._why_down:

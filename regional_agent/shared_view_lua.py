@@ -6,7 +6,7 @@ epoch replaces a lower one of the same name, and the lower is told that it was s
 
 Keys share a hash tag, so they lie on one node of a cluster:
     penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)
-    penstock:v1:{<region>}:agent:<name>   hash: epoch, in_flight (JSON object: endpoint name -> requests)
+    penstock:v1:{<region>}:agent:<name>   hash: epoch, told (JSON: see shared_view.Told)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_AGENTS = 256
 
 EXCHANGE = """
 local index, mine = KEYS[1], KEYS[2]
-local name, epoch, lease_ms, in_flight, prefix, most = unpack(ARGV)
+local name, epoch, lease_ms, told, prefix, most = unpack(ARGV)
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local held = tonumber(redis.call('HGET', mine, 'epoch') or '0')
@@ -24,7 +24,7 @@ local current = held <= tonumber(epoch)
 lease_ms = tonumber(lease_ms)
 
 if current and lease_ms > 0 then
-  redis.call('HSET', mine, 'epoch', epoch, 'in_flight', in_flight)
+  redis.call('HSET', mine, 'epoch', epoch, 'told', told)
   redis.call('PEXPIRE', mine, lease_ms)
   redis.call('ZADD', index, now_ms + lease_ms, name)
   redis.call('PEXPIRE', index, lease_ms)
@@ -37,17 +37,17 @@ redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. now_ms)
 local answer = {current and 1 or 0}
 for _, other in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
   if other ~= name or not current then
-    local counts = redis.call('HGET', prefix .. other, 'in_flight')
-    if counts then
-      answer[#answer + 1] = counts
+    local said = redis.call('HGET', prefix .. other, 'told')
+    if said then
+      answer[#answer + 1] = said
     end
   end
 end
 return answer
 """
-"""KEYS: index, mine. ARGV: name, epoch, lease in ms (0 leaves), counts, prefix of agents' keys, most agents.
+"""KEYS: index, mine. ARGV: name, epoch, lease in ms (0 leaves), what it tells, prefix of agents' keys, most agents.
 
-Returns 1 where `epoch` is the newest of `name` else 0, then the counts of each other agent.
+Returns 1 where `epoch` is the newest of `name` else 0, then what each other agent tells.
 """
 
 

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from penstock.reasons import Reason, Refusal
+from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.errors import REFUSAL_HEADER, refusal_response, stream_error_event
@@ -71,6 +72,7 @@ class Exchange:
         "_sent_bytes",
         "_stage",
         "_status",
+        "_tail",
         "_target",
         "_ticket",
         "_tunnel",
@@ -94,6 +96,8 @@ class Exchange:
         self._chunked = False
         self._keep_alive = False
         self._unsent: list[bytes] = []
+        self._tail = (b"", b"")
+        """The last two reads' worth of the answer: engines say at its end what it took."""
         self._sent_bytes = 0
         self._sent_at = 0.0
         self._first_byte_at: float | None = None
@@ -133,6 +137,8 @@ class Exchange:
         elif now > self._ticket.deadline_at:
             self._expire()
         elif stage is Stage.SENT:
+            if self._target is not None:
+                self._carrier.road.look(self._target, now)
             if self._waits_for_failed_peer():
                 self._lose(TimedOut("the serving region has failed"))
             elif self._request.whole and now - self._sent_at > limits.first_byte_timeout_s:
@@ -222,6 +228,7 @@ class Exchange:
             data = b"".join(unsent)
             unsent.clear()
             self._sent_bytes += len(data)
+            self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
             self._client.write(data)
 
     def on_broken(self, error: UpstreamError) -> None:
@@ -326,6 +333,7 @@ class Exchange:
         assert target is not None
         self._stage = Stage.STREAMING
         self._first_byte_at = self._heard_at = self._carrier.clock()
+        self._carrier.road.first_byte(target, self._first_byte_at)
         headers = self._response_headers
         length = next((value for name, value in headers if name == b"content-length"), None)
         has_body = status not in NO_BODY_STATUSES
@@ -441,7 +449,8 @@ class Exchange:
         kind: str = RequestKind.HOME if ticket.context is None else RequestKind.FORWARDED
         if target is not None:
             measured = outcome is RequestOutcome.OK and stage is not Stage.TUNNEL
-            carrier.road.settle(target, now - self._sent_at if measured else None)
+            service_s = now - self._sent_at if measured else None
+            carrier.road.settle(target, service_s, b"".join(self._tail)[-TAIL_BYTES:] if measured else b"")
             server, kind = target.region, target.kind
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at

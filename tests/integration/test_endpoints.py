@@ -12,7 +12,7 @@ from penstock.engines import EngineKind
 from penstock.policy import Model, Policy
 from penstock.who import choose_endpoint
 from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint
+from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint, Load
 from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile
 from regional_agent.endpoint_signals import LARGEST_PAGE_BYTES
@@ -138,7 +138,7 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     first.take()
     second.take()
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (3, 2, 1)
-    endpoints.heard_of_others({"gpu-0": 3, "gpu-9": 5})
+    endpoints.heard_of_others({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
     assert (pool.in_flight, first.view.in_flight) == (6, 5)
     endpoints.failed(first)
     assert pool.in_flight == 1

@@ -133,7 +133,7 @@ async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, 
     view = start("a")
     view.reserve(endpoint(view))
     client = redis.Redis.from_url(redis_server.url)
-    await until(lambda: client.hget(agent_prefix(region) + "a", "in_flight") == b'{"gpu-0":1}')
+    await until(lambda: client.hget(agent_prefix(region) + "a", "told") == b'{"loads":{"gpu-0":[1,0,0]},"waiting":{}}')
     await view.stop()
     assert client.keys(f"penstock:v1:{{{region}}}:*".replace("[", "?").replace("]", "?")) == []
 
@@ -217,8 +217,8 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
     await until(lambda: view.up)
     client = redis.Redis.from_url(redis_server.url)
     with capture_logs() as logs:
-        for number, garbage in enumerate((b"\xff", b'{"gpu-0": -3}', b'{"gpu-0": 1e99}', b"[1]")):
-            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "in_flight": garbage})
+        for number, garbage in enumerate((b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]")):
+            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "told": garbage})
             client.zadd(index_key(region), {f"x{number}": (time.time() + 60) * 1000})
         await until(lambda: any("garbled" in entry["event"] for entry in logs))
         await asyncio.sleep(0.3)

@@ -22,7 +22,7 @@ from penstock import shared_counts
 from regional_agent import shared_view
 from regional_agent.background import cancel
 from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.endpoint import Endpoint
+from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view import Reservation, SharedView
 from regional_agent.shared_view_lua import agent_prefix
@@ -30,6 +30,8 @@ from regional_agent.shared_view_lua import agent_prefix
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
 SHORT_LEASE_S = 0.6
+ENDS = ("begin", "first byte", "end", "end twice")
+NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
 
 
 class Agent:
@@ -38,11 +40,11 @@ class Agent:
         self.endpoints = endpoints
         self.held: list[Reservation] = []
 
-    def own(self) -> dict[str, int]:
-        counts = dict.fromkeys(NAMES, 0)
-        for reservation in self.held:
-            counts[reservation.endpoint.name] += 1
-        return counts
+    def own(self) -> dict[str, Load]:
+        loads = dict.fromkeys(NAMES, NOTHING)
+        for one in self.held:
+            loads[one.endpoint.name] = added(loads[one.endpoint.name], Load(1, one.prefill_us, one.decode_us))
+        return loads
 
 
 class Region(RuleBasedStateMachine):
@@ -80,7 +82,9 @@ class Region(RuleBasedStateMachine):
     @precondition(lambda self: self.agents)
     @rule(
         requests=st.lists(
-            st.tuples(st.integers(0, 2), st.integers(0, 9), st.sampled_from(["begin", "end", "end twice"])),
+            st.tuples(
+                st.integers(0, 2), st.integers(0, 9), st.sampled_from(["begin", "first byte", "end", "end twice"])
+            ),
             min_size=1,
             max_size=12,
         )
@@ -89,12 +93,17 @@ class Region(RuleBasedStateMachine):
         for number, which, what in requests:
             agent = self.agents[self.some_agent(number)]
             if what == "begin" or not agent.held:
-                agent.held.append(agent.view.reserve(agent.endpoints[which % len(NAMES)]))
+                work = (which * 1000, which * 77_000)
+                agent.held.append(agent.view.reserve(agent.endpoints[which % len(NAMES)], *work))
+                continue
+            if what == "first byte":
+                agent.view.prefilled(agent.held[which % len(agent.held)])
                 continue
             reservation = agent.held.pop(which % len(agent.held))
             agent.view.release(reservation)
             if what == "end twice":
                 agent.view.release(reservation)
+                agent.view.prefilled(reservation)
 
     @rule(pause_s=st.floats(0.0, 0.05))
     def go_on(self, pause_s: float) -> None:
@@ -128,41 +137,54 @@ class Region(RuleBasedStateMachine):
         for agent in self.agents.values():
             own, counted = agent.own(), seen(agent)
             for name in NAMES:
-                assert counted[name] >= own[name] >= 0
+                for all_agents, this_one in zip(counted[name], own[name], strict=True):
+                    assert all_agents >= this_one >= 0
 
-    def all_see(self, counts: dict[str, int]) -> bool:
+    def all_see(self, loads: dict[str, Load]) -> bool:
         """By what they read at least two exchanges after the last request came or went."""
         return all(
-            seen(agent) == counts and agent.view._read_at > self.changed_at + 2 * shared_view.IDLE_S
+            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_view.IDLE_S
             for agent in self.agents.values()
         )
 
     def teardown(self) -> None:
         self.changed_at = time.monotonic()
-        total = {name: sum(agent.own()[name] for agent in self.agents.values()) for name in NAMES}
+        total = dict.fromkeys(NAMES, NOTHING)
+        for agent in self.agents.values():
+            total = {name: added(load, agent.own()[name]) for name, load in total.items()}
         self.run(until(lambda: self.all_see(total), "agree on what is held"))
         for agent in self.agents.values():
             for reservation in agent.held:
                 agent.view.release(reservation)
             agent.held = []
         self.changed_at = time.monotonic()
-        self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, 0)), "return to zero"))
+        self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, NOTHING)), "return to zero"))
         client = redis.Redis.from_url(self.server.url)
-        self.run(until(lambda: told(client, self.region) == [b"{}"] * len(self.agents), "become zero in Redis"))
+        self.run(
+            until(
+                lambda: told(client, self.region) == [NOTHING_TOLD] * len(self.agents),
+                "become zero in Redis",
+            )
+        )
         for agent in self.agents.values():
             self.run(agent.view.stop())
         self.run(until(lambda: told(client, self.region) == [], "leave nothing in Redis"))
         self.loop.close()
 
 
-def seen(agent: Agent) -> dict[str, int]:
-    return {endpoint.name: endpoint.view.in_flight for endpoint in agent.endpoints}
+def seen(agent: Agent) -> dict[str, Load]:
+    views = [endpoint.view for endpoint in agent.endpoints]
+    return {view.name: Load(view.in_flight, view.prefill_us, view.decode_us) for view in views}
+
+
+def added(one: Load, other: Load) -> Load:
+    return Load(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def told(client: redis.Redis, region: str) -> list[bytes]:
     keys = client.keys(agent_prefix(region) + "*")
     assert isinstance(keys, list)
-    return [value for key in keys if (value := client.hget(key, "in_flight")) is not None]
+    return [value for key in keys if (value := client.hget(key, "told")) is not None]
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+
+from penstock.cost import Work
 from penstock.reasons import Reason
-from penstock.who import EndpointView, choose_endpoint
+from penstock.who import NEWCOMER_UNTIL, ZONE_GAP_S, EndpointView, choose_endpoint
+from penstock.work import Speed
 
 
 def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:
@@ -61,3 +65,86 @@ def test_an_old_view_is_sampled_not_scanned() -> None:
     stale = Counter(chosen(pool, seed, view_age_s=1.0, service_s=2.0) for seed in range(200))
     assert fresh == {"idle": 200}
     assert 20 < stale["idle"] < 80, "two of ten at random see the idle one a fifth of the time"
+
+
+FAST, SLOW = Speed(0.0, 1.0, 1.0, 0.01), Speed(0.0, 3.0, 4.0, 0.04)
+CHAT = Work(0.05, 2.0)
+
+
+def known(name: str, speed: Speed = FAST, **fields: object) -> EndpointView:
+    return endpoint(name, **{"speed": speed, "completions": NEWCOMER_UNTIL, **fields})  # type: ignore[arg-type]
+
+
+def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
+    pool = [known("fast", in_flight=3, decode_us=6_000_000), known("slow", SLOW, in_flight=0)]
+    assert chosen(pool, work=CHAT) == "fast"
+    pool[0].decode_us = 40_000_000
+    pool[0].reckon()
+    assert chosen(pool, work=CHAT) == "slow"
+
+
+def test_prefill_ahead_counts_in_full() -> None:
+    pool = [known("reading", prefill_us=900_000), known("talking", in_flight=2, decode_us=2_000_000)]
+    assert chosen(pool, work=CHAT) == "talking"
+
+
+def test_until_speeds_are_known_requests_are_counted() -> None:
+    assert chosen([endpoint("a", 3, decode_us=1), endpoint("b", 1, decode_us=9_000_000)], work=CHAT) == "b"
+
+
+def test_near_ties_are_broken_at_random() -> None:
+    pool = [known("a"), known("b", decode_us=40_000), known("c", decode_us=900_000)]
+    counts = Counter(chosen(pool, seed, work=CHAT) for seed in range(200))
+    assert set(counts) == {"a", "b"}
+    assert min(counts.values()) > 60
+
+
+def test_a_newcomer_gets_no_more_than_it_has_earned_while_others_can() -> None:
+    newcomer = known("new", completions=0, in_flight=1)
+    veteran = known("old", in_flight=7, decode_us=30_000_000)
+    assert chosen([newcomer, veteran], work=CHAT) == "new"
+    newcomer.in_flight = 2
+    newcomer.reckon()
+    assert chosen([newcomer, veteran], work=CHAT) == "old"
+    assert chosen([newcomer], work=CHAT) == "new"
+
+
+def test_among_newcomers_only_work_counts() -> None:
+    pool = [known("busy", completions=0, in_flight=4, decode_us=8_000_000), known("idler", completions=0, in_flight=3)]
+    assert {chosen(pool, seed, work=CHAT) for seed in range(20)} == {"idler"}
+
+
+def test_a_prefix_is_worth_what_it_spares_and_a_bounded_gap() -> None:
+    pool = [known("best"), known("holder", decode_us=800_000)]
+    assert chosen(pool, work=CHAT) == "best"
+    assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.25) == "holder"
+    assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.1) == "best"
+    long_prompt = Work(3.0, 1.0)
+    assert chosen(pool, work=long_prompt, held={1: 2.0}) == "holder"
+    pool[1].decode_us = 20_000_000
+    pool[1].reckon()
+    assert chosen(pool, work=long_prompt, held={1: 2.0}, held_gap_s=0.5) == "best"
+
+
+def test_a_holder_that_may_not_have_it_is_no_reason_to_wait() -> None:
+    pool = [known("best"), known("holder", in_flight=8)]
+    assert chosen(pool, work=CHAT, held={1: 1.0}, held_gap_s=1e9) == "best"
+    assert chosen(pool, work=CHAT, held={0: 1.0}, held_gap_s=1e9, tried={"best"}) is None
+
+
+def test_the_own_zone_is_preferred_within_a_bound() -> None:
+    pool = [known("far"), known("near", decode_us=int(ZONE_GAP_S * 3e6))]
+    assert chosen(pool, work=CHAT, same_zone=[1]) == "near"
+    pool[1].decode_us = 4_000_000
+    pool[1].reckon()
+    assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
+
+
+def test_an_engine_that_says_it_is_full_comes_later() -> None:
+    assert chosen([known("pressed", pressure=1.0), known("at-ease", decode_us=1_000_000)], work=CHAT) == "at-ease"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_old_view_still_knows_who_holds_what(seed: int) -> None:
+    pool = [known(f"e{n}") for n in range(30)]
+    assert chosen(pool, seed, work=CHAT, held={7: 0.01}, held_gap_s=0.1, view_age_s=9.0) == "e7"

@@ -1,0 +1,139 @@
+"""What a request will cost, guessed from its body before anybody has run it, in time on the reference accelerator.
+
+Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately; both guesses are
+corrected by what engines say a request took (`usage` in OpenAI's answers).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.policy import Cost, CostUnit
+from penstock.usage import MOST_TOKENS, Usage
+
+BYTES_PER_TOKEN = 4.0
+"""English text under the tokenizers of GPT-3 and Llama alike, until usage has been seen."""
+
+OVERHEAD_BYTES = 120
+"""What of a request's JSON is not prompt: braces, field names, the model, roles."""
+
+ANSWER_TOKENS = 211.0
+"""Mean answer of a chat service (Azure LLM inference trace 2023, conversation), until usage has been seen."""
+
+TEXT_BYTES_PER_SECOND = 15.0
+"""Characters of English in a second of speech: about 150 words a minute."""
+
+MEMORY_REQUESTS = 50
+"""A mean remembers about this many requests."""
+
+MOST_FOLLOWED = 4096
+"""Means by (tenant, model) that are kept; the least recently seen goes first."""
+
+DEFAULT_PIXELS = 1024 * 1024
+DEFAULT_STEPS = 30
+"""Where a request does not say: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What of a request decides its cost. Fields that do not apply are None."""
+
+    body_bytes: int
+    answers: bool = True
+    """Whether tokens are generated; embeddings generate none."""
+    most_tokens: int | None = None
+    """The client's limit on the answer, in tokens."""
+    count: int = 1
+    """Answers or images that are asked for at once."""
+    pixels: int | None = None
+    """Of one image."""
+    steps: int | None = None
+    """Denoising steps."""
+    text_bytes: int | None = None
+    """Of the text to be spoken."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """The two parts of a request's work: time (s) on the reference accelerator, alone."""
+
+    prefill_s: float
+    """Until the first byte, beyond what caches spare: shared by nobody, it delays everybody behind it."""
+    decode_s: float
+    """From the first byte to the end; many requests' decodes run side by side."""
+
+
+NO_WORK = Work(0.0, 0.0)
+
+
+class Expectations:
+    """How long prompts and answers have been lately: what makes a guess out of an `Ask`."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen."""
+        self._tokens_per_byte: dict[str, _Mean] = {}
+        self._answer_tokens: dict[tuple[str, str], _Mean] = {}
+
+    def tokens_per_byte(self, model: str) -> float:
+        """How many tokens a byte of a prompt has, about."""
+        ratio = self._tokens_per_byte.get(model)
+        return ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN
+
+    def prompt_tokens(self, model: str, body_bytes: int) -> float:
+        """How many tokens the prompt in a body of this size likely has."""
+        return min(MOST_TOKENS, max(1.0, (body_bytes - OVERHEAD_BYTES) * self.tokens_per_byte(model)))
+
+    def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
+        """How many tokens an answer to this tenant likely has."""
+        mean = self._answer_tokens.get((tenant, model))
+        likely = mean.value if mean is not None else ANSWER_TOKENS
+        return likely if most_tokens is None else min(likely, max(1, most_tokens))
+
+    def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
+        """What a request will cost."""
+        if cost.unit is CostUnit.TOKEN:
+            answer_s = 0.0
+            if ask.answers:
+                answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.most_tokens)
+            return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
+        return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
+
+    def saw(self, tenant: str, model: str, ask: Ask, usage: Usage) -> None:
+        """Take in what a finished request took."""
+        if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
+            per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
+            _follow(self._tokens_per_byte, model, per_byte)
+        if usage.answer_tokens > 0 and ask.answers:
+            _follow(self._answer_tokens, (tenant, model), usage.answer_tokens / max(1, ask.count))
+
+
+def worked(cost: Cost, usage: Usage) -> Work:
+    """The work that a finished request turned out to be."""
+    uncached = max(1, usage.prompt_tokens - usage.cached_tokens)
+    return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)
+
+
+def _units(unit: CostUnit, ask: Ask) -> float:
+    if unit is CostUnit.MEGAPIXEL_STEP:
+        return (ask.pixels or DEFAULT_PIXELS) / 1e6 * (ask.steps or DEFAULT_STEPS) * ask.count
+    if unit is CostUnit.AUDIO_SECOND:
+        return max(1.0, (ask.text_bytes if ask.text_bytes is not None else ask.body_bytes) / TEXT_BYTES_PER_SECOND)
+    return float(ask.count)
+
+
+class _Mean:
+    """A plain mean at first, an exponentially weighted one once it remembers MEMORY_REQUESTS."""
+
+    __slots__ = ("count", "value")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.value = 0.0
+
+
+def _follow(means: dict, key: str | tuple[str, str], value: float) -> None:  # type: ignore[type-arg]
+    """Take a value into the mean of `key`, which becomes the most recently seen."""
+    mean = means.pop(key, None) or _Mean()
+    mean.count += 1
+    mean.value += (value - mean.value) / min(mean.count, MEMORY_REQUESTS)
+    means[key] = mean
+    if len(means) > MOST_FOLLOWED:
+        del means[next(iter(means))]

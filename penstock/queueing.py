@@ -1,0 +1,185 @@
+"""Late binding: a request that finds no room waits here, bound to no engine, and goes wherever room appears first.
+
+Higher priority goes first; within one, whoever has to give up soonest (earliest deadline first, Liu & Layland, JACM
+1973). The queue is bounded in requests and bytes. When it is full the tenant that fills it most makes room, so that one
+tenant's burst does not lock the others out; a request that would give up before its turn is refused at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+
+LONGEST_WAIT_S = 20.0
+"""Nobody waits for room longer than this (s): the client, or whoever steers it, knows better by then."""
+
+MOST_WAITING = 4096
+"""Requests that wait for one model at the most, however short the wait."""
+
+MOST_WAITING_BYTES = 256 * 1024 * 1024
+"""Bodies that wait for one model at the most."""
+
+YIELD_S = 0.03
+"""How long (s) an agent leaves freed room to the others of its region when it is their turn: they hear of it within
+about 10 ms."""
+
+SHORTEST_RETRY_S = 1.0
+
+_key = attrgetter("key")
+
+
+class Waiting(Generic[Item]):
+    """One request's place in the queue."""
+
+    __slots__ = ("give_up_at", "item", "key", "priority", "since", "size_bytes", "tenant", "waits")
+
+    def __init__(
+        self, item: Item, tenant: str, priority: int, size_bytes: int, since: float, give_up_at: float, number: int
+    ) -> None:
+        """Made by `Queue.join`."""
+        self.item = item
+        self.tenant = tenant
+        self.priority = priority
+        self.size_bytes = size_bytes
+        self.since = since
+        self.give_up_at = give_up_at
+        self.key = (-priority, give_up_at, number)
+        self.waits = True
+        """Whether it is still in the queue."""
+
+
+class Queue(Generic[Item]):
+    """Requests for one model that wait for room, in the order in which they will get it."""
+
+    def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
+        """Empty."""
+        self._most = most
+        self._most_bytes = most_bytes
+        self._order: list[Waiting[Item]] = []
+        self._by_deadline: list[tuple[float, int, Waiting[Item]]] = []
+        self._counts: dict[tuple[int, str], int] = {}
+        self._bytes = 0
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def join(
+        self, item: Item, tenant: str, priority: int, size_bytes: int, now: float, give_up_at: float
+    ) -> tuple[Waiting[Item] | None, list[Waiting[Item]]]:
+        """Take a request in, or not; who had to make room for it is in the list.
+
+        Args:
+            size_bytes: memory that its body holds.
+            give_up_at: when (s, the clock of `now`) waiting makes no sense any more.
+        """
+        if size_bytes > self._most_bytes:
+            return None, []
+        displaced: list[Waiting[Item]] = []
+        while len(self._order) >= self._most or self._bytes + size_bytes > self._most_bytes:
+            victim = self._victim(tenant, priority)
+            if victim is None:
+                for one in displaced:
+                    self._enter(one)
+                return None, []
+            self.leave(victim)
+            displaced.append(victim)
+        self._number += 1
+        waiting = Waiting(item, tenant, priority, size_bytes, now, give_up_at, self._number)
+        self._enter(waiting)
+        return waiting, displaced
+
+    def leave(self, waiting: Waiting[Item]) -> None:
+        """Take one out: it got room, its client left, or it gave up. A second time does nothing."""
+        if not waiting.waits:
+            return
+        waiting.waits = False
+        del self._order[bisect_left(self._order, waiting.key, key=_key)]
+        self._bytes -= waiting.size_bytes
+        share = (waiting.priority, waiting.tenant)
+        self._counts[share] -= 1
+        if not self._counts[share]:
+            del self._counts[share]
+
+    def first(self, count: int) -> list[Waiting[Item]]:
+        """Those whose turn it is."""
+        return self._order[:count]
+
+    def head(self) -> Head | None:
+        """Whose turn it is, as other agents need to know it; None while nobody waits."""
+        return Head(-self._order[0].priority, self._order[0].since) if self._order else None
+
+    def ahead_of(self, priority: int, give_up_at: float) -> int:
+        """How many would get room before a request that joins now."""
+        return bisect_left(self._order, (-priority, give_up_at, self._number + 1), key=_key)
+
+    def give_up(self, now: float) -> list[Waiting[Item]]:
+        """Take out and return those for whom it is too late."""
+        late = []
+        while self._by_deadline and (self._by_deadline[0][0] <= now or not self._by_deadline[0][2].waits):
+            waiting = heappop(self._by_deadline)[2]
+            if waiting.waits:
+                self.leave(waiting)
+                late.append(waiting)
+        return late
+
+    def next_give_up_at(self) -> float | None:
+        """When the first of them will be too late; None while nobody waits."""
+        while self._by_deadline and not self._by_deadline[0][2].waits:
+            heappop(self._by_deadline)
+        return self._by_deadline[0][0] if self._by_deadline else None
+
+    def _enter(self, waiting: Waiting[Item]) -> None:
+        waiting.waits = True
+        insort(self._order, waiting, key=_key)
+        heappush(self._by_deadline, (waiting.give_up_at, waiting.key[2], waiting))
+        self._bytes += waiting.size_bytes
+        share = (waiting.priority, waiting.tenant)
+        self._counts[share] = self._counts.get(share, 0) + 1
+
+    def _victim(self, tenant: str, priority: int) -> Waiting[Item] | None:
+        """The last one of the tenant with the most of the lowest priority; None where the newcomer comes behind it."""
+        if not self._order or self._order[-1].priority > priority:
+            return None
+        lowest = self._order[-1].priority
+        count, heaviest = max((count, name) for (level, name), count in self._counts.items() if level == lowest)
+        if lowest == priority and count <= self._counts.get((priority, tenant), 0) + 1:
+            return None
+        return next(one for one in reversed(self._order) if one.tenant == heaviest and one.priority == lowest)
+
+
+def give_up_at(now: float, deadline_at: float) -> float:
+    """How long (s, the clock of `now`) a request with this deadline may wait for room."""
+    return min(deadline_at, now + LONGEST_WAIT_S)
+
+
+def retry_after_s(wait_s: float) -> float:
+    """When a refused client should come again: when half of what makes it too long has drained.
+
+    Args:
+        wait_s: how long one more request would wait now.
+    """
+    return max(SHORTEST_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
+
+
+class Head(NamedTuple):
+    """Whose turn it is at one agent; of several agents' heads the least goes first."""
+
+    behind: int
+    """Minus its priority."""
+    since: float
+    """When it began to wait, in the reader's clock (s)."""
+
+
+def is_ours(own: Head, others: Iterable[Head]) -> bool:
+    """Whether room that this agent sees goes to its own queue before the other agents of the region had a chance.
+
+    The agent that frees a slot sees it first. Were it always to take it, one that has nothing running would never get
+    any; so it looks whether somebody has waited longer elsewhere, and if so leaves the room alone for YIELD_S.
+    """
+    return all(own <= other for other in others)

@@ -1,0 +1,58 @@
+"""What an engine says a request took, read off the end of its answer without parsing the answer.
+
+The object is OpenAI's (https://platform.openai.com/docs/api-reference/chat/object): vLLM, SGLang, TGI and TensorRT-LLM
+send it too, in event streams when the client asks for it (`stream_options.include_usage`).
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+TAIL_BYTES = 2048
+"""Usage is looked for in this many last bytes of an answer."""
+
+MOST_TOKENS = 1_000_000
+"""A request of more tokens is not believed, nor guessed: bodies with inlined images are large for other reasons."""
+
+_NAME = b'"usage"'
+_OBJECT = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a request took, in tokens."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens that the engine's cache spared."""
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Said(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+_decoder = msgspec.json.Decoder(_Said)
+
+
+def read_usage(tail: bytes) -> Usage | None:
+    """The usage in the last bytes of an answer, whole JSON or an event stream; None where they say none."""
+    at = tail.rfind(_NAME)
+    found = _OBJECT.match(tail, at) if at >= 0 else None
+    if found is None:
+        return None
+    try:
+        said = _decoder.decode(found[1])
+    except msgspec.DecodeError:
+        return None
+    if not (0 < said.prompt_tokens <= MOST_TOKENS and 0 <= said.completion_tokens <= MOST_TOKENS):
+        return None
+    cached = said.prompt_tokens_details.cached_tokens if said.prompt_tokens_details is not None else None
+    return Usage(said.prompt_tokens, said.completion_tokens, max(0, min(cached or 0, said.prompt_tokens)))

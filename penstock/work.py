@@ -1,0 +1,204 @@
+"""How fast each endpoint works, learned from what it finishes, and the work that is reserved on it, in time.
+
+Two things are learned of an endpoint, each a straight line that begins as its accelerator's prior and forgets slowly:
+time to the first byte against the prefill ahead of it, and time per unit of decode against the streams beside it.
+Everything is relative to the reference accelerator, so endpoints of different make, and requests of different models,
+are comparable (see `penstock.cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.accelerators import PACES, Pace
+from penstock.cost import Work
+
+MEMORY = 50.0
+"""About how many observations a line remembers."""
+
+PRIOR_WEIGHT = 2.0
+"""The prior counts as this many observations."""
+
+CROWDING = 0.02
+"""How much (as a share of a lone stream's time) each further stream slows a decode, until it has been learned: batches
+are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022)."""
+
+CALIBRATED_AFTER = 4
+"""Observations after which an endpoint's own speed is believed instead of its prior."""
+
+MOST_SURPRISE = 4.0
+"""An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
+hit must not turn a line over."""
+
+LEAST_OF_PRIOR = 0.05
+"""A slope falls to no less than this share of the prior: more of the same is never free."""
+
+MICROSECONDS = 1_000_000
+
+
+class Line:
+    """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
+
+    __slots__ = ("_cross", "_least_slope", "_mean_x", "_mean_y", "_square", "_weight", "at_zero", "slope")
+
+    def __init__(self, at_zero: float, slope: float) -> None:
+        """The prior."""
+        self.at_zero = at_zero
+        self.slope = slope
+        self._least_slope = slope * LEAST_OF_PRIOR
+        self._weight = 0.0
+        self._mean_x = self._mean_y = self._square = self._cross = 0.0
+
+    def at(self, x: float) -> float:
+        """What to expect."""
+        return self.at_zero + self.slope * x
+
+    def see(self, x: float, y: float) -> None:
+        """Take in one observation."""
+        expected = self.at(x)
+        y = max(expected / MOST_SURPRISE, min(expected * MOST_SURPRISE, y))
+        if self._weight == 0.0:
+            self._weight, self._mean_x, self._mean_y = PRIOR_WEIGHT, x, expected
+        keep = 1.0 - 1.0 / MEMORY
+        self._weight = self._weight * keep + 1.0
+        from_mean = x - self._mean_x
+        self._mean_x += from_mean / self._weight
+        self._mean_y += (y - self._mean_y) / self._weight
+        self._square = self._square * keep + from_mean * (x - self._mean_x)
+        self._cross = self._cross * keep + from_mean * (y - self._mean_y)
+        self._fit()
+
+    def _fit(self) -> None:
+        # Where x hardly varies, data say nothing of the slope, and the one before it holds.
+        ridge = PRIOR_WEIGHT * self._mean_x * self._mean_x + 1e-12
+        self.slope = max(self._least_slope, (self._cross + self.slope * ridge) / (self._square + ridge))
+        self.at_zero = self._mean_y - self.slope * self._mean_x
+        if self.at_zero < 0.0:
+            self.at_zero, self.slope = 0.0, self._mean_y / self._mean_x
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """How fast an endpoint is: what the chooser multiplies work by."""
+
+    start_s: float
+    """Time (s) to the first byte besides prefill."""
+    prefill: float
+    """Time per second of reference prefill."""
+    decode: float
+    """Time per second of reference decode, alone."""
+    crowding: float
+    """What each stream beside adds to that."""
+
+
+def prior(accelerator: str) -> Speed | None:
+    """What to believe of an accelerator before completions; None for one that is not in the table."""
+    pace = PACES.get(accelerator.lower())
+    return None if pace is None else _speed_of(pace)
+
+
+class SpeedLearner:
+    """One endpoint's speed, as its completions show it."""
+
+    __slots__ = ("_decode", "_first_byte", "_prior", "observations")
+
+    def __init__(self, accelerator: str) -> None:
+        """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
+        self._prior = prior(accelerator)
+        start = self._prior or _speed_of(Pace(1.0, 1.0))
+        self._first_byte = Line(start.start_s, start.prefill)
+        self._decode = Line(start.decode, start.crowding)
+        self.observations = 0
+        """Requests that it has learned from."""
+
+    @property
+    def prior(self) -> Speed | None:
+        """What was believed at first; None where nothing was known."""
+        return self._prior
+
+    @property
+    def learned(self) -> Speed | None:
+        """What completions show; None before there are enough of them."""
+        return self.now if self.observations >= CALIBRATED_AFTER else None
+
+    @property
+    def now(self) -> Speed:
+        """The prior as far as completions have corrected it."""
+        return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
+
+    def saw_first_byte(self, prefill_s: float, took_s: float) -> None:
+        """The first byte of an answer came.
+
+        Args:
+            prefill_s: the prefill (s, reference) that was ahead of it when it was sent, its own included.
+            took_s: time (s) since it was sent.
+        """
+        self._first_byte.see(prefill_s, max(0.0, took_s))
+
+    def saw_end(self, decode_s: float, took_s: float, streams: float) -> None:
+        """An answer is whole.
+
+        Args:
+            decode_s: the decode (s, reference) that it was.
+            took_s: time (s) since its first byte.
+            streams: requests on the endpoint meanwhile, itself included.
+        """
+        if decode_s > 0.0:
+            self._decode.see(streams, max(0.0, took_s) / decode_s)
+            self.observations += 1
+
+
+def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
+    """The speed to reckon with for each endpoint of a pool: its own, else its prior as its siblings correct it.
+
+    One that has neither goes by the mean of those that have. Where nobody has, all are None: least request, then.
+    """
+    learners = list(learners)
+    known = [(one.learned, one.prior) for one in learners]
+    ratios = [(learned, before) for learned, before in known if learned is not None and before is not None]
+    prefill = _mean([learned.prefill / before.prefill for learned, before in ratios])
+    decode = _mean([learned.decode / before.decode for learned, before in ratios])
+    start_s = _mean([learned.start_s for learned, _ in ratios], otherwise=0.0)
+    found = [learned or (before and _scaled(before, start_s, prefill, decode)) for learned, before in known]
+    if None not in found:
+        return found
+    some = [one for one in found if one is not None]
+    if not some:
+        return found
+    middle = Speed(
+        _mean([one.start_s for one in some]),
+        _mean([one.prefill for one in some]),
+        _mean([one.decode for one in some]),
+        _mean([one.crowding for one in some]),
+    )
+    return [one or middle for one in found]
+
+
+def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float = 0.0) -> tuple[int, int]:
+    """What a request reserves on an endpoint: its prefill and its decode there, in whole microseconds.
+
+    Whole numbers, so that sums over requests return to exactly zero when they have ended.
+
+    Args:
+        speed: of the endpoint; None reckons with the reference.
+        streams: requests on it, this one included.
+        spared_s: prefill (s, reference) that its cache spares.
+    """
+    prefill_s = max(0.0, work.prefill_s - spared_s)
+    if speed is None:
+        return int(prefill_s * MICROSECONDS), int(work.decode_s * MICROSECONDS)
+    decode = speed.decode + speed.crowding * streams
+    return int(prefill_s * speed.prefill * MICROSECONDS), int(work.decode_s * decode * MICROSECONDS)
+
+
+def _speed_of(pace: Pace) -> Speed:
+    return Speed(0.0, pace.prefill, pace.decode, pace.decode * CROWDING)
+
+
+def _scaled(speed: Speed, start_s: float, prefill: float, decode: float) -> Speed:
+    return Speed(start_s, speed.prefill * prefill, speed.decode * decode, speed.crowding * decode)
+
+
+def _mean(values: list[float], otherwise: float = 1.0) -> float:
+    return sum(values) / len(values) if values else otherwise

@@ -1,0 +1,157 @@
+"""Chooses the endpoint of a request, reserves it, and learns from what comes of it: `penstock.who` with its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.cost import Expectations, worked
+from penstock.policy import CostUnit
+from penstock.reasons import Reason
+from penstock.stickiness import BLOCK_BYTES, FULL_CACHE, MODEL_GAP_S, NOTHING, Held, Holdings
+from penstock.usage import Usage, read_usage
+from penstock.who import NOTHING_HELD, choose_endpoint
+from penstock.work import MICROSECONDS, microseconds
+
+if TYPE_CHECKING:
+    from regional_agent.endpoint import Endpoint, Pool
+    from regional_agent.endpoints import Endpoints
+    from regional_agent.errand import Errand
+    from regional_agent.shared_view import Reservation, SharedView
+
+
+class Placement:
+    """One request on one endpoint: what is reserved for it, and what was ahead of it."""
+
+    __slots__ = (
+        "ahead_s",
+        "endpoint",
+        "errand",
+        "first_byte_at",
+        "prefill_over_at",
+        "queued",
+        "reservation",
+        "since",
+        "streams",
+    )
+
+    def __init__(self, endpoint: Endpoint, errand: Errand, reservation: Reservation, since: float) -> None:
+        """Made by `Chooser.choose`."""
+        self.since = since
+        self.endpoint = endpoint
+        self.errand = errand
+        self.reservation = reservation
+        self.ahead_s = 0.0
+        """Prefill (s, reference) that it waits for, its own included."""
+        self.streams = 0
+        """Requests on the endpoint then, itself included."""
+        self.queued = False
+        """The endpoint had no slot free."""
+        self.prefill_over_at = 0.0
+        """When its prefill should be over, by the agent's clock (s)."""
+        self.first_byte_at: float | None = None
+
+
+class Chooser:
+    """What an agent remembers and does to choose well."""
+
+    def __init__(self, endpoints: Endpoints, shared_view: SharedView, rng: Random) -> None:
+        """Remembers nothing yet."""
+        self.expectations = Expectations()
+        self._endpoints = endpoints
+        self._shared_view = shared_view
+        self._rng = rng
+        self._holdings = Holdings()
+
+    def choose(self, errand: Errand, tried: Container[str], now: float) -> Placement | Reason:
+        """An endpoint of this region with a reservation on it, or why there is none."""
+        pool = self._endpoints.pool(errand.model)
+        known = self._holdings.held(errand.prefix, errand.session, now)
+        held, gap_s = self._held(pool, errand, known, now)
+        who = choose_endpoint(
+            pool.views,
+            self._rng,
+            work=errand.work,
+            tried=tried,
+            held=held,
+            held_gap_s=gap_s,
+            view_age_s=self._shared_view.age_s(),
+            service_s=pool.service_s,
+        )
+        if who.index is None:
+            full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
+            return Reason.SATURATED if full else Reason.MODEL_NOT_READY
+        endpoint = pool.endpoints[who.index]
+        self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
+        return self._reserve(endpoint, errand, held.get(who.index, 0.0), now)
+
+    def first_byte(self, placement: Placement, now: float) -> None:
+        """The answer has begun: its prefill is over."""
+        if placement.first_byte_at is not None:
+            return
+        placement.first_byte_at = now
+        self._shared_view.prefilled(placement.reservation)
+        if placement.errand.streaming and placement.ahead_s > 0.0 and not placement.queued:
+            placement.endpoint.learner.saw_first_byte(placement.ahead_s, now - placement.since)
+
+    def look(self, placement: Placement, now: float) -> None:
+        """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
+        if now >= placement.prefill_over_at and not placement.errand.streaming:
+            self._shared_view.prefilled(placement.reservation)
+
+    def ended(self, placement: Placement, now: float, tail: bytes) -> None:
+        """The answer is whole and good: learn how long it was and how long it took.
+
+        Args:
+            tail: its last bytes, where engines say what it took.
+        """
+        errand, endpoint = placement.errand, placement.endpoint
+        usage = read_usage(tail) if errand.cost.unit is CostUnit.TOKEN else None
+        if usage is not None:
+            self.expectations.saw(errand.tenant, errand.model, errand.ask, usage)
+        if placement.queued:
+            return
+        begun_at = placement.first_byte_at if errand.streaming else min(now, placement.prefill_over_at)
+        if begun_at is not None:
+            streams = (placement.streams + endpoint.view.in_flight) / 2
+            endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams)
+
+    def release(self, placement: Placement) -> None:
+        """Give back what is reserved; a second time does nothing."""
+        self._shared_view.release(placement.reservation)
+
+    def _held(self, pool: Pool, errand: Errand, known: Held, now: float) -> tuple[Mapping[int, float], float]:
+        """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""
+        if known is not NOTHING:
+            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(errand.model) * errand.cost.input_unit_s
+            held = {
+                at: blocks * per_block_s
+                for name, blocks in known.blocks.items()
+                if (at := pool.positions.get(name)) is not None and pool.views[at].pressure < FULL_CACHE
+            }
+            return held, known.gap_s
+        if not pool.shares_endpoints:
+            return NOTHING_HELD, 0.0
+        running = self._holdings.running(errand.model, now)
+        at_positions = [at for name in running if (at := pool.positions.get(name)) is not None]
+        return {at: 0.0 for at in at_positions if pool.views[at].pressure < FULL_CACHE}, MODEL_GAP_S
+
+    def _reserve(self, endpoint: Endpoint, errand: Errand, spared_s: float, now: float) -> Placement:
+        view, work = endpoint.view, errand.work
+        streams = view.in_flight + 1
+        prefill_us, decode_us = microseconds(work, view.speed, streams, spared_s)
+        ahead_us = view.prefill_us + prefill_us
+        reservation = self._shared_view.reserve(endpoint, prefill_us, decode_us)
+        placement = Placement(endpoint, errand, reservation, now)
+        placement.streams, placement.queued = streams, streams > view.slots
+        if view.speed is not None and prefill_us:
+            placement.ahead_s = ahead_us / MICROSECONDS / view.speed.prefill
+        start_s = view.speed.start_s if view.speed is not None else 0.0
+        placement.prefill_over_at = now + start_s + ahead_us / MICROSECONDS
+        return placement
+
+
+def _decode_s(errand: Errand, usage: Usage | None) -> float:
+    """The decode (s, reference) that a request turned out to be, or as it was guessed."""
+    return worked(errand.cost, usage).decode_s if usage is not None else errand.work.decode_s

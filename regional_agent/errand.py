@@ -1,0 +1,98 @@
+"""What a request is to whoever runs it: how much work, and what it has in common with requests before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.cost import NO_WORK, Ask, Expectations, Work
+from penstock.policy import Cost, CostUnit
+from penstock.stickiness import BLOCK_BYTES, prefix_keys, session_key
+from regional_agent.carry.messages import Request
+from regional_agent.classify import Asked
+
+SESSION_HEADER = b"x-session-id"
+"""Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
+
+LONGEST_SESSION_BYTES = 256
+
+EMBEDDINGS = b"/v1/embeddings"
+
+MOST_AT_ONCE = 128
+MOST_STEPS = 1000
+MOST_PIXELS = 1 << 28
+"""What a body may claim to ask for; more is taken for this."""
+
+PROMPT_BEGINS_BYTES = 64 * 1024
+"""The prompt is looked for in this much of a body; one that begins later is compared from the body's beginning."""
+
+_PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
+
+
+class Errand:
+    """One request's work and ties."""
+
+    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
+
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: Ask, *, streaming: bool) -> None:
+        """Costs nothing yet and has no ties."""
+        self.tenant = tenant
+        self.model = model
+        self.cost = cost
+        self.ask = ask
+        self.streaming = streaming
+        """The answer comes as it is made."""
+        self.work: Work = NO_WORK
+        self.prefix: list[int] = []
+        """Keys of the leading blocks of its prompt."""
+        self.session: int | None = None
+        """Key of its conversation."""
+
+
+def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations) -> Errand:
+    """What a request will cost and what it is tied to, from what there is of it."""
+    errand = Errand(tenant, asked.model, cost, _ask(request, asked, cost.unit), streaming=asked.stream)
+    errand.work = expectations.guess(cost, tenant, asked.model, errand.ask)
+    scope = f"{tenant}/{asked.model}"
+    if cost.unit is CostUnit.TOKEN and len(request.body) > BLOCK_BYTES:
+        errand.prefix = prefix_keys(scope, _prompt(request.body))
+    named = request.header(SESSION_HEADER) or bytes(asked.prompt_cache_key) or bytes(asked.user)
+    if named and named != b"null":
+        errand.session = session_key(scope, named[:LONGEST_SESSION_BYTES])
+    return errand
+
+
+def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
+    size_bytes = len(request.body) if request.whole else request.length or len(request.body)
+    count = 1
+    if asked.n:
+        count = _whole(asked.n, MOST_AT_ONCE) or 1
+    if unit is CostUnit.TOKEN:
+        most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+        return Ask(size_bytes, answers=request.path != EMBEDDINGS, most_tokens=most, count=count)
+    if unit is CostUnit.MEGAPIXEL_STEP:
+        steps = _whole(asked.steps, MOST_STEPS) or _whole(asked.num_inference_steps, MOST_STEPS)
+        return Ask(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
+    if unit is CostUnit.AUDIO_SECOND:
+        return Ask(size_bytes, text_bytes=len(bytes(asked.input)) or None)
+    return Ask(size_bytes, count=count)
+
+
+def _prompt(body: bytes | bytearray) -> memoryview:
+    """The part of a JSON body from its prompt on: what stands before it differs though the prompt does not."""
+    found = [at for name in _PROMPTS if (at := body.find(name, 0, PROMPT_BEGINS_BYTES)) >= 0]
+    return memoryview(body)[min(found, default=0) :]
+
+
+def _pixels(size: msgspec.Raw) -> int | None:
+    """The area in a size such as "1024x768"."""
+    width, by, height = bytes(size).strip(b'"').partition(b"x")
+    if by and width.isdigit() and height.isdigit() and len(width) < 6 and len(height) < 6:
+        return min(int(width) * int(height), MOST_PIXELS) or None
+    return None
+
+
+def _whole(raw: msgspec.Raw, most: int) -> int | None:
+    text: Any = bytes(raw)
+    return max(1, min(int(text), most)) if text.isdigit() and len(text) < 8 else None

@@ -1,0 +1,122 @@
+"""An agent's choices: what is reserved for them comes back whole, and what comes of them is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.cost import Ask, Work
+from penstock.endpoint_health import ProbeOutcome
+from penstock.policy import Cost, CostUnit
+from penstock.reasons import Reason
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.choosing import Chooser, Placement
+from regional_agent.endpoint import Endpoint
+from regional_agent.endpoints import Endpoints
+from regional_agent.errand import Errand
+from regional_agent.shared_view import SharedView
+
+COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
+USAGE = b'data: {"usage":{"prompt_tokens":100,"completion_tokens":50}}\n\ndata: [DONE]\n\n'
+
+
+class Here:
+    def __init__(self, directory: Path, *accelerators: str, slots: int = 2) -> None:
+        file = directory / "endpoints.yaml"
+        file.write_text(
+            "".join(
+                f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: {slots},"
+                f" accelerator: {one}}}\n"
+                for n, one in enumerate(accelerators)
+            )
+        )
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        for endpoint in self.endpoints.every():
+            endpoint.probed(ProbeOutcome.GOOD)
+        self.chooser = Chooser(self.endpoints, SharedView("r", "a", 1, self.endpoints, None, Random(1)), Random(1))
+        self.pool = self.endpoints.pool("m")
+
+    def choose(self, errand: Errand, now: float = 0.0) -> Placement:
+        placement = self.chooser.choose(errand, (), now)
+        assert isinstance(placement, Placement)
+        return placement
+
+    def loads(self) -> list[tuple[int, int, int]]:
+        return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
+
+
+def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> Errand:
+    errand = Errand("t", "m", COST, Ask(520), streaming=streaming)
+    errand.work, errand.prefix = Work(0.1, 0.5), prefix or []
+    return errand
+
+
+async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    placement = here.choose(chat())
+    assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
+    here.chooser.first_byte(placement, 0.2)
+    assert here.loads() == [(1, 0, pytest.approx(510_000))]
+    here.chooser.release(placement)
+    here.chooser.release(placement)
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    placement = here.choose(chat(streaming=False))
+    here.chooser.look(placement, 0.05)
+    assert here.loads()[0][1] == 100_000
+    here.chooser.look(placement, 0.15)
+    assert here.loads()[0][1] == 0
+    here.chooser.release(placement)
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    here.chooser.release(here.choose(chat()))
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    endpoint: Endpoint = here.pool.endpoints[0]
+    for n in range(30):
+        placement = here.choose(chat(), now=n * 10.0)
+        here.chooser.first_byte(placement, n * 10.0 + 0.3)
+        here.chooser.ended(placement, n * 10.0 + 1.8, USAGE)
+        here.chooser.release(placement)
+    assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
+    assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
+    speed = endpoint.learner.learned
+    assert speed is not None
+    assert speed.decode + speed.crowding == pytest.approx(3.0, rel=0.1)
+    assert speed.start_s + speed.prefill * 0.1 == pytest.approx(0.3, rel=0.1)
+
+
+async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=8)
+    errand = chat(prefix=[1, 2])
+    first = here.choose(errand)
+    here.chooser.release(first)
+    again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
+    assert {one.endpoint.name for one in again} == {first.endpoint.name}
+    assert again[0].reservation.prefill_us == 0
+
+
+async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "l4", slots=16)
+    for one in here.pool.endpoints:
+        one.view.completions = 99
+    names = [here.choose(chat()).endpoint.name for _ in range(10)]
+    assert names.count("gpu-0") > 2 * names.count("gpu-1")
+
+
+async def test_nobody_left_says_why(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", slots=1)
+    here.choose(chat())
+    assert here.chooser.choose(chat(), (), 0.0) is Reason.SATURATED
+    assert here.chooser.choose(chat(), {"gpu-0"}, 0.0) is Reason.MODEL_NOT_READY

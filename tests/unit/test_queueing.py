@@ -1,0 +1,115 @@
+"""Who waits, in which order, who has to make room, and whose turn it is among agents."""
+
+from __future__ import annotations
+
+from penstock.queueing import LONGEST_WAIT_S, Head, Queue, Waiting, give_up_at, is_ours, retry_after_s
+
+
+def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
+    return queue.join(item, tenant, priority, 100, at, until)
+
+
+def order(queue: Queue[str]) -> list[str]:
+    return [waiting.item for waiting in queue.first(len(queue))]
+
+
+def entered(answer: tuple[Waiting[str] | None, list[Waiting[str]]]) -> Waiting[str]:
+    waiting, displaced = answer
+    assert waiting is not None
+    assert displaced == []
+    return waiting
+
+
+def test_priority_first_then_the_earliest_deadline_then_who_came_first() -> None:
+    queue: Queue[str] = Queue()
+    join(queue, "late", until=30)
+    join(queue, "first", until=20)
+    join(queue, "second", until=20)
+    join(queue, "urgent", priority=5, until=90)
+    assert order(queue) == ["urgent", "first", "second", "late"]
+    assert queue.ahead_of(0, 20) == 3
+    assert queue.ahead_of(5, 10) == 0
+    assert queue.ahead_of(-1, 10) == 4
+
+
+def test_leaving_twice_is_leaving_once() -> None:
+    queue: Queue[str] = Queue()
+    one, _ = entered(join(queue, "one")), entered(join(queue, "two"))
+    queue.leave(one)
+    queue.leave(one)
+    assert order(queue) == ["two"]
+
+
+def test_those_for_whom_it_is_too_late_give_up() -> None:
+    queue: Queue[str] = Queue()
+    gone = entered(join(queue, "gone", until=1))
+    join(queue, "soon", until=2)
+    join(queue, "later", priority=9, until=3)
+    queue.leave(gone)
+    assert queue.next_give_up_at() == 2
+    assert [one.item for one in queue.give_up(2.5)] == ["soon"]
+    assert [one.item for one in queue.give_up(2.5)] == []
+    assert queue.next_give_up_at() == 3
+    assert [one.item for one in queue.give_up(3.0)] == ["later"]
+    assert queue.next_give_up_at() is None
+    assert len(queue) == 0
+
+
+def test_a_full_queue_refuses_who_would_come_last() -> None:
+    queue: Queue[str] = Queue(most=2)
+    join(queue, "a")
+    join(queue, "b")
+    assert join(queue, "c") == (None, [])
+    assert order(queue) == ["a", "b"]
+
+
+def test_a_higher_priority_displaces_the_last_of_the_lowest() -> None:
+    queue: Queue[str] = Queue(most=2)
+    join(queue, "low")
+    join(queue, "lower", priority=-1)
+    waiting, displaced = join(queue, "high", priority=1)
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["lower"]
+    assert not displaced[0].waits
+    assert order(queue) == ["high", "low"]
+
+
+def test_who_fills_the_queue_makes_room_for_who_has_little_in_it() -> None:
+    queue: Queue[str] = Queue(most=3)
+    for n in range(3):
+        join(queue, f"greedy-{n}", tenant="greedy")
+    waiting, displaced = join(queue, "modest-0", tenant="modest")
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["greedy-2"]
+    assert join(queue, "modest-1", tenant="modest") == (None, [])
+    assert join(queue, "greedy-3", tenant="greedy") == (None, [])
+    assert order(queue) == ["greedy-0", "greedy-1", "modest-0"]
+
+
+def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_same() -> None:
+    queue: Queue[str] = Queue(most_bytes=250)
+    join(queue, "a", tenant="one")
+    join(queue, "b", tenant="one")
+    assert queue.join("huge", "two", 0, 251, 0.0, 20.0) == (None, [])
+    assert queue.join("large", "two", 0, 240, 0.0, 20.0) == (None, [])
+    assert order(queue) == ["a", "b"]
+
+
+def test_of_several_agents_the_one_whose_first_has_waited_longest_takes_room() -> None:
+    queue: Queue[str] = Queue()
+    assert queue.head() is None
+    join(queue, "a", at=5.0)
+    head = queue.head()
+    assert head == Head(0, 5.0)
+    assert is_ours(head, [])
+    assert is_ours(head, [Head(0, 6.0)])
+    assert not is_ours(head, [Head(0, 6.0), Head(0, 4.0)])
+    assert not is_ours(head, [Head(-3, 9.0)])
+
+
+def test_how_long_one_waits_and_when_to_come_again() -> None:
+    assert give_up_at(100.0, 500.0) == 100.0 + LONGEST_WAIT_S
+    assert give_up_at(100.0, 103.0) == 103.0
+    assert retry_after_s(2.0) == 1.0
+    assert retry_after_s(LONGEST_WAIT_S) == LONGEST_WAIT_S / 2
+    assert retry_after_s(float("inf")) < 300

@@ -1,0 +1,77 @@
+"""What endpoints hold of a prompt or a session, for how long, and how much of it is remembered."""
+
+from __future__ import annotations
+
+from penstock.stickiness import (
+    BLOCK_BYTES,
+    HELD_S,
+    MOST_BLOCKS,
+    MOST_HOLDERS,
+    NOTHING,
+    PREFIX_GAP_S,
+    SESSION_GAP_S,
+    Holdings,
+    prefix_keys,
+    session_key,
+)
+
+
+def keys(text: str, scope: str = "t/m") -> list[int]:
+    return prefix_keys(scope, memoryview(text.encode()))
+
+
+SYSTEM = "s" * BLOCK_BYTES * 2
+
+
+def test_equal_beginnings_have_equal_keys_as_far_as_they_are_equal() -> None:
+    one, other = keys(SYSTEM + "a" * BLOCK_BYTES), keys(SYSTEM + "b" * 2 * BLOCK_BYTES)
+    assert one[:2] == other[:2]
+    assert one[2] != other[2]
+    assert keys("x" * (BLOCK_BYTES - 1)) == []
+    assert len(keys("x" * BLOCK_BYTES * (MOST_BLOCKS + 9))) == MOST_BLOCKS
+
+
+def test_a_block_counts_only_behind_equal_ones_and_within_its_scope() -> None:
+    assert keys("ab" * BLOCK_BYTES)[1] != keys("x" * BLOCK_BYTES + "ab" * (BLOCK_BYTES // 2))[1]
+    assert keys(SYSTEM, "t/m")[0] != keys(SYSTEM, "u/m")[0]
+
+
+def test_holders_are_known_with_how_much_they_hold() -> None:
+    holdings = Holdings()
+    holdings.sent("long", keys(SYSTEM + "a" * BLOCK_BYTES), None, "m", 0.0)
+    holdings.sent("short", keys(SYSTEM), None, "m", 1.0)
+    held = holdings.held(keys(SYSTEM + "a" * BLOCK_BYTES), None, 2.0)
+    assert held.blocks == {"long": 3, "short": 2}
+    assert held.gap_s == PREFIX_GAP_S
+    assert holdings.held(keys("other" * BLOCK_BYTES), None, 2.0) is NOTHING
+
+
+def test_a_session_stays_where_it_was_last() -> None:
+    holdings, session = Holdings(), session_key("t/m", b"chat-1")
+    holdings.sent("a", [], session, "m", 0.0)
+    holdings.sent("b", [], session, "m", 1.0)
+    held = holdings.held([], session, 2.0)
+    assert (held.blocks, held.gap_s) == ({"b": 0}, SESSION_GAP_S)
+    assert session != session_key("u/m", b"chat-1")
+
+
+def test_what_is_old_is_not_believed_and_what_is_gone_is_forgotten() -> None:
+    holdings = Holdings()
+    holdings.sent("a", keys(SYSTEM), session_key("t/m", b"x"), "m", 0.0)
+    assert holdings.held(keys(SYSTEM), None, HELD_S - 1).blocks == {"a": 2}
+    assert holdings.held(keys(SYSTEM), None, HELD_S + 1) is NOTHING
+    assert holdings.running("m", 1.0) == ["a"]
+
+
+def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
+    holdings = Holdings(most=4)
+    first, second = keys("a" * 3 * BLOCK_BYTES), keys("b" * 3 * BLOCK_BYTES)
+    holdings.sent("a", first, None, "m", 0.0)
+    holdings.sent("b", second, None, "m", 1.0)
+    assert len(holdings) == 4
+    assert holdings.held(first, None, 1.0) is NOTHING
+    assert holdings.held(second, None, 1.0).blocks == {"b": 3}
+    many = Holdings()
+    for n in range(9):
+        many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
+    assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MOST_HOLDERS, -1)]
