@@ -217,7 +217,9 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
     await until(lambda: view.up)
     client = redis.Redis.from_url(redis_server.url)
     with capture_logs() as logs:
-        for number, garbage in enumerate((b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]")):
+        for number, garbage in enumerate(
+            (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]")
+        ):
             client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "told": garbage})
             client.zadd(index_key(region), {f"x{number}": (time.time() + 60) * 1000})
         await until(lambda: any("garbled" in entry["event"] for entry in logs))
