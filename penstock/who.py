@@ -81,6 +81,11 @@ class EndpointView(msgspec.Struct):
     def __post_init__(self) -> None:
         self.reckon()
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether it may have one more request."""
+        return self.terms is not CLOSED
+
     def reckon(self) -> None:
         """Work out `terms` again; whoever changes anything else does this."""
         streams = self.in_flight + 1

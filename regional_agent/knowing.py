@@ -20,7 +20,6 @@ from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember
 from control_plane.client.store import ConfigStore
 from penstock.ejection import EjectionRules
-from penstock.load import expected_wait_s
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.report import AgentReport, PoolReport
@@ -45,6 +44,7 @@ from regional_agent.settings import AgentSettings
 from regional_agent.shared_view import SharedView
 from regional_agent.starts import next_epoch
 from regional_agent.state_metrics import StateMetrics
+from regional_agent.waiting import WaitingRoom
 
 REGISTRATION_TTL_S = 5
 """How long (s) a dead agent stays registered; peers' probes find out sooner."""
@@ -90,6 +90,7 @@ class Knowing:
         self._expiry: asyncio.Task[None] | None = None
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
+        self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock)
         self.demand = DemandMeter(self._clock)
         self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)
         self.peers = Peers(
@@ -107,12 +108,15 @@ class Knowing:
             settings.name,
             key,
             self.endpoints,
+            self.waiting,
             policy=lambda: self.directives.policy,
             agents_here=lambda: self._directory.names(settings.region),
             clock=self._clock,
         )
         self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
-        self._state_metrics = StateMetrics(metrics, self.directives, self.endpoints, self.shared_view, self.peers)
+        self._state_metrics = StateMetrics(
+            metrics, self.directives, self.endpoints, self.shared_view, self.peers, self.waiting
+        )
         self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._report)
 
     async def __aenter__(self) -> Self:
@@ -132,6 +136,7 @@ class Knowing:
         await self.directives.stop()
         await self._directory.stop()
         await self.peers.stop()
+        self.waiting.close()
         await self.shared_view.stop()
         if self._expiry is not None:
             await cancel([self._expiry])
@@ -167,7 +172,7 @@ class Knowing:
         return RegionView(
             RegionState.HEALTHY,
             ready=pool.ready > 0,
-            expected_wait_s=expected_wait_s(pool.in_flight, pool.slots, pool.service_s),
+            expected_wait_s=self.waiting.wait_s(model),
         )
 
     def why_not_ready(self) -> str | None:
@@ -198,6 +203,7 @@ class Knowing:
             "registration_problem": self.registrations.problem or None,
             "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
             "pools": self._pool_reports(),
+            "waiting": {model: self.waiting.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": [
                 describe(endpoint, self.registrations.lease_left_s(endpoint.name))
                 for endpoint in self.endpoints.every()
@@ -225,7 +231,7 @@ class Knowing:
             return 0
         pool, spillover = self.endpoints.pool(model), policy.spillover
         return wanted(
-            pool.in_flight,
+            pool.in_flight + self.waiting.waiting(model),
             pool.slots,
             spillover.target_utilisation,
             pool.service_s,
@@ -259,7 +265,7 @@ class Knowing:
                 endpoints=len(pool.endpoints) + pool.missing,
                 ready=pool.ready,
                 slots=pool.slots,
-                in_flight=pool.in_flight,
+                in_flight=pool.in_flight + self.waiting.waiting(model),
                 service_s=pool.service_s,
             )
             for model, pool in self.endpoints.pools.items()

@@ -122,6 +122,7 @@ class AgentMetrics:
             "Forwarded requests whose residency class forbids this region; any at all: an origin was wrong.",
         )
         self._in_flight = self._gauge("in_flight", "Requests this agent carries now, by model.", ("model",))
+        self._waiting = self._gauge("waiting", "Those of them that wait here for room, by model.", ("model",))
         self._ttft = self._histogram(
             "ttft_seconds",
             "Seconds from a client's request to the first byte of the answer's body; measured at the origin only.",
@@ -200,7 +201,7 @@ class AgentMetrics:
         for model, server, kind, outcome in _label_values(self._requests, REQUEST_LABELS):
             if model not in kept_models or server not in kept_servers:
                 self._requests.remove(model, server, kind, outcome)
-        for metric in (self._ttft, self._request_seconds, self._in_flight):
+        for metric in (self._ttft, self._request_seconds, self._in_flight, self._waiting):
             for (model,) in _label_values(metric, ("model",)):
                 if model not in kept_models:
                     metric.remove(model)
@@ -249,9 +250,10 @@ class AgentMetrics:
         """Count a forwarded request that should never have been sent here."""
         self._residency_refusals_at_server.inc()
 
-    def set_in_flight(self, model: str, requests: int) -> None:
-        """Show how many requests this agent carries for `model`."""
+    def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
+        """Show how many requests this agent carries for `model`, and how many of them wait for room."""
         self._in_flight.labels(self._model_label(model)).set(requests)
+        self._waiting.labels(self._model_label(model)).set(waiting)
 
     def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
         """Show one endpoint of this region's pools, by its configured name."""

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 
 from penstock import probe
-from penstock.load import expected_wait_s, headroom_slots
+from penstock.load import headroom_slots
 from penstock.policy import Policy
 from penstock.probe import Answer, ModelAnswer, Question
 from penstock.signing import FleetKey
 from penstock.spill import Grants, fair_part, grant
 from regional_agent.endpoints import Endpoints
+from regional_agent.waiting import WaitingRoom
 
 LONGEST_WAIT_S = 3600.0
 """What an infinite wait looks like on the wire: JSON has no infinity."""
@@ -26,6 +27,7 @@ class ProbeAnswers:
         agent: str,
         key: FleetKey,
         endpoints: Endpoints,
+        waiting: WaitingRoom,
         *,
         policy: Callable[[], Policy | None],
         agents_here: Callable[[], tuple[str, ...]],
@@ -43,6 +45,7 @@ class ProbeAnswers:
         self._agent = agent
         self._key = key
         self._endpoints = endpoints
+        self._waiting = waiting
         self._policy = policy
         self._agents_here = agents_here
         self._clock = clock
@@ -65,16 +68,16 @@ class ProbeAnswers:
     def _of(self, model: str, question: Question, policy: Policy) -> ModelAnswer:
         if self.leaving:
             return ModelAnswer(ready=False, expected_wait_s=0.0)
-        pool = self._endpoints.pool(model)
-        wait_s = min(LONGEST_WAIT_S, expected_wait_s(pool.in_flight, pool.slots, pool.service_s))
-        return ModelAnswer(pool.ready > 0, wait_s, self._grant(model, question, policy))
+        wait_s = min(LONGEST_WAIT_S, self._waiting.wait_s(model))
+        return ModelAnswer(self._endpoints.pool(model).ready > 0, wait_s, self._grant(model, question, policy))
 
     def _grant(self, model: str, question: Question, policy: Policy) -> int:
         pool = self._endpoints.pool(model)
+        in_flight = pool.in_flight + self._waiting.waiting(model)
         agents = self._agents_here()
         rank = agents.index(self._agent) if self._agent in agents else 0
         headroom = fair_part(
-            headroom_slots(pool.in_flight, pool.slots, policy.spillover.target_utilisation), rank, len(agents)
+            headroom_slots(in_flight, pool.slots, policy.spillover.target_utilisation), rank, len(agents)
         )
         grants, given = grant(
             self._grants.get(model, Grants()),

@@ -30,6 +30,7 @@ from regional_agent.errand import Errand, errand_of
 from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
 from regional_agent.named_model import asked_of
+from regional_agent.waiting import Answer, Place
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint
@@ -56,12 +57,15 @@ class Ticket:
     __slots__ = (
         "admitted",
         "attempts",
+        "busy_endpoints",
         "context",
         "deadline_at",
-        "engine_was_busy",
         "errand",
         "facts",
+        "failed_because",
+        "has_turn",
         "model",
+        "priority",
         "received_at",
         "request_id",
         "traceparent",
@@ -82,8 +86,14 @@ class Ticket:
         """Set when another region's agent forwarded it here."""
         self.traceparent = ""
         self.attempts = 0
-        self.engine_was_busy = False
-        """An engine here answered that it is full: what is left undone is saturation, not absence."""
+        self.priority = 0
+        """Its tenant's: higher goes first where something must wait."""
+        self.has_turn = False
+        """It has waited, and room that appears now is for it."""
+        self.failed_because = Reason.ENGINE_FAILED
+        """Why the last attempt did not start."""
+        self.busy_endpoints: set[str] = set()
+        """Those that answered that they are full: what is left undone is saturation, not absence."""
         self.tried_regions: dict[str, Reason] = {}
         self.tried_endpoints: set[str] = set()
 
@@ -119,6 +129,7 @@ class Road:
         self._rng = rng
         self._clock = clock
         self._chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
+        knowing.waiting.ask = self._try_again
         self._keyring: Keyring | None = None
         self._keyring_of: Policy | None = None
         self._admitted: dict[tuple[str, str, str | None, str | None], Mask | Refusal] = {}
@@ -142,6 +153,7 @@ class Road:
         trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
         errand = self._errand(request, asked, policy, facts.tenant)
         ticket = Ticket(_request_id(request, trace_id), errand, facts, admitted, now)
+        ticket.priority = tenant.priority
         given = request.header(b"traceparent")
         ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
@@ -164,6 +176,8 @@ class Road:
         asked.model = context.model
         ticket = Ticket(context.request_id, self._errand(request, asked, policy, context.tenant), facts, admitted, now)
         ticket.context = context
+        sender = policy.tenants.get(context.tenant)
+        ticket.priority = sender.priority if sender is not None else 0
         ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
         ticket.traceparent = context.traceparent
         return ticket
@@ -178,16 +192,41 @@ class Road:
 
     def next_target(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
-        ticket.attempts += 1
-        if ticket.attempts > MOST_ATTEMPTS:
-            return Refusal(Reason.ENGINE_FAILED, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
-        if ticket.context is None:
-            return self._target_from_origin(ticket, now)
-        target = self._local_target(ticket, RequestKind.FORWARDED, now)
-        if not isinstance(target, Reason):
-            return target
-        reason = Reason.SATURATED if target is Reason.SATURATED else Reason.NONE_READY
-        return Refusal(reason, f"{self._region} cannot take it", retry_after_s=1.0)
+        if ticket.attempts >= MOST_ATTEMPTS:
+            return Refusal(ticket.failed_because, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
+        target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
+        if isinstance(target, Target):
+            ticket.attempts += 1
+        return target
+
+    def wait(self, ticket: Ticket, size_bytes: int, answer: Answer, now: float) -> Place | Refusal:
+        """Nothing has room for a request now: let it wait, or say why not.
+
+        Args:
+            size_bytes: memory that its body holds.
+            answer: hears where to go as soon as there is room, or why it is of no use to wait longer.
+        """
+        if ticket.attempts >= MOST_ATTEMPTS or self._knowing.endpoints.pool(ticket.model).ready == 0:
+            return Refusal(Reason.SATURATED, f"{self._region} is no place to wait", retry_after_s=1.0)
+        return self._knowing.waiting.join(ticket, size_bytes, answer, now)
+
+    def leave(self, place: Place) -> None:
+        """Nobody wants to wait there any more."""
+        self._knowing.waiting.leave(place)
+
+    def _try_again(self, ticket: Ticket, now: float) -> Target | Refusal | None:
+        """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
+        view = self._knowing.peers.view
+        for region, reason in list(ticket.tried_regions.items()):
+            full = reason is Reason.SATURATED
+            if full and (region == self._region or view(region, ticket.model, now).credits > 0):
+                del ticket.tried_regions[region]
+        ticket.tried_endpoints -= ticket.busy_endpoints
+        ticket.busy_endpoints.clear()
+        ticket.has_turn = True
+        target = self.next_target(ticket, now)
+        ticket.has_turn = False
+        return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
     def first_byte(self, target: Target, now: float) -> None:
         """The answer's first byte has come."""
@@ -210,6 +249,7 @@ class Road:
         if placement is None or endpoint is None:
             return
         self._chooser.release(placement)
+        self._knowing.waiting.room_appeared()
         if service_s is not None:
             self._knowing.endpoints.completed(endpoint, service_s)
             if target.outcome is None:
@@ -235,6 +275,7 @@ class Road:
 
     def unreachable(self, ticket: Ticket, target: Target) -> None:
         """Nobody answered there, or the connection broke before a byte: look elsewhere, and remember it."""
+        ticket.failed_because = Reason.ENGINE_FAILED
         if target.endpoint is not None:
             ticket.tried_endpoints.add(target.endpoint.name)
             target.outcome = Outcome.UNREACHABLE
@@ -245,15 +286,24 @@ class Road:
 
     def busy(self, ticket: Ticket, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
+        ticket.failed_because = Reason.SATURATED
         if target.endpoint is not None:
             ticket.tried_endpoints.add(target.endpoint.name)
-            ticket.engine_was_busy = True
+            ticket.busy_endpoints.add(target.endpoint.name)
         else:
             ticket.tried_regions[target.region] = reason
 
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""
         return self._knowing.peers.state(region) is RegionState.FAILED
+
+    def _forwarded(self, ticket: Ticket, now: float) -> Target | Refusal:
+        """An engine here for what another region sent; it goes nowhere else."""
+        target = self._local_target(ticket, RequestKind.FORWARDED, now)
+        if not isinstance(target, Reason):
+            return target
+        reason = Reason.SATURATED if target is Reason.SATURATED else Reason.NONE_READY
+        return Refusal(reason, f"{self._region} cannot take it", retry_after_s=1.0)
 
     def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
@@ -290,9 +340,11 @@ class Road:
 
     def _local_target(self, ticket: Ticket, kind: str, now: float) -> Target | Reason:
         """An engine of this region with a reservation on it, or why there is none."""
+        if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
+            return Reason.SATURATED
         placement = self._chooser.choose(ticket.errand, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
-            return Reason.SATURATED if ticket.engine_was_busy else placement
+            return Reason.SATURATED if ticket.busy_endpoints else placement
         target = Target(self._region, placement.endpoint.address, kind)
         target.endpoint, target.placement, target.since = placement.endpoint, placement, self._clock()
         return target

@@ -10,13 +10,20 @@ from regional_agent.endpoints import Endpoints
 from regional_agent.metrics import AgentMetrics
 from regional_agent.peers import Peers
 from regional_agent.shared_view import SharedView
+from regional_agent.waiting import WaitingRoom
 
 
 class StateMetrics:
     """What the agent knows, as gauges."""
 
     def __init__(
-        self, metrics: AgentMetrics, directives: Directives, endpoints: Endpoints, shared_view: SharedView, peers: Peers
+        self,
+        metrics: AgentMetrics,
+        directives: Directives,
+        endpoints: Endpoints,
+        shared_view: SharedView,
+        peers: Peers,
+        waiting: WaitingRoom,
     ) -> None:
         """Nothing is shown yet."""
         self._metrics = metrics
@@ -24,6 +31,7 @@ class StateMetrics:
         self._endpoints = endpoints
         self._shared_view = shared_view
         self._peers = peers
+        self._waiting = waiting
         self._shown_endpoints: set[str] = set()
         self._shown_peers: set[str] = set()
 
@@ -38,7 +46,7 @@ class StateMetrics:
         view = self._shared_view
         self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
         for model in self._endpoints.pools:
-            self._metrics.set_in_flight(model, in_flight.get(model, 0))
+            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._waiting.waiting_here(model))
         self._show_endpoints()
         self._show_peers()
 

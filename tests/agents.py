@@ -34,6 +34,7 @@ from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
 from regional_agent.services import PeerService, TrafficService
 from regional_agent.shared_view import SharedView
+from regional_agent.waiting import WaitingRoom
 from tests.planet import MODEL, policy
 
 KEY = FleetKey(b"tests-only-tests-only-tests-only")
@@ -73,6 +74,7 @@ class FixedKnowing:
         self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest")
         self.endpoints = endpoints
         self.shared_view = SharedView(region, "agent-1", 1, endpoints, None, Random(1))
+        self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic)
         self.peers = FixedPeers({}, {})
         self.location: Location = NOWHERE
         self.locator = SimpleNamespace(locate_client=lambda ip, forwarded_for: self.location)
@@ -81,7 +83,7 @@ class FixedKnowing:
 
     def local_view(self, model: str, now: float) -> RegionView:
         pool = self.endpoints.pool(model)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0)
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.waiting.wait_s(model))
 
     def why_not_ready(self) -> str | None:
         return None if self.directives.policy is not None else "no policy"
@@ -100,6 +102,10 @@ class Agent:
     def held(self) -> int:
         """Reservations that are out."""
         return sum(endpoint.own for endpoint in self.knowing.endpoints.every())
+
+    def waiting(self) -> int:
+        """Requests that wait for room."""
+        return self.knowing.waiting.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
         """`requests_total` by outcome."""
@@ -168,6 +174,7 @@ async def agent(
             listener.stop_accepting()
             await listener.drain(0.0)
         carrier.stop()
+        knowing.waiting.close()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()

@@ -26,8 +26,9 @@ Ports = Mapping[str, int]
 FLEET_KEY_FILE = "fleet.key"
 ADMIN_TOKEN_FILE = "admin.token"
 
-QUEUE_PER_ENGINE = 16
-"""Requests that may wait in an engine beyond those it runs, so that a burst is late rather than refused."""
+QUEUE_PER_ENGINE = 1
+"""Requests that may wait in an engine beyond those it runs: enough that it is never idle between two. The others wait
+in the agent, from where they may still go anywhere."""
 
 COLD_START_S = 0.5
 """Time (s) from an engine's start until it serves. Loading the weights of these models takes a minute or two; the demo

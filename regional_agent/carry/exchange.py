@@ -31,6 +31,7 @@ from regional_agent.road import Target, Ticket
 
 if TYPE_CHECKING:
     from regional_agent.carry.carrier import Carrier
+    from regional_agent.waiting import Place
 
 BUSY_STATUSES = frozenset({429, 503})
 """What an engine answers when it will not start a request now; vLLM, TGI and Triton all use 503 or 429 for it."""
@@ -41,6 +42,8 @@ class Stage(Enum):
 
     SEEKING = auto()
     """Looking for a target or connecting to it."""
+    WAITING = auto()
+    """Nothing has room; it is told when something has."""
     SENT = auto()
     """Written to the target; nothing of an answer's body yet."""
     REFUSED = auto()
@@ -65,6 +68,7 @@ class Exchange:
         "_heard",
         "_heard_at",
         "_keep_alive",
+        "_place",
         "_refused_because",
         "_request",
         "_response_headers",
@@ -90,6 +94,7 @@ class Exchange:
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._tunnel: Tunnel | None = None
+        self._place: Place | None = None
         self._status = 0
         self._response_headers: list[Header] = []
         self._refused_because = Reason.SATURATED
@@ -118,9 +123,36 @@ class Exchange:
         if not self._request.whole:
             self._client.pause_reading()
         target = self._carrier.road.next_target(self._ticket, self._carrier.clock())
-        if isinstance(target, Refusal):
+        if isinstance(target, Target):
+            self._go_to(target)
+        elif target.reason is Reason.SATURATED:
+            self._wait(target)
+        else:
             self._refuse(target)
+
+    def _wait(self, refusal: Refusal) -> None:
+        """Everything is full: wait for room, unless that is of no use."""
+        place = self._carrier.road.wait(self._ticket, len(self._request.body), self._on_turn, self._carrier.clock())
+        if isinstance(place, Refusal):
+            self._refuse(
+                Refusal(refusal.reason, f"{refusal.detail}; {place.detail}", refusal.rejected, place.retry_after_s)
+            )
+        else:
+            self._stage, self._place = Stage.WAITING, place
+
+    def _on_turn(self, target: Target | Refusal) -> None:
+        """There is room for it, or it is of no use to wait longer."""
+        if self._stage is not Stage.WAITING:
+            if isinstance(target, Target):
+                self._carrier.road.settle(target, None)
             return
+        self._stage, self._place = Stage.SEEKING, None
+        if isinstance(target, Target):
+            self._go_to(target)
+        else:
+            self._refuse(target)
+
+    def _go_to(self, target: Target) -> None:
         self._target = target
         idle = self._carrier.pool_for(target).take(target.address)
         if idle is not None:
@@ -444,6 +476,8 @@ class Exchange:
             return
         carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
         self._stage = Stage.DONE
+        if self._place is not None:
+            carrier.road.leave(self._place)
         now = carrier.clock()
         server = NO_SERVER
         kind: str = RequestKind.HOME if ticket.context is None else RequestKind.FORWARDED

@@ -170,21 +170,44 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         assert (status, code(body)) == (503, "none_ready")
 
 
-async def test_a_full_pool_is_429_without_touching_the_engine(tmp_path: Path) -> None:
-    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=1) as one:
-        clients = [await RawClient.connect(one.traffic) for _ in range(2)]
-        for client in clients:
+async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as one_gpu,
+        engine(streams_forever) as other_gpu,
+        agent(tmp_path, [one_gpu.address, other_gpu.address], slots=1, queue=0) as one,
+    ):
+        clients = [await RawClient.connect(one.traffic) for _ in range(4)]
+        for client in clients[:2]:
             client.say(post(BODY))
             await client.head()
-        status, _, body = await ask(one)
-        assert (status, code(body)) == (429, "saturated")
-        assert len(gpu.heard) == 2
-        clients[0].close()
-        await until(lambda: one.held() == 1)
-        late = await RawClient.connect(one.traffic)
-        late.say(post(BODY))
-        assert (await late.head())[0] == 200
-        late.close()
+        for number, client in enumerate(clients[2:], 1):
+            client.say(post(BODY))
+            await until(lambda number=number: one.waiting() == number)
+        assert (len(one_gpu.heard), len(other_gpu.heard)) == (1, 1)
+        clients[2].close()
+        await until(lambda: one.waiting() == 1)
+        clients[1].close()
+        assert (await clients[3].head())[0] == 200
+        assert (one.waiting(), one.held(), one.counted()) == (0, 2, {"cancelled": 2})
+        for client in clients:
+            client.close()
+        await until(lambda: one.held() == 0)
+
+
+async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
+        clients = [await RawClient.connect(one.traffic) for _ in range(9)]
+        for client in clients:
+            client.say(post(BODY))
+        await until(lambda: one.counted().get("refused", 0) > 0)
+        for _ in range(3):
+            status, headers, body = await ask(one)
+            assert (status, code(body)) == (429, "saturated")
+            assert int(headers["retry-after"]) >= 1
+        assert len(gpu.heard) == 1
+        for client in clients:
+            client.close()
+        await until(lambda: one.held() == 0 and one.waiting() == 0)
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> None:
@@ -406,7 +429,7 @@ async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
 
 
-async def test_a_full_home_spends_a_credit_or_refuses(tmp_path: Path) -> None:
+async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as near,
         engine(answers) as far,
@@ -416,9 +439,11 @@ async def test_a_full_home_spends_a_credit_or_refuses(tmp_path: Path) -> None:
         first = await RawClient.connect(origin.traffic)
         first.say(post(BODY))
         await first.head()
-        assert (await ask(origin))[0] == 429, "not invited"
+        second = asyncio.create_task(ask(origin))
+        await until(lambda: origin.waiting() == 1)
+        assert not far.heard, "not invited"
         origin.knowing.peers.credits["us-east"] = 1
-        status, headers, _ = await ask(origin)
+        status, headers, _ = await second
         assert (status, headers["x-penstock-region"]) == (200, "us-east")
         assert origin.knowing.peers.spent == ["us-east"]
         first.close()

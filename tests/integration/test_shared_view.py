@@ -15,7 +15,7 @@ from regional_agent.background import cancel
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoint import Endpoint
 from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view import SharedView
+from regional_agent.shared_view import SharedView, Waiting
 from regional_agent.shared_view_lua import agent_prefix, index_key
 
 Start = Callable[..., SharedView]
@@ -71,6 +71,22 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
     b.release(own)
     assert endpoint(b).view.in_flight == 2
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
+
+
+async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
+    a, b = start("a"), start("b")
+    reservation = a.reserve(endpoint(a), 500, 7000)
+    a.waiting_here = lambda: {"m": Waiting(3, -1, 250)}
+    a.tell()
+    await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
+    await until(lambda: b.others_waiting("m") == [Waiting(3, -1, 250)])
+    a.prefilled(reservation)
+    a.prefilled(reservation)
+    assert endpoint(a).view.prefill_us == 0
+    await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
+    a.release(reservation)
+    a.waiting_here = dict
+    await until(lambda: endpoint(b).view.decode_us == 0 and b.others_waiting("m") == [])
 
 
 async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) -> None:

@@ -31,6 +31,7 @@ AGENT_CONTRACT = {
     "retries": ("counter", {"reason"}),
     "residency_refusals_at_server": ("counter", set()),
     "in_flight": ("gauge", {"model"}),
+    "waiting": ("gauge", {"model"}),
     "ttft_seconds": ("histogram", {"model"}),
     "request_seconds": ("histogram", {"model"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),

@@ -11,6 +11,8 @@ from penstock.signing import FleetKey
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoints import Endpoints
 from regional_agent.probe_answers import LONGEST_WAIT_S, ProbeAnswers
+from regional_agent.shared_view import SharedView
+from regional_agent.waiting import WaitingRoom
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(
@@ -48,6 +50,7 @@ class Here:
             "agent-1",
             KEY,
             self.endpoints,
+            WaitingRoom(self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock),
             policy=lambda: self.policy,
             agents_here=lambda: self.agents,
             clock=self.clock,
