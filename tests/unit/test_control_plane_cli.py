@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from control_plane import cli
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.schema import schema_text
@@ -41,7 +40,7 @@ TOKEN = "0123456789abcdef"
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONFIG": "/nowhere/contexts.yaml"}).invoke(app, arguments)
 
 
 class TestPolicy:
@@ -59,6 +58,15 @@ class TestPolicy:
         assert "failover.yaml:2: says no kind; write `kind`" in result.stdout
         assert "spillover.yaml:2: says no kind; write `kind`" in result.stdout
         assert "refused, 4 error(s)" in result.stderr
+
+    def test_as_json(self, tmp_path: Path) -> None:
+        good = run("policy", "lint", str(POLICIES / "planet"), "-o", "json")
+        assert msgspec.json.decode(good.stdout)["residency_rules"] == 3
+        (tmp_path / "one.yaml").write_text("kind: Nonsense\n")
+        bad = run("policy", "lint", str(tmp_path), "-o", "json")
+        assert bad.exit_code == 1
+        assert {"good": False}.items() <= msgspec.json.decode(bad.stdout).items()
+        assert any(error["field"] == "kind" for error in msgspec.json.decode(bad.stdout)["errors"])
 
     def test_a_folder_that_is_not_there(self) -> None:
         assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
@@ -235,7 +243,7 @@ class TestStatus:
             if one.code == 200 and looks.__length_hint__() == 0:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli.time, "sleep", sleep)
+        monkeypatch.setattr("control_plane.commands.status.time.sleep", sleep)
         result = run("status", "--watch", "--url", one.url, "--token-file", token, "-o", output)
         assert result.exit_code == 0
         assert result.stderr.count("no control plane answers") == 1
@@ -264,4 +272,17 @@ class TestStatus:
         assert "/nowhere: cannot read the admin token" in result.stderr
 
     def test_no_url_at_all(self) -> None:
-        assert run("status").exit_code == 2
+        result = run("status")
+        assert result.exit_code == 2
+        assert "penstock status: no control plane is named; give --url, or --context" in result.stderr
+
+
+def test_a_mistyped_command() -> None:
+    result = run("polcy")
+    assert result.exit_code == 2
+    assert "Did you mean 'policy'?" in result.stderr
+
+
+def test_shells_can_complete() -> None:
+    done = CliRunner(env={"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock sta", "COMP_CWORD": "1"})
+    assert "status" in done.invoke(app, prog_name="penstock").stdout

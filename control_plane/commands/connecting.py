@@ -1,0 +1,87 @@
+"""Which control planes a command talks to: by its flags, by a named context, or by the environment."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from control_plane.admin_token import load_admin_token
+from control_plane.api_client import ApiClient
+from control_plane.commands.faults import CommandFault
+from control_plane.contexts import Context, Contexts, context_names, load_contexts
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Base URLs of control planes, comma-separated [env var: PENSTOCK_URL].")
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="Your token, one line [env var: PENSTOCK_ADMIN_TOKEN_FILE]."),
+]
+CaFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", help="Authorities that sign the control planes' certificates [env var: PENSTOCK_CA_FILE]."
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="A named context of `penstock context list` [env var: PENSTOCK_CONTEXT].",
+        autocompletion=context_names,
+    ),
+]
+
+_REMEDY = "give --url, or --context, or choose a context with `penstock context use`"
+
+
+def connect(
+    url: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    context: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> ApiClient:
+    """A client for the control planes that are meant.
+
+    The first of these that is given says where they are: --url, --context, PENSTOCK_URL, PENSTOCK_CONTEXT, the context
+    in use. A context's token is never sent to a URL that came from elsewhere.
+
+    Raises:
+        CommandFault: nothing says where they are, or two things do.
+        BadContexts: the file of contexts cannot be used, or has no such context.
+        BadAdminToken: the token's file cannot be used.
+    """
+    chosen = meant(url, context, environment)
+    token_path = token_file or chosen.token_file or environment.get("PENSTOCK_ADMIN_TOKEN_FILE")
+    if not token_path:
+        raise CommandFault("no token: give --token-file, or set PENSTOCK_ADMIN_TOKEN_FILE")
+    ca_path = ca_file or chosen.ca_file or environment.get("PENSTOCK_CA_FILE")
+    try:
+        return ApiClient(chosen.urls, load_admin_token(Path(token_path)), ca_file=Path(ca_path) if ca_path else None)
+    except (OSError, ssl.SSLError) as error:
+        raise CommandFault(f"{ca_path}: cannot be used as certificates of authorities: {error.strerror}") from None
+
+
+def meant(url: str | None, context: str | None, environment: Mapping[str, str]) -> Context:
+    """The control planes that flags, environment and contexts mean, as `connect` has it."""
+    if url is not None and context is not None:
+        raise CommandFault("--url and --context both say where the control planes are; give one of them")
+    if url is None and context is None:
+        url = environment.get("PENSTOCK_URL") or None
+        context = environment.get("PENSTOCK_CONTEXT") or None if url is None else None
+    if url is not None:
+        urls = tuple(one.strip() for one in url.split(",") if one.strip())
+        if not urls:
+            raise CommandFault(f"no control plane is named; {_REMEDY}")
+        return Context(urls)
+    known: Contexts = load_contexts()
+    name = context or known.current
+    if name is None:
+        raise CommandFault(f"no control plane is named; {_REMEDY}")
+    return known.named(name)

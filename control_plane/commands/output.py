@@ -1,0 +1,30 @@
+"""What commands print: tables for people, or JSON for what reads them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON; bytes are JSON already."""
+    print(value.decode() if isinstance(value, bytes) else msgspec.json.encode(value).decode(), flush=True)
+
+
+def print_view(view: RenderableType) -> None:
+    """Print what people read."""
+    Console().print(view)

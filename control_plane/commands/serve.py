@@ -1,0 +1,43 @@
+"""`penstock serve`: run a control plane."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from control_plane.client.fleet_key import BadFleetKey
+from control_plane.commands.faults import CommandFault, telling
+from control_plane.logs import configure_logs
+from control_plane.settings import BadSettings, load_settings
+
+
+def serve(
+    name: Annotated[str | None, typer.Option(help="Unique name of this control plane.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port of the HTTP API; port 0 chooses a free one.")] = None,
+    advertise_url: Annotated[str | None, typer.Option(help="Where others reach it, as http://host:port.")] = None,
+    etcd_endpoints: Annotated[str | None, typer.Option(help="host:port of each etcd member, comma-separated.")] = None,
+    policy_dir: Annotated[str | None, typer.Option(help="Folder of the policy bundle.")] = None,
+    fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
+    admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
+) -> None:
+    """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on."""
+    # Here, so that the other commands do not wait for a web framework and an etcd client to load.
+    from control_plane.serve import CannotListen
+    from control_plane.serve import serve as run
+
+    flags = {
+        "name": name,
+        "listen": listen,
+        "advertise_url": advertise_url,
+        "etcd_endpoints": etcd_endpoints,
+        "policy_dir": policy_dir,
+        "fleet_key_file": fleet_key_file,
+        "admin_token_file": admin_token_file,
+    }
+    configure_logs()
+    with telling("serve"):
+        try:
+            run(load_settings({field: value for field, value in flags.items() if value is not None}))
+        except (BadSettings, BadFleetKey, CannotListen) as error:
+            raise CommandFault(str(error)) from None

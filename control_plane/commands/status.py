@@ -1,0 +1,65 @@
+"""`penstock status`: the fleet as the leader sees it, once or every second."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from control_plane.api_client import ApiClient, ApiError
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import complain, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.status import Status
+from control_plane.status_view import status_view
+
+WATCH_S = 1.0
+"""Time (s) between two looks of `penstock status --watch`."""
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second until Ctrl-C.")] = False,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show regions, their state and load, and who serves whom, as the leader sees it."""
+    with telling("status"), connect(url, token_file, ca_file, context) as api:
+        if watch:
+            _watch(api, output)
+        else:
+            _print(api.status(), output)
+
+
+def _watch(api: ApiClient, output: Output) -> None:
+    """Look again and again, also while nobody answers: that is when people watch."""
+    try:
+        with Live(console=Console(), auto_refresh=False) if output is Output.TABLE else nullcontext() as live:
+            while True:
+                try:
+                    status = api.status()
+                except ApiError as error:
+                    if error.at_fault:
+                        raise
+                    complain("status", str(error))
+                else:
+                    if live is None:
+                        _print(status, output)
+                    else:
+                        live.update(status_view(status), refresh=True)
+                time.sleep(WATCH_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(status: Status, output: Output) -> None:
+    if output is Output.JSON:
+        print_json(status)
+    else:
+        print_view(status_view(status))
