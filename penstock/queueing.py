@@ -24,9 +24,12 @@ MOST_WAITING = 4096
 MOST_WAITING_BYTES = 256 * 1024 * 1024
 """Bodies that wait for one model at the most."""
 
-YIELD_S = 0.03
-"""How long (s) an agent leaves freed room to the others of its region when it is their turn: they hear of it within
-about 10 ms."""
+YIELD_S = 0.06
+"""How long (s) an agent leaves room to another agent whose turn it is: that one hears of it within about 20 ms, and as
+long again passes until everybody has heard that it has taken it."""
+
+SAME_S = 0.03
+"""Two reports of when somebody began to wait that differ by less (s) are taken for the same somebody."""
 
 SHORTEST_RETRY_S = 1.0
 
@@ -176,10 +179,23 @@ class Head(NamedTuple):
     """When it began to wait, in the reader's clock (s)."""
 
 
-def is_ours(own: Head, others: Iterable[Head]) -> bool:
-    """Whether room that this agent sees goes to its own queue before the other agents of the region had a chance.
+def whose_turn(own: Head, others: Iterable[Head]) -> Head | None:
+    """The head of another agent that room belongs to, or None where it belongs to this one.
 
     The agent that frees a slot sees it first. Were it always to take it, one that has nothing running would never get
-    any; so it looks whether somebody has waited longer elsewhere, and if so leaves the room alone for YIELD_S.
+    any; so it looks whether somebody has waited longer elsewhere.
     """
-    return all(own <= other for other in others)
+    first = min(others, default=own)
+    return first if first < own else None
+
+
+def lets_it_be(before: Head, now: Head | None) -> bool:
+    """Whether the agent whose turn it was YIELD_S ago has not moved, though there was room: then it wants none of it.
+
+    It may be dead, or what waits there may not use this room.
+
+    Args:
+        before: whose turn it was.
+        now: whose turn it is.
+    """
+    return now is None or (now.behind == before.behind and abs(now.since - before.since) < SAME_S)

@@ -228,7 +228,7 @@ class SharedView:
             self._came_up()
             await asyncio.sleep(max(0.0, began_at + FLUSH_S - self._clock()))
             with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_S):
+                async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
                     await self._dirty.wait()
 
     async def _exchange(self, lease_s: float) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.load import expected_wait_s
-from penstock.queueing import YIELD_S, Head, Queue, Waiting, give_up_at, is_ours, retry_after_s
+from penstock.queueing import YIELD_S, Head, Queue, Waiting, give_up_at, lets_it_be, retry_after_s, whose_turn
 from penstock.reasons import Reason, Refusal
 from regional_agent import shared_view as told
 
@@ -145,20 +145,25 @@ class WaitingRoom:
         """Hand room at this region's endpoints out, as long as it is this agent's turn."""
         pool = self._endpoints.pool(model)
         while (head := queue.head()) is not None and _has_room(pool):
-            if not is_ours(head, self._heads_of_others(model)):
+            turn = whose_turn(head, self._heads_of_others(model))
+            if turn is not None:
                 if model not in self._yielding:
                     loop = asyncio.get_running_loop()
-                    self._yielding[model] = loop.call_later(YIELD_S, self._take_after_all, model)
+                    self._yielding[model] = loop.call_later(YIELD_S, self._take_after_all, model, turn)
                 return
             if not self._offer(queue, 1):
                 return
 
-    def _take_after_all(self, model: str) -> None:
+    def _take_after_all(self, model: str, left_to: Head) -> None:
         """Whoever's turn it was has had the time to take it."""
         del self._yielding[model]
         queue = self._queues.get(model)
-        if queue and _has_room(self._endpoints.pool(model)) and self._offer(queue, 1):
-            self.room_appeared()
+        head = queue.head() if queue is not None else None
+        if queue is None or head is None or not _has_room(self._endpoints.pool(model)):
+            return
+        if lets_it_be(left_to, whose_turn(head, self._heads_of_others(model))):
+            self._offer(queue, 1)
+        self.room_appeared()
 
     def _offer(self, queue: Queue[Waiter], looked_at: int) -> bool:
         """Ask where the first of those who wait may go; whether one of them has left."""

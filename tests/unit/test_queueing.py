@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.queueing import LONGEST_WAIT_S, Head, Queue, Waiting, give_up_at, is_ours, retry_after_s
+from penstock.queueing import LONGEST_WAIT_S, Head, Queue, Waiting, give_up_at, lets_it_be, retry_after_s, whose_turn
 
 
 def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
@@ -101,10 +101,17 @@ def test_of_several_agents_the_one_whose_first_has_waited_longest_takes_room() -
     join(queue, "a", at=5.0)
     head = queue.head()
     assert head == Head(0, 5.0)
-    assert is_ours(head, [])
-    assert is_ours(head, [Head(0, 6.0)])
-    assert not is_ours(head, [Head(0, 6.0), Head(0, 4.0)])
-    assert not is_ours(head, [Head(-3, 9.0)])
+    assert whose_turn(head, []) is None
+    assert whose_turn(head, [Head(0, 6.0)]) is None
+    assert whose_turn(head, [Head(0, 6.0), Head(0, 4.0)]) == Head(0, 4.0)
+    assert whose_turn(head, [Head(-3, 9.0), Head(0, 4.0)]) == Head(-3, 9.0)
+
+
+def test_who_does_not_take_room_in_its_turn_is_passed_over() -> None:
+    assert lets_it_be(Head(0, 4.0), Head(0, 4.01))
+    assert lets_it_be(Head(0, 4.0), None)
+    assert not lets_it_be(Head(0, 4.0), Head(0, 4.5))
+    assert not lets_it_be(Head(0, 4.0), Head(-1, 4.0))
 
 
 def test_how_long_one_waits_and_when_to_come_again() -> None:
