@@ -32,6 +32,8 @@ def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionP
     if not plan.supersedes(in_force):
         assert in_force is not None
         return f"{_name(plan)} does not supersede {_name(in_force)}"
+    if not 0.0 <= plan.ramp <= 1.0:
+        return f"{_name(plan)}: the ramp is not between 0 and 1"
     for entry in plan.classes:
         where = f"{_name(plan)}, class {entry.model}/{entry.residency}"
         servers = [arc.server for arc in entry.arcs]

@@ -55,7 +55,17 @@ def decide(
     Args are those of `choose_region`, with the origin's whole plan and what `admit_at_origin` answered.
     """
     class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
-    where = choose_region(policy, origin, admitted.permitted, class_plan, views, rng, tried=tried, overflow=overflow)
+    where = choose_region(
+        policy,
+        origin,
+        admitted.permitted,
+        class_plan,
+        views,
+        rng,
+        tried=tried,
+        overflow=overflow,
+        ramp=plan.ramp if plan is not None else 1.0,
+    )
     if isinstance(where, Refusal):
         return where
     return Decision(admitted, where)

@@ -54,6 +54,9 @@ class RegionPlan(msgspec.Struct, frozen=True):
     made_at: float
     """Unix time (s) by the leader's clock; for people, not for ordering."""
     classes: tuple[ClassPlan, ...]
+    ramp: float = 1.0
+    """How much (0-1) of a class that has no entry the region may serve itself: on its way back it grows from nothing
+    to whole, as the shares of the entries do."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""

@@ -96,8 +96,8 @@ def slices(
 ) -> dict[str, RegionPlan]:
     """One slice for every region of the policy.
 
-    An origin that is not heard from keeps what it had: silence is no news of its demand. One that is on its way back
-    keeps it for each class until that is asked for again, or all of it would be served at home before the ramp begins.
+    An origin that is not heard from keeps what it had: silence is no news of its demand. What one that is on its way
+    back is asked for in other classes follows the ramp that its slice carries.
 
     Args:
         previous: the slices in force.
@@ -109,14 +109,14 @@ def slices(
     spoke = heard(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
     for region in policy.regions:
-        if region not in spoke or snapshot.state(region) is RegionState.RECOVERING:
-            standing_on = _still_standing(previous.get(region), policy)
-            classes[region] = [one for one in standing_on if Key(region, one.model, one.residency) not in targets]
+        if region not in spoke:
+            classes[region] = _still_standing(previous.get(region), policy)
     alive: dict[str, set[str]] = {}
     for region, model in supply:
         alive.setdefault(model, set()).add(region)
     words = _Words.of(snapshot)
-    ramps = _ramps(policy, snapshot, edition.now)
+    granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
+    ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
     largest_step = policy.spillover.step_per_s * edition.elapsed_s
     for key, one in demands.items():
         if not (target := targets.get(key)):
@@ -143,19 +143,24 @@ def slices(
         classes[one.origin].append(entry if entry == now else now)
     return {
         region: RegionPlan(
-            region, edition.generation, edition.epoch, edition.policy_digest, edition.now, tuple(entries)
+            region,
+            edition.generation,
+            edition.epoch,
+            edition.policy_digest,
+            edition.now,
+            tuple(entries),
+            granted[region],
         )
         for region, entries in classes.items()
     }
 
 
-def _ramps(policy: Policy, snapshot: Snapshot, now: float) -> dict[str, float]:
-    """How much (0-1) of a share each returning region may have."""
-    return {
-        region: health.weight(now, policy.failover)
-        for region, health in snapshot.health.items()
-        if health.state is RegionState.RECOVERING
-    }
+def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> float:
+    """How much (0-1) of what is asked of a region it may serve, by its health; all of it where nothing is known."""
+    health = snapshot.health.get(region)
+    if health is None or health.state is RegionState.UNKNOWN:
+        return 1.0
+    return health.weight(now, policy.failover)
 
 
 def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:

@@ -17,6 +17,7 @@ from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
+from penstock.steps import ramped
 
 
 class RegionView(msgspec.Struct, frozen=True):
@@ -61,6 +62,7 @@ def choose_region(
     *,
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
+    ramp: float = 1.0,
 ) -> Where | Refusal:
     """Pick the serving region for one request that landed on `origin`.
 
@@ -71,6 +73,7 @@ def choose_region(
         rng: draws from the plan's shares.
         tried: regions that did not start this request, and why each did not.
         overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
+        ramp: how much (0-1) of a class without a plan the origin may serve itself, by its plan.
     """
     usable, rejected = _usable(permitted, views, tried)
     if not usable:
@@ -86,7 +89,7 @@ def choose_region(
     order = policy.nearest_first(origin, frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, rejected)
-    region, why = _draw(plan, usable, order, origin, rng) or _nearest(origin, order, views)
+    region, why = _draw(plan, usable, order, origin, ramp, rng)
     spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
     if spill is not None:
         return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
@@ -112,33 +115,34 @@ def _usable(
 
 
 def _draw(
-    plan: ClassPlan | None, usable: Mapping[str, RegionView], order: tuple[str, ...], origin: str, rng: Random
-) -> tuple[str, ArcReason] | None:
-    """One region by the plan's shares over what is usable, or None where the plan leaves nothing to draw from.
+    plan: ClassPlan | None,
+    usable: Mapping[str, RegionView],
+    order: tuple[str, ...],
+    origin: str,
+    ramp: float,
+    rng: Random,
+) -> tuple[str, ArcReason]:
+    """One region by the plan's shares over what is usable; where the plan leaves nothing to draw from, the nearest.
 
-    What a dead arc had, or a ramp withholds, goes to the other arcs in proportion; when every arc left is on its ramp,
-    the withheld part goes to the nearest whole region instead.
+    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says.
     """
     arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
-    if plan is None or not arcs:
-        return None
-    choices = [(arc.server, arc.why) for arc in arcs]
-    weights = [arc.share * usable[arc.server].weight for arc in arcs]
-    heir = next((name for name in order if usable[name].weight >= 1.0), None)
-    if heir is not None and all(usable[arc.server].weight < 1.0 for arc in arcs):
-        choices.append((heir, ArcReason.FAILBACK))
-        weights.append(sum(arc.share for arc in arcs) - sum(weights))
-    if sum(weights) <= 0.0:
-        return None
-    region, why = rng.choices(choices, weights)[0]
-    lost = len(arcs) < len(plan.arcs)
-    return region, ArcReason.FAILOVER if lost and region != origin else why
-
-
-def _nearest(origin: str, order: tuple[str, ...], views: Mapping[str, RegionView]) -> tuple[str, ArcReason]:
-    """Without a usable arc: home if it stands, else the nearest that does."""
-    full = next((name for name in order if views[name].weight >= 1.0), order[0])
-    return full, ArcReason.HOME if full == origin else ArcReason.FAILOVER
+    ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
+    if arcs:
+        whole = sum([arc.share for arc in arcs])
+        shares = {arc.server: arc.share / whole for arc in arcs}
+        reasons = {arc.server: arc.why for arc in arcs}
+    else:
+        nearest = order[0]
+        shares = {nearest: 1.0}
+        reasons = {nearest: ArcReason.HOME if nearest == origin else ArcReason.FAILOVER}
+        if ramp < 1.0:
+            ramps[origin] = ramp
+    if ramps:
+        shares = ramped(shares, ramps, order)
+    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
+    lost = plan is not None and 0 < len(arcs) < len(plan.arcs)
+    return region, ArcReason.FAILOVER if lost and region != origin else reasons.get(region, ArcReason.FAILBACK)
 
 
 def _invited(

@@ -161,7 +161,7 @@ class Site:
 
     def _agent(self, name: str) -> ServerProcess:
         environment = agent_environment(
-            self._topology, self._region, name, self._ports, self._directory, self._geoip_file
+            self._topology, self._region, name, self._ports, self._directory, self._geoip_file, self._directory
         )
         argv = [program("penstock-agent")]
         return ServerProcess(

@@ -31,7 +31,7 @@ than in steady state, since it is judged on some twenty requests, of which a bur
 REROUTED_WITHIN_S = 1.0
 """Longest time (s) after a region's death that a request may still go there first."""
 
-EARLY_RETURN_SHARE = 0.9
+EARLY_RETURN_SHARE = 0.5
 """Most of its home demand that a returned region may serve in the first third of its ramp. A ramp that is linear from
 nothing serves a sixth there; the rest is allowance for the few requests that fall into that time."""
 

@@ -97,7 +97,7 @@ def wan_file(topology: Topology, ports: Ports, matrix: RttMatrix) -> dict[str, A
 
 
 def agent_environment(
-    topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path
+    topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path, logs: Path
 ) -> dict[str, str]:
     """For `penstock-agent`: it reaches other regions through the WAN only."""
     peer_urls = {
@@ -122,6 +122,7 @@ def agent_environment(
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
             # Clients come through the site's edge, which says where they are; here that edge is loopback.
             "trusted_proxies": "127.0.0.0/8",
+            "access_log_file": str(logs / f"access-{region.name}-{agent}.jsonl"),
         },
     )
 

@@ -239,7 +239,9 @@ class Planet:
             self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)
         for region in topology.regions:
             for agent in region.agents:
-                environment = agent_environment(topology, region, agent, ports, self._directory, self._geoip_file)
+                environment = agent_environment(
+                    topology, region, agent, ports, self._directory, self._geoip_file, self.logs
+                )
                 faces = [ports[agent_port(region.name, agent, face)] for face in ("traffic", "peer", "admin")]
                 ready = [f"{url(faces[2])}/readyz"]
                 self._add(_agent(region.name, agent), [program("penstock-agent")], ready, faces, environment)

@@ -47,6 +47,8 @@ def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> 
         (plan(arc("here", -0.5), arc("there", 1.5)), "not between 0 and 1"),
         (plan(arc("here", float("nan"))), "not between 0 and 1"),
         (plan(arc("here", 0.2)), "do not sum to 1"),
+        (msgspec.structs.replace(plan(), ramp=1.5), "the ramp is not between 0 and 1"),
+        (msgspec.structs.replace(plan(), ramp=float("nan")), "the ramp is not between 0 and 1"),
     ],
 )
 def test_bad_plans_are_refused_with_the_reason(bad: RegionPlan, says: str) -> None:

@@ -61,7 +61,7 @@ def test_the_wan_joins_every_site_and_region_to_every_agent(tmp_path: Path) -> N
 
 def test_agents_accept_what_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = PLANET.region("us-east")
-    environment = agent_environment(PLANET, region, "b", PORTS, tmp_path, tmp_path / "geo.mmdb")
+    environment = agent_environment(PLANET, region, "b", PORTS, tmp_path, tmp_path / "geo.mmdb", tmp_path)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = load_settings()

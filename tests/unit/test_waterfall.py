@@ -124,16 +124,24 @@ def test_a_home_without_a_ready_endpoint_is_a_failover_though_its_agents_stand()
     assert arcs(plans) == {"es": (1.0, ArcReason.FAILOVER)}
 
 
-def test_a_returning_home_keeps_its_failover_until_it_is_asked_again() -> None:
+def test_a_slice_carries_its_regions_ramp_for_what_it_has_no_entry_for() -> None:
+    ramps = {
+        state: planned(fleet(region("de"), region("es"), region("us"), de=state), now=2.5)["de"].ramp
+        for state in RegionState
+    }
+    assert ramps == {
+        RegionState.UNKNOWN: 1.0,
+        RegionState.HEALTHY: 1.0,
+        RegionState.SUSPECT: 1.0,
+        RegionState.FAILED: 0.0,
+        RegionState.DRAINING: 0.0,
+        RegionState.RECOVERING: pytest.approx(0.25),
+    }
+
+
+def test_a_returning_home_keeps_no_failover_for_what_nobody_asks() -> None:
     snapshot = fleet(region("de"), region("es"), region("us"), de=RegionState.RECOVERING)
-    plans = planned(snapshot, in_force("de", {"es": 1.0}))
-    assert [arc.server for arc in plans["de"].classes[0].arcs] == ["es"]
-
-    asked = fleet(region("de", offered(1.0)), region("es"), region("us"), de=RegionState.RECOVERING)
-    assert len(planned(asked, plans, now=1.0)["de"].classes) == 1, "replaced, not beside"
-
-    back = fleet(region("de"), region("es"), region("us"))
-    assert planned(back, plans)["de"].classes == (), "once it is whole, what nobody asks for needs no plan"
+    assert planned(snapshot, in_force("de", {"es": 1.0}))["de"].classes == ()
 
 
 def test_a_recovered_home_has_no_more_of_small_demand_than_its_ramp_grants() -> None:

@@ -36,6 +36,24 @@ def test_without_a_plan_home_serves() -> None:
     assert (where.region, where.why, where.spends_credit) == ("eu-de", ArcReason.HOME, False)
 
 
+def test_without_a_plan_a_returning_home_serves_no_more_than_its_ramp_grants() -> None:
+    counts = served(healthy("eu-de", "eu-es", "us-east"), ramp=0.25)
+    assert 60 < counts["eu-de"] < 140
+    assert counts["eu-es"] == 400 - counts["eu-de"], "the rest goes to the nearest whole region"
+    assert served(healthy("eu-de", "eu-es", "us-east"), ramp=0.0) == {"eu-es": 400}
+    assert served(healthy("eu-de"), ramp=0.0) == {"eu-de": 400}, "a returning region is better than none"
+
+
+def test_what_a_plan_says_of_a_class_holds_whatever_the_ramp() -> None:
+    assert served(healthy("eu-de", "eu-es", "us-east"), shares={"eu_de": 1.0}, ramp=0.25) == {"eu-de": 400}
+
+
+def test_without_a_plan_a_returning_neighbour_gets_no_more_than_its_ramp_grants() -> None:
+    views = healthy("us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.25)}
+    counts = served(views)
+    assert 60 < counts["eu-es"] < 140
+
+
 def test_shares_are_drawn() -> None:
     counts = served(healthy("eu-de", "eu-es", "us-east"), shares={"eu_de": 0.75, "eu_es": 0.25})
     assert counts["us-east"] == 0
@@ -73,8 +91,14 @@ def test_alive_is_not_ready() -> None:
 def test_a_ramping_arc_gives_what_it_may_not_have_to_the_others() -> None:
     views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.2)}
     counts = served(views, shares={"eu_de": 0.5, "eu_es": 0.5})
-    assert 30 < counts["eu-es"] < 110, "0.1 of 0.6"
+    assert 50 < counts["eu-es"] < 110, "0.2 of all, where the plan grants it 0.5"
     assert counts["us-east"] == 0
+
+
+def test_a_ramp_that_the_plan_knows_already_is_not_applied_twice() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.RECOVERING, ready=True, weight=0.5)}
+    counts = served(views, shares={"eu_de": 0.5, "eu_es": 0.5})
+    assert 160 < counts["eu-es"] < 240
 
 
 def test_a_lone_ramping_arc_gives_the_rest_to_the_nearest_whole_region() -> None:
