@@ -32,8 +32,12 @@ class AdminToken:
     def allows(self, authorization: str | None) -> bool:
         """Whether an Authorization header carries the token; takes as long for a wrong one as for the right one."""
         scheme, _, given = (authorization or "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
+        right = self.is_token(given.strip())
         return right and scheme.lower() == _SCHEME
+
+    def is_token(self, credential: str) -> bool:
+        """Whether it is the token; takes as long for a wrong one as for the right one."""
+        return hmac.compare_digest(credential.encode("utf-8", "replace"), self._token)
 
     def header(self) -> str:
         """The Authorization header to send."""

@@ -1,80 +1,42 @@
-"""The HTTP API: reports in, status and plans out, health and metrics for whoever looks after the process."""
+"""The HTTP API put together: every resource's routes, errors as problem details, and nothing open that need not be."""
 
 from __future__ import annotations
 
-import asyncio
-
-import msgspec
-from fastapi import Depends, FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from control_plane import problems
-from control_plane.admin_token import AdminToken
+from control_plane.access.access import Access
+from control_plane.access.required import is_guarded
+from control_plane.api import audit, health, plans, reports, status
 from control_plane.daemon import ControlPlane
-from control_plane.intake import LARGEST_REPORT_BYTES, SIGNATURE_HEADER, ReportRefused
-from control_plane.metrics import CONTENT_TYPE
 
-BODY_TIMEOUT_S = 5.0
-"""How long (s) a client may take to send a report."""
-
-JSON = "application/json"
+OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports"})
+"""Paths that ask for no caller: they tell nothing of the fleet, or are signed with its key."""
 
 
-def create_app(control_plane: ControlPlane, token: AdminToken) -> FastAPI:
-    """The API of one control plane; everything that tells of the fleet asks for `token`."""
+class UnguardedRoute(Exception):
+    """A route that asks nobody who they are, and is not among the open ones: a defect, found at the start."""
+
+
+def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
+    """The API of one control plane; `access` knows who may call it.
+
+    Raises:
+        UnguardedRoute: a resource forgot to say whom it is for.
+    """
     app = FastAPI(title="Penstock control plane", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.access = access
     problems.install(app)
-
-    async def operator(request: Request) -> None:
-        if not token.allows(request.headers.get("authorization")):
-            headers = {"www-authenticate": "Bearer"}
-            raise HTTPException(401, "send the admin token as `Authorization: Bearer <token>`", headers)
-
-    @app.post("/v1/reports")
-    async def take_report(request: Request) -> Response:
-        body = await _bounded_body(request)
-        try:
-            receipt = control_plane.intake.receive(body, request.headers.get(SIGNATURE_HEADER, ""))
-        except ReportRefused as refused:
-            return problems.problem(refused.status, str(refused))
-        return Response(msgspec.json.encode(receipt), 202, media_type=JSON)
-
-    @app.get("/v1/status", dependencies=[Depends(operator)])
-    async def status() -> Response:
-        return Response(msgspec.json.encode(control_plane.status()), media_type=JSON)
-
-    @app.get("/v1/plans/current", dependencies=[Depends(operator)])
-    async def current_plans() -> Response:
-        return Response(msgspec.json.encode(control_plane.plans), media_type=JSON)
-
-    @app.get("/livez")
-    async def alive() -> Response:
-        return Response("ok\n", media_type="text/plain")
-
-    @app.get("/readyz")
-    async def ready() -> Response:
-        reasons = control_plane.not_ready()
-        if reasons:
-            return problems.problem(503, "; ".join(reasons), reasons=reasons)
-        refused = list(control_plane.policies.refused)
-        return Response(msgspec.json.encode({"ready": True, "policy_refused": refused}), media_type=JSON)
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(control_plane.metrics.render(), media_type=CONTENT_TYPE)
-
+    for router in (
+        health.routes(control_plane),
+        reports.routes(control_plane),
+        status.routes(control_plane),
+        plans.routes(control_plane),
+        audit.routes(control_plane.audit),
+    ):
+        for route in router.routes:
+            if not isinstance(route, APIRoute) or (route.path not in OPEN and not is_guarded(route.dependant)):
+                raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
+        app.include_router(router)
     return app
-
-
-async def _bounded_body(request: Request) -> bytes:
-    """The body, unless it is larger or slower than a report may be."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > LARGEST_REPORT_BYTES:
-                    raise HTTPException(413, f"a report has at most {LARGEST_REPORT_BYTES} bytes")
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
-    return bytes(body)

@@ -10,6 +10,7 @@ from random import Random
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
 from control_plane.client.codec import encode
@@ -71,6 +72,7 @@ class ControlPlane:
         self.member = member
         self.metrics = ControlPlaneMetrics()
         self.policies = policies
+        self.audit = AuditLog(store)
         self._store = store
         self._clock = steady_unix_clock()
         self._fleet = Fleet()

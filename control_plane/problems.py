@@ -7,12 +7,33 @@ from typing import Any
 
 import msgspec
 import structlog
-from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from control_plane.client.store import StoreError
 
 MEDIA_TYPE = "application/problem+json"
 
+STORE_RETRY_S = 2
+"""When (s) to try again what the store could not be reached for."""
+
 _log = structlog.get_logger(__name__)
+
+
+class Problem(HTTPException):
+    """Raise it anywhere below a route to refuse the request.
+
+    Args:
+        status: of the response.
+        detail: what is wrong and what to do about it, for people.
+        headers: of the response.
+        members: extension members of the problem, for programs.
+    """
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> None:
+        super().__init__(status, detail, headers)
+        self.members = members
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> Response:
@@ -24,11 +45,32 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None, **m
 def install(app: FastAPI) -> None:
     """Let every error of `app` be told as problem details, and no defect with its traceback."""
 
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: StarletteHTTPException) -> Response:
+        members = error.members if isinstance(error, Problem) else {}
+        return problem(error.status_code, str(error.detail), dict(error.headers or {}), **members)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        errors = [{"field": _place(one["loc"]), "problem": one["msg"]} for one in error.errors()]
+        told = "; ".join(f"{one['field']}: {one['problem']}" for one in errors[:3])
+        return problem(422, told or "the request is malformed", errors=errors)
+
+    @app.exception_handler(StoreError)
+    async def store_away(request: Request, error: StoreError) -> Response:
+        _log.warning("the store failed a request", method=request.method, path=request.url.path, reason=str(error))
+        detail = "the store did not answer; if this was a change, look whether it was made before you try again"
+        return problem(503, detail, {"retry-after": str(STORE_RETRY_S)})
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
         return problem(500, "a defect in the control plane; its log has more")
+
+
+def _place(location: tuple[str | int, ...]) -> str:
+    """Where in the request, as people write it: `body.regions[1]`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -13,6 +13,8 @@ import structlog
 import uvicorn
 import uvloop
 
+from control_plane.access.access import Access
+from control_plane.access.api_keys import ApiKeys
 from control_plane.admin_token import load_admin_token
 from control_plane.app import create_app
 from control_plane.client.etcd import EtcdStore
@@ -39,7 +41,7 @@ def serve(settings: ControlPlaneSettings) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
     Raises:
-        BadFleetKey, BadAdminToken: a secret's file cannot be used.
+        BadFleetKey, BadAdminToken, BadApiKeys: a secret's file cannot be used.
         CannotListen: the address is taken or not ours.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -48,7 +50,10 @@ def serve(settings: ControlPlaneSettings) -> None:
 
 async def _serve(settings: ControlPlaneSettings) -> None:
     key = load_fleet_key(settings.fleet_key_file)
-    token = load_admin_token(settings.admin_token_file)
+    access = Access(
+        load_admin_token(settings.admin_token_file),
+        ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None,
+    )
     listener = _listen(settings.listen)
     url = settings.advertise_url or f"http://{HostPort(settings.listen.host, listener.getsockname()[1])}"
     store = EtcdStore(settings.etcd_endpoints)
@@ -57,7 +62,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     )
     server = _Server(
         uvicorn.Config(
-            create_app(control_plane, token),
+            create_app(control_plane, access),
             http="httptools",
             loop="none",
             lifespan="off",

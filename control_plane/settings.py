@@ -76,7 +76,10 @@ class ControlPlaneSettings(BaseSettings):
     fleet_key_file: Path
     """The fleet's shared secret, one key a line, newest first."""
     admin_token_file: Path
-    """The operators' token for status, one line."""
+    """The token to start with, one line: whoever has it is admin. Callers of their own are in `api_keys_file`."""
+    api_keys_file: Path | None = None
+    """API keys by digest, with name, role and regions, as YAML or JSON; read again when it changes. None: there are
+    none."""
 
     @model_validator(mode="after")
     def _reachable(self) -> ControlPlaneSettings:

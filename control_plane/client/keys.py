@@ -11,6 +11,12 @@ CONTROL_PLANES = ROOT + "control-planes/"
 AGENTS = ROOT + "agents/"
 POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
+AUDIT = ROOT + "audit/"
+AUDIT_HEAD = ROOT + "audit-head"
+"""The last audit entry's number and hash; written in one transaction with every entry."""
+
+AUDIT_BLOCK = 100
+"""Audit entries under one prefix, so that a page of them can be read without the rest."""
 
 
 def control_plane(name: str) -> str:
@@ -31,3 +37,13 @@ def policy(digest: str) -> str:
 def plan(region: str) -> str:
     """The one key that tells a region what to do; names its policy by digest."""
     return PLANS + region
+
+
+def audit_entry(seq: int) -> str:
+    """An entry of the audit log, immutable; keys are in the order of the entries."""
+    return f"{audit_block(seq // AUDIT_BLOCK)}{seq % AUDIT_BLOCK:02d}"
+
+
+def audit_block(block: int) -> str:
+    """The prefix of AUDIT_BLOCK entries: those whose number divided by it is `block`."""
+    return f"{AUDIT}{block:010d}"

@@ -20,9 +20,11 @@ def serve(
     policy_dir: Annotated[str | None, typer.Option(help="Folder of the policy bundle.")] = None,
     fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
     admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
+    api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
 ) -> None:
     """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on."""
     # Here, so that the other commands do not wait for a web framework and an etcd client to load.
+    from control_plane.access.api_keys import BadApiKeys
     from control_plane.serve import CannotListen
     from control_plane.serve import serve as run
 
@@ -34,10 +36,11 @@ def serve(
         "policy_dir": policy_dir,
         "fleet_key_file": fleet_key_file,
         "admin_token_file": admin_token_file,
+        "api_keys_file": api_keys_file,
     }
     configure_logs()
     with telling("serve"):
         try:
             run(load_settings({field: value for field, value in flags.items() if value is not None}))
-        except (BadSettings, BadFleetKey, CannotListen) as error:
+        except (BadSettings, BadFleetKey, BadApiKeys, CannotListen) as error:
             raise CommandFault(str(error)) from None

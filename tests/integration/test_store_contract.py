@@ -131,6 +131,21 @@ async def test_compare_and_swap(store: ConfigStore, at: str) -> None:
     assert found.value == b"2"
 
 
+async def test_several_keys_are_compared_and_swapped_together(store: ConfigStore, at: str) -> None:
+    a, b = await put(store, at + "a", b"1"), await put(store, at + "b", b"1")
+    both = [Put(at + "a", b"2"), Put(at + "b", b"2"), Put(at + "c", b"2")]
+    for expect in (
+        [Unchanged(at + "a", a), Unchanged(at + "b", a)],
+        [Unchanged(at + "a", b), Unchanged(at + "b", b)],
+        [Unchanged(at + "a", a), Unchanged(at + "b", b), Unchanged(at + "c", b)],
+        [Unchanged(at + "a", a), SameKey(at + "b", 0)],
+    ):
+        assert not (await store.commit(expect, both)).succeeded
+    assert [item.value for item in (await store.list(at)).items] == [b"1", b"1"]
+    assert (await store.commit([Unchanged(at + "a", a), SameKey(at + "b", b), Unchanged(at + "c", 0)], both)).succeeded
+    assert [item.value for item in (await store.list(at)).items] == [b"2", b"2", b"2"]
+
+
 async def test_fencing_survives_a_write_but_not_another_creation(store: ConfigStore, at: str) -> None:
     leader = at + "leader"
     epoch = await put(store, leader, b"one")

@@ -11,8 +11,9 @@ import httpx
 import msgspec
 import pytest
 
-from control_plane import app as app_module
+from control_plane.access.access import Access
 from control_plane.admin_token import AdminToken
+from control_plane.api import reports as reports_module
 from control_plane.app import create_app
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
@@ -43,7 +44,7 @@ async def control_plane() -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(control_plane, TOKEN), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(create_app(control_plane, Access(TOKEN)), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
         yield client
 
@@ -88,7 +89,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
     assert msgspec.json.decode(plans, type=dict[str, RegionPlan]) == control_plane.plans
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/plans/current"])
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/plans/current", "/v1/whoami", "/v1/audit", "/v1/audit/export"])
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}])
 async def test_the_fleet_is_shown_to_operators_alone(
     http: httpx.AsyncClient, path: str, headers: dict[str, str]
@@ -111,7 +112,7 @@ async def test_not_ready_says_why(tmp_path: Path) -> None:
     store = MemoryStore()
     bare = ControlPlane(store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(tmp_path), rng=Random(1))
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(bare, TOKEN)), base_url="http://bare"
+        transport=httpx.ASGITransport(create_app(bare, Access(TOKEN))), base_url="http://bare"
     ) as client:
         response = await client.get("/readyz")
     assert is_problem(response, 503)
@@ -129,7 +130,7 @@ async def test_a_report_that_is_too_large_or_too_slow_is_refused(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_problem(await http.post("/v1/reports", content=b"x" * (LARGEST_REPORT_BYTES + 1)), 413)
-    monkeypatch.setattr(app_module, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(reports_module, "BODY_TIMEOUT_S", 0.05)
 
     async def dawdle() -> AsyncIterator[bytes]:
         yield b"x"

@@ -1,0 +1,60 @@
+"""What a route requires of who calls it: `caller: Operator` as a parameter, and the region that is about to change.
+
+A route without any of these is refused when the API is put together, unless it is on the short list of open ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from control_plane.access.access import Access
+from control_plane.access.callers import Caller, Role
+from control_plane.problems import Problem
+
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="bearer", description="An API key, or the admin token of this control plane."
+)
+_Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+def require(role: Role) -> Callable[..., Awaitable[Caller]]:
+    """A dependency that gives the caller, or refuses: 401 for nobody, 403 for somebody whose role is too small."""
+
+    async def caller(request: Request, given: _Bearer) -> Caller:
+        access: Access = request.app.state.access
+        found = await access.caller(given.credentials.strip()) if given is not None else None
+        if found is None:
+            raise Problem(
+                401,
+                "send an API key or the admin token as `Authorization: Bearer <key>`",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if not found.role.covers(role):
+            raise Problem(403, f"{found.name} is {found.role.value}, and this needs {role.value}")
+        return found
+
+    return caller
+
+
+_viewer, _operator, _admin = require(Role.VIEWER), require(Role.OPERATOR), require(Role.ADMIN)
+
+Viewer = Annotated[Caller, Depends(_viewer)]
+Operator = Annotated[Caller, Depends(_operator)]
+Admin = Annotated[Caller, Depends(_admin)]
+
+
+def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:
+    """Refuse (403) a caller whose scope lacks one of `regions`; None stands for what concerns the whole fleet."""
+    if not caller.reaches(regions):
+        own = ", ".join(sorted(caller.regions or ())) or "no region"
+        raise Problem(403, f"{caller.name} may change {own} and nothing else")
+
+
+def is_guarded(dependant: Dependant) -> bool:
+    """Whether a route asks who calls."""
+    return any(one.call in (_viewer, _operator, _admin) or is_guarded(one) for one in dependant.dependencies)

@@ -1,0 +1,35 @@
+"""/livez, /readyz and /metrics: for whoever looks after the process. Open."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from control_plane.api.answers import answer
+from control_plane.daemon import ControlPlane
+from control_plane.metrics import CONTENT_TYPE
+from control_plane.problems import Problem
+
+
+def routes(control_plane: ControlPlane) -> APIRouter:
+    """Shows whether this process lives and could work."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/livez")
+    async def alive() -> Response:
+        """Whether the process answers."""
+        return Response("ok\n", media_type="text/plain")
+
+    @router.get("/readyz")
+    async def ready() -> Response:
+        """Whether this control plane could do a leader's work now; if not, why."""
+        reasons = control_plane.not_ready()
+        if reasons:
+            raise Problem(503, "; ".join(reasons), reasons=reasons)
+        return answer({"ready": True, "policy_refused": control_plane.policies.refused})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Metrics in the text format of Prometheus."""
+        return Response(control_plane.metrics.render(), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,106 @@
+"""No change without its entry and no entry without its change, on both stores and with several writers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from control_plane.access.callers import Caller, Role
+from control_plane.audit.chain import BEGINNING, AuditHead, verify_chain
+from control_plane.audit.log import LARGEST_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
+from control_plane.client import keys
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
+from lab.servers.etcd import EtcdServer
+from tests.faulty_store import FaultyStore
+from tests.stores import put
+
+CALLER = Caller("duty", Role.OPERATOR)
+
+
+@pytest.fixture(params=["memory", "etcd"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
+    if request.param == "memory":
+        memory = MemoryStore()
+        yield memory
+        await memory.close()
+    else:
+        server: EtcdServer = request.getfixturevalue("own_etcd")
+        etcd = EtcdStore([server.endpoint], call_timeout_s=20)
+        yield etcd
+        await etcd.close()
+
+
+async def test_a_change_and_its_entry_are_one(store: ConfigStore) -> None:
+    audit = AuditLog(store, clock=lambda: 12.5)
+    assert await audit.head() == BEGINNING
+    key = keys.ROOT + "thing"
+    first = await audit.record(
+        CALLER, "thing.make", "thing", "because", after={"x": 1}, expect=[Unchanged(key, 0)], do=[Put(key, b"1")]
+    )
+    with pytest.raises(ChangeRefused, match="thing is not as"):
+        await audit.record(CALLER, "thing.make", "thing", "again", expect=[Unchanged(key, 0)], do=[Put(key, b"2")])
+    now = await store.get(key)
+    assert now is not None
+    assert now.value == b"1"
+    second = await audit.record(CALLER, "thing.look", "thing", "", before={"x": 1})
+    assert [one async for one in audit.entries()] == [first, second]
+    assert (first.seq, first.at, first.caller, first.role, second.previous) == (1, 12.5, "duty", "operator", first.hash)
+    assert await audit.head() == AuditHead(2, second.hash)
+
+
+async def test_writers_at_once_make_one_chain(store: ConfigStore) -> None:
+    logs = [AuditLog(store) for _ in range(4)]
+    await asyncio.gather(
+        *(
+            log.record(CALLER, "thing.write", f"{writer}-{number}", "", do=[Put(f"{keys.ROOT}{writer}-{number}", b"")])
+            for writer, log in enumerate(logs)
+            for number in range(3)
+        )
+    )
+    entries = [one async for one in logs[0].entries()]
+    assert {one.target for one in entries} == {f"{writer}-{number}" for writer in range(4) for number in range(3)}
+    assert verify_chain(entries, head=await logs[0].head()) is None
+    for one in entries:
+        assert await store.get(keys.ROOT + one.target) is not None
+
+
+async def test_pages_cross_blocks() -> None:
+    store = MemoryStore()
+    audit = AuditLog(store)
+    for number in range(2 * PAGE + 5):
+        await audit.record(CALLER, "thing.write", str(number), "")
+    assert [one.seq for one in await audit.page(PAGE - 2, PAGE + 2)] == list(range(PAGE - 2, PAGE + 3))
+    assert [one.seq async for one in audit.entries()] == list(range(1, 2 * PAGE + 6))
+    assert [one.seq async for one in audit.entries(PAGE, 2 * PAGE)] == list(range(PAGE, 2 * PAGE + 1))
+
+
+async def test_a_lost_answer_leaves_no_half() -> None:
+    faulty = FaultyStore(MemoryStore())
+    audit = AuditLog(faulty)
+    faulty.commits_in_doubt = True
+    with pytest.raises(StoreUnavailable):
+        await audit.record(CALLER, "thing.make", "thing", "", do=[Put(keys.ROOT + "thing", b"1")])
+    faulty.commits_in_doubt = False
+    entries = [one async for one in audit.entries()]
+    assert len(entries) == 1
+    assert await faulty.get(keys.ROOT + "thing") is not None
+    await audit.record(CALLER, "thing.look", "thing", "")
+    assert verify_chain([one async for one in audit.entries()], head=await audit.head()) is None
+
+
+async def test_what_does_not_fit_changes_nothing() -> None:
+    store = MemoryStore()
+    audit = AuditLog(store)
+    with pytest.raises(ValueError, match="`after` of an audit entry has"):
+        await audit.record(CALLER, "a.b", "t", "", after="x" * LARGEST_SIDE_BYTES, do=[Put(keys.ROOT + "thing", b"")])
+    await put(store, keys.audit_entry(1), b"forged")
+    with pytest.raises(StoreError, match="beyond the end of the audit log"):
+        await audit.record(CALLER, "a.b", "t", "", do=[Put(keys.ROOT + "thing", b"")])
+    await put(store, keys.AUDIT_HEAD, b"broken")
+    with pytest.raises(StoreError, match="the end of the audit log cannot be read"):
+        await audit.record(CALLER, "a.b", "t", "", do=[Put(keys.ROOT + "thing", b"")])
+    assert await store.get(keys.ROOT + "thing") is None
