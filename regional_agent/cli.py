@@ -9,10 +9,10 @@ import typer
 import uvloop
 
 from control_plane.client.fleet_key import BadFleetKey
+from control_plane.client.geoip import BadGeoDatabase
 from regional_agent.carry.tls import BadTlsFiles
 from regional_agent.daemon import serve
 from regional_agent.endpoint_file import BadEndpointFile
-from regional_agent.locate import BadGeoDatabase
 from regional_agent.settings import BadSettings, load_settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=None)

@@ -7,16 +7,12 @@ database, or has no country there is nowhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import TypeVar
 
-import geoip2.database
-import geoip2.errors
-import geoip2.models
 import structlog
-from maxminddb import InvalidDatabaseError
 
+from control_plane.client.geoip import DamagedThere, GeoDatabase, IpAddress, IpNetwork, parse_address
 from penstock.geography import NOWHERE, Location
 
 MOST_CACHED = 65_536
@@ -28,23 +24,13 @@ LONGEST_CHAIN_BYTES = 4096
 LONGEST_CACHED_CHAIN_BYTES = 128
 """Chains of more bytes than this are read anew each time, so that nobody fills the memory with them."""
 
-TRIED_OUT = ("1.1.1.1", "81.2.69.142", "2001:218::1")
-"""Looked up at the start, so that a damaged database is found then."""
-
 CACHED_PREFIX = {4: 24, 6: 48}
 """Bits of an address that share an entry, where the database says that all of them are in one place."""
-
-IpAddress = IPv4Address | IPv6Address
-IpNetwork = IPv4Network | IPv6Network
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 log = structlog.get_logger()
-
-
-class BadGeoDatabase(Exception):
-    """The database cannot be used; the message names the file and the remedy."""
 
 
 class Locator:
@@ -64,22 +50,13 @@ class Locator:
         self._is_trusted: dict[str, bool] = {}
         self._clients: dict[tuple[str | bytes, ...], Location] = {}
         self._places: dict[int | IpAddress, Location] = {}
-        self._reader = _open(database) if database is not None else None
-        self._has_cities = self._reader is not None and "City" in self._reader.metadata().database_type
+        self._database = GeoDatabase(database) if database is not None else None
         self._broken = False
-        if self._reader is None:
-            return
-        try:
-            for address in TRIED_OUT:
-                self._find(ip_address(address))
-        except (InvalidDatabaseError, ValueError):
-            self._reader.close()
-            raise BadGeoDatabase(f"{database}: the GeoIP database is damaged; fetch it again") from None
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._reader is not None:
-            self._reader.close()
+        if self._database is not None:
+            self._database.close()
 
     def locate_client(self, peer_ip: str, forwarded_for: Sequence[bytes]) -> Location:
         """Where the client of a request is, by the address it came from and its X-Forwarded-For headers in order."""
@@ -99,13 +76,13 @@ class Locator:
         a trusted proxy's is the client's, whatever it claims further left.
         """
         if not forwarded_for or not self.trusts(peer_ip):
-            return _parse(peer_ip)
+            return parse_address(peer_ip)
         if sum(map(len, forwarded_for)) > LONGEST_CHAIN_BYTES:
             return None
         chain = b",".join(forwarded_for).decode("latin-1").split(",")
         client: IpAddress | None = None
         for hop in reversed(chain):
-            client = _parse(hop.strip())
+            client = parse_address(hop.strip())
             if client is None or not self.trusts(str(client)):
                 return client
         return client
@@ -114,24 +91,24 @@ class Locator:
         """Whether an address is a proxy's of ours."""
         known = self._is_trusted.get(ip)
         if known is None:
-            address = _parse(ip)
+            address = parse_address(ip)
             known = address is not None and any(address in network for network in self._trusted)
             _remember(self._is_trusted, ip, known)
         return known
 
     def locate(self, address: IpAddress) -> Location:
         """Where an address is; NOWHERE where the database does not know."""
-        if self._reader is None:
+        if self._database is None:
             return NOWHERE
         prefix = int(address) >> (address.max_prefixlen - CACHED_PREFIX[address.version])
         key = prefix if address.version == 4 else ~prefix
         place = self._places.get(key) or self._places.get(address)
-        return place if place is not None else self._look_up(address, key)
+        return place if place is not None else self._look_up(self._database, address, key)
 
-    def _look_up(self, address: IpAddress, key: int) -> Location:
+    def _look_up(self, database: GeoDatabase, address: IpAddress, key: int) -> Location:
         try:
-            place, network = self._find(address)
-        except (InvalidDatabaseError, ValueError) as error:
+            place, network = database.find(address)
+        except DamagedThere as error:
             if not self._broken:
                 log.error("GeoIP database is damaged in places; clients there are nowhere", error=str(error))
             self._broken = True
@@ -140,54 +117,8 @@ class Locator:
         _remember(self._places, key if whole else address, place)
         return place
 
-    def _find(self, address: IpAddress) -> tuple[Location, IpNetwork | None]:
-        """What the database says, and the network of which it says so. IPv4 databases say nothing of IPv6."""
-        assert self._reader is not None
-        if address.version > self._reader.metadata().ip_version:
-            return NOWHERE, None
-        try:
-            found = self._reader.city(address) if self._has_cities else self._reader.country(address)
-        except geoip2.errors.AddressNotFoundError as unknown:
-            return NOWHERE, unknown.network
-        return _place(found), found.traits.network
-
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:
     if len(cache) >= MOST_CACHED:
         del cache[next(iter(cache))]
     cache[key] = value
-
-
-def _open(database: Path) -> geoip2.database.Reader:
-    try:
-        reader = geoip2.database.Reader(database)
-    except OSError as error:
-        raise BadGeoDatabase(f"{database}: cannot read the GeoIP database: {error.strerror or error}") from None
-    except (InvalidDatabaseError, ValueError) as error:
-        raise BadGeoDatabase(f"{database}: not a MaxMind database ({error}); fetch a GeoLite2 or GeoIP2 file") from None
-    kind = reader.metadata().database_type
-    if "City" not in kind and "Country" not in kind:
-        reader.close()
-        raise BadGeoDatabase(f"{database}: a {kind} database has no countries; use a City or Country one")
-    return reader
-
-
-def _place(found: geoip2.models.City | geoip2.models.Country) -> Location:
-    country = found.country.iso_code
-    if not isinstance(found, geoip2.models.City):
-        return Location(country)
-    subdivision = found.subdivisions[0].iso_code if found.subdivisions else None
-    return Location(country, subdivision, found.location.latitude, found.location.longitude)
-
-
-def _parse(text: str) -> IpAddress | None:
-    """An address as proxies write them: bare, in brackets, or with a port; IPv4 in IPv6 clothes is IPv4."""
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -5,8 +5,9 @@ import pytest
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
+from control_plane.client.geoip import BadGeoDatabase
 from penstock.geography import NOWHERE, Location
-from regional_agent.locate import LONGEST_CHAIN_BYTES, BadGeoDatabase, Locator
+from regional_agent.locate import LONGEST_CHAIN_BYTES, Locator
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 REAL = Path(__file__).parents[3] / "shared/data/geoip"

@@ -1,0 +1,50 @@
+"""Whatever the rules and the fleet's state: advice never names a region that residency forbids the client."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.policy import Policy, Tenant
+from penstock.reasons import Refusal
+from penstock.region_health import RegionState
+from penstock.residency import RequestFacts, mask
+from penstock.steer import Client, Steer
+from tests.property.test_decision_properties import NAMES, facts, policies
+
+states = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(RegionState)))
+ready = st.sets(st.sampled_from([(name, "m") for name in NAMES]))
+TENANTS = (Tenant("t", "personal"), Tenant("u", "open"), Tenant("v", "personal"))
+
+
+def with_tenants(policy: Policy) -> Policy:
+    return msgspec.structs.replace(policy, tenants={one.name: one for one in TENANTS})
+
+
+@settings(max_examples=300, deadline=None)
+@given(policies, facts, states, ready, st.none() | st.just("m"))
+def test_entries_are_what_the_mask_permits(policy, about, live, has, model) -> None:
+    policy = with_tenants(policy)
+    permitted = mask(policy, RequestFacts("t", "personal", about.location))
+    advice = Steer(policy).advise(Client(about.location, "t", model), live, has)
+    if isinstance(permitted, Refusal):
+        assert advice.entries == ()
+        assert advice.refusal == permitted
+    else:
+        named = {entry.region for entry in advice.entries}
+        assert named
+        assert named <= permitted.permitted.regions
+
+
+@settings(max_examples=300, deadline=None)
+@given(policies, facts, states, ready)
+def test_without_a_tenant_no_tenant_is_led_astray(policy, about, live, has) -> None:
+    policy = with_tenants(policy)
+    advice = Steer(policy).advise(Client(about.location), live, has)
+    for tenant in policy.tenants.values():
+        permitted = mask(policy, RequestFacts(tenant.name, tenant.data_class, about.location))
+        if isinstance(permitted, Refusal):
+            assert advice.entries == ()
+        else:
+            assert {entry.region for entry in advice.entries} <= permitted.permitted.regions

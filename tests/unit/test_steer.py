@@ -1,0 +1,121 @@
+"""Entry regions for a client: permitted ones alone, the well and near ones first."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.geography import NOWHERE, Location
+from penstock.policy import Policy, ResidencyRule
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+from penstock.steer import CHANGING_TTL_S, STEADY_TTL_S, Advice, Client, Steer, round_trips_ms
+from tests.planet import MODEL, policy
+
+EVERYWHERE = ("eu-de", "eu-es", "us-east")
+WELL = dict.fromkeys(EVERYWHERE, RegionState.HEALTHY)
+READY = {(name, MODEL) for name in EVERYWHERE}
+
+LISBON = Location("PT", "11", 38.72, -9.14)
+BOSTON = Location("US", "MA", 42.36, -71.06)
+
+EU_CLIENTS = ResidencyRule(
+    "eu-clients", client_countries=frozenset({"DE", "PT"}), allow=frozenset({"eu-de", "eu-es"}), source="r.yaml:9"
+)
+
+
+def advise(client: Client, states=WELL, ready=READY, under: Policy | None = None) -> Advice:
+    return Steer(under or policy()).advise(client, states, ready)
+
+
+def names(advice: Advice) -> list[str]:
+    return [entry.region for entry in advice.entries]
+
+
+def test_the_nearest_comes_first() -> None:
+    assert names(advise(Client(LISBON, "open", MODEL))) == ["eu-es", "eu-de", "us-east"]
+    far = advise(Client(BOSTON, "open", MODEL))
+    assert names(far)[0] == "us-east"
+    assert far.entries[0].serves_model
+    assert far.ttl_s == STEADY_TTL_S
+
+
+def test_a_forbidden_region_is_absent_with_the_rule() -> None:
+    advice = advise(Client(BOSTON, "personal", MODEL))
+    assert names(advice) == ["eu-es", "eu-de"]
+    assert advice.residency == "eu-de+eu-es"
+    assert [(one.what, one.detail) for one in advice.rejected] == [
+        ("us-east", "personal-data-stays-in-the-eu (residency.yaml:3)")
+    ]
+
+
+def test_without_a_tenant_what_every_tenant_may_use() -> None:
+    assert names(advise(Client(BOSTON))) == ["eu-es", "eu-de"]
+    us_only = ResidencyRule("open-in-us", data_classes=frozenset({"open"}), allow=frozenset({"us-east"}))
+    nothing = advise(Client(BOSTON), under=policy(*policy().residency, us_only))
+    assert nothing.entries == ()
+    assert nothing.refusal is not None
+    assert nothing.refusal.reason is Reason.NO_PERMITTED_REGION
+    assert "name the tenant" in nothing.refusal.detail
+
+
+def test_a_rule_about_one_tenant_binds_advice_without_one() -> None:
+    one = ResidencyRule("open-not-in-spain", tenants=frozenset({"open"}), deny=frozenset({"eu-es"}))
+    assert names(advise(Client(LISBON), under=policy(one))) == ["eu-de", "us-east"]
+
+
+def test_governed_clients_who_are_nowhere_are_not_guessed() -> None:
+    for tenant in ("open", None):
+        advice = advise(Client(NOWHERE, tenant), under=policy(EU_CLIENTS))
+        assert advice.entries == ()
+        assert advice.refusal is not None
+        assert advice.refusal.reason is Reason.LOCATION_UNKNOWN
+    assert names(advise(Client(NOWHERE, "open"))) == sorted(EVERYWHERE)
+
+
+def test_a_country_alone_is_as_near_as_its_region() -> None:
+    advice = advise(Client(Location("US"), "open"))
+    assert names(advice)[0] == "us-east"
+    assert advise(Client(Location("JP"), "open")).entries[0].round_trip_ms is None
+
+
+def test_drained_and_failed_regions_are_absent_until_nothing_else_is_left() -> None:
+    states = WELL | {"eu-es": RegionState.DRAINING, "us-east": RegionState.FAILED}
+    advice = advise(Client(LISBON, "open"), states)
+    assert names(advice) == ["eu-de"]
+    assert [(one.what, one.reason) for one in advice.rejected] == [
+        ("eu-es", Reason.REGION_DRAINING),
+        ("us-east", Reason.REGION_FAILED),
+    ]
+    assert advice.ttl_s == CHANGING_TTL_S
+    states["eu-de"] = RegionState.FAILED
+    assert names(advise(Client(LISBON, "open"), states)) == ["eu-es", "eu-de", "us-east"]
+
+
+def test_returning_and_unknown_regions_come_after_healthy_ones() -> None:
+    states = {"eu-es": RegionState.RECOVERING, "us-east": RegionState.HEALTHY}
+    assert names(advise(Client(LISBON, "open"), states)) == ["us-east", "eu-es", "eu-de"]
+
+
+def test_an_entry_without_the_model_costs_the_way_on() -> None:
+    advice = advise(Client(LISBON, "open", MODEL), ready={("eu-de", MODEL)})
+    assert names(advice)[0] in ("eu-de", "eu-es")
+    assert names(advice)[-1] == "us-east"
+    assert [entry.serves_model for entry in advice.entries if entry.region == "eu-es"] == [False]
+
+
+def test_nobody_and_nothing_known() -> None:
+    stranger = advise(Client(LISBON, "nobody")).refusal
+    assert stranger is not None
+    assert stranger.reason is Reason.UNKNOWN_KEY
+    unknown = advise(Client(LISBON, "open", "gpt-9")).refusal
+    assert unknown is not None
+    assert unknown.reason is Reason.UNKNOWN_MODEL
+
+
+def test_measured_paths_correct_geography() -> None:
+    by_geography = round_trips_ms(policy(), LISBON)
+    detour = {"eu-es": {"eu-de": 400.0, "eu-es": 1.0}}
+    measured = round_trips_ms(msgspec.structs.replace(policy(), rtt_ms=detour), LISBON)
+    assert measured["eu-es"] == by_geography["eu-es"]
+    assert measured["eu-de"] > 10 * by_geography["eu-de"]
+    assert measured["us-east"] == by_geography["us-east"]
