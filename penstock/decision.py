@@ -68,4 +68,12 @@ def decide(
     )
     if isinstance(where, Refusal):
         return where
-    return Decision(admitted, where)
+    return within_mask(Decision(admitted, where))
+
+
+def within_mask(decision: Decision) -> Decision | Refusal:
+    """The last gate of every decision: whatever chose the region, one outside the mask does not leave here."""
+    region, permitted = decision.where.region, decision.mask.permitted
+    if region in permitted.regions:
+        return decision
+    return Refusal(Reason.RESIDENCY_DENIED, f"{region} was chosen, and is not in residency class {permitted.name}")

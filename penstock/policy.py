@@ -86,13 +86,26 @@ class ResidencyRule(msgspec.Struct, frozen=True):
     tenants: frozenset[str] = frozenset()
     data_classes: frozenset[str] = frozenset()
     client_countries: frozenset[str] = frozenset()
-    """ISO 3166-1 alpha-2. A rule with countries *governs*: an unknown location is refused, not guessed."""
+    """ISO 3166-1 alpha-2. A rule with places *governs*: an unknown location is refused, not guessed."""
+    client_subdivisions: frozenset[str] = frozenset()
+    """ISO 3166-2, first level, such as "US-CA"; a client there is in the rule's places as one of `client_countries` is.
+    Governs too: a client of that country whose subdivision is unknown is refused."""
     allow: frozenset[str] | None = None
     """Names of the regions that may touch the request; None leaves the set as other rules have it."""
     deny: frozenset[str] = frozenset()
     """Names of the regions that may not, whatever any rule allows."""
     source: str = ""
     """The file and line it was written at."""
+
+
+class AcceptedLoss(msgspec.Struct, frozen=True):
+    """A residency class whose end, when its last regions are lost, somebody has accepted; `policy verify` asks."""
+
+    name: str
+    regions: frozenset[str]
+    """All the regions that the class permits."""
+    because: str
+    """For people: why, and what becomes of its requests."""
 
 
 class Spillover(msgspec.Struct, frozen=True):
@@ -158,6 +171,7 @@ class Policy(msgspec.Struct, frozen=True):
     anonymous_tenant: str | None = None
     """The tenant of requests that carry no key; None refuses them."""
     objective: Objective = Objective()
+    accepted_losses: tuple[AcceptedLoss, ...] = ()
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

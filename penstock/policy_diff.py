@@ -18,6 +18,7 @@ _KIND_OF = {
     "models": "Model",
     "tenants": "Tenant",
     "residency": "ResidencyRule",
+    "accepted_losses": "AcceptedLoss",
     "rtt_ms": "GeoRouting",
     "anonymous_tenant": "AnonymousAccess",
 }

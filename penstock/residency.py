@@ -44,47 +44,64 @@ class Mask(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
 
 
+def names_sender(rule: ResidencyRule, facts: RequestFacts) -> bool:
+    """Whether a rule is about requests of this tenant and data class, wherever their clients are."""
+    return (not rule.tenants or facts.tenant in rule.tenants) and (
+        not rule.data_classes or facts.data_class in rule.data_classes
+    )
+
+
+def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
+    """Whether a rule is about a request; None where that depends on what is not known of the client's location.
+
+    All that `mask` knows of a request is what this answers for each rule, so requests with equal answers have one mask.
+    """
+    if not names_sender(rule, facts):
+        return False
+    if not rule.client_countries and not rule.client_subdivisions:
+        return True
+    country, subdivision = facts.location.country, facts.location.subdivision
+    if country is None:
+        return None
+    if country in rule.client_countries:
+        return True
+    if not any(code.startswith(f"{country}-") for code in rule.client_subdivisions):
+        return False
+    return None if subdivision is None else f"{country}-{subdivision}" in rule.client_subdivisions
+
+
 def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
     """Intersect what matching rules allow, then take away what they deny.
 
-    A rule that names client countries and would match but for an unknown location refuses the request: governed
+    A rule that names places of clients and would match but for an unknown location refuses the request: governed
     traffic fails closed.
     """
     permitted = frozenset(policy.regions)
     denied: frozenset[str] = frozenset()
     rejected: list[Rejection] = []
     for rule in policy.residency:
-        if not _names_sender(rule, facts):
+        match = applies(rule, facts)
+        if match is None:
+            what = "country" if facts.location.country is None else "subdivision"
+            return Refusal(
+                Reason.LOCATION_UNKNOWN,
+                f"residency rule {rule.name!r} depends on the client's {what}, which is not known",
+            )
+        if not match:
             continue
-        if rule.client_countries:
-            if facts.location.country is None:
-                return Refusal(
-                    Reason.LOCATION_UNKNOWN,
-                    f"residency rule {rule.name!r} depends on the client's country, which is not known",
-                )
-            if facts.location.country not in rule.client_countries:
-                continue
         if rule.allow is not None:
             rejected += [
-                Rejection(region, Reason.RESIDENCY_NOT_ALLOWED, _cite(rule))
-                for region in sorted(permitted - rule.allow)
+                Rejection(region, Reason.RESIDENCY_NOT_ALLOWED, cite(rule)) for region in sorted(permitted - rule.allow)
             ]
             permitted &= rule.allow
         denied |= rule.deny
-        rejected += [
-            Rejection(region, Reason.RESIDENCY_DENIED, _cite(rule)) for region in sorted(permitted & rule.deny)
-        ]
+        rejected += [Rejection(region, Reason.RESIDENCY_DENIED, cite(rule)) for region in sorted(permitted & rule.deny)]
     permitted -= denied
     if not permitted:
         return Refusal(Reason.NO_PERMITTED_REGION, "residency rules leave no region for this request", tuple(rejected))
     return Mask(residency_class(permitted), tuple(rejected))
 
 
-def _names_sender(rule: ResidencyRule, facts: RequestFacts) -> bool:
-    return (not rule.tenants or facts.tenant in rule.tenants) and (
-        not rule.data_classes or facts.data_class in rule.data_classes
-    )
-
-
-def _cite(rule: ResidencyRule) -> str:
+def cite(rule: ResidencyRule) -> str:
+    """A rule as refusals name it: by name, and by file and line where those are known."""
     return f"{rule.name} ({rule.source})" if rule.source else rule.name

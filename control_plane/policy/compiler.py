@@ -11,13 +11,25 @@ from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
-from control_plane.policy.kinds.residency import Places, ResidencyRuleDocument
+from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
 from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
-from penstock.policy import Cost, CostUnit, Failover, Model, Objective, Policy, Region, ResidencyRule, Spillover, Tenant
+from penstock.policy import (
+    AcceptedLoss,
+    Cost,
+    CostUnit,
+    Failover,
+    Model,
+    Objective,
+    Policy,
+    Region,
+    ResidencyRule,
+    Spillover,
+    Tenant,
+)
 
 MOST_FILES = 200
 LARGEST_FILE_BYTES = 1 << 20
@@ -87,6 +99,8 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
     for document, access in catalogue.of(AnonymousAccessDocument):
         if access.tenant is not None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
+    for document, accepted in catalogue.of(AcceptedLossDocument):
+        references.known(document, ("regions",), "Region", accepted.regions)
     for document, routing in catalogue.of(GeoRoutingDocument):
         for origin, servers in routing.rtt_ms.items():
             references.check(document, ("rtt_ms", origin), "Region", origin)
@@ -105,6 +119,7 @@ def _rule(document: Document, rule: ResidencyRuleDocument, references: Reference
         tenants=references.known(document, ("match", "tenants"), "Tenant", match.tenants),
         data_classes=references.known(document, ("match", "data_classes"), "DataClass", match.data_classes),
         client_countries=references.countries(references.places(document, ("match", "countries"), match.countries)),
+        client_subdivisions=references.subdivisions(document, ("match", "subdivisions"), match.subdivisions),
         allow=allow if "allow" in rule.model_fields_set else None,
         deny=_regions(document, ("deny",), rule.deny, references),
         source=f"{document.file}:{document.line_of(('name',))}",
@@ -133,6 +148,15 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
         objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),
+        accepted_losses=tuple(
+            sorted(
+                (
+                    AcceptedLoss(one.name, frozenset(one.regions), one.because)
+                    for _, one in catalogue.of(AcceptedLossDocument)
+                ),
+                key=lambda one: one.name,
+            )
+        ),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
     )
 

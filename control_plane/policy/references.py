@@ -62,6 +62,14 @@ class References:
         """The countries among `names`, and all those of the blocs among them."""
         return frozenset().union(*(self._inside(name) | {name} for name in names)) & COUNTRIES
 
+    def subdivisions(self, document: Document, path: Path, codes: Sequence[str]) -> frozenset[str]:
+        """ISO 3166-2 codes; one of no country is an error. Whether a country has the subdivision is not known here."""
+        for index, code in enumerate(codes):
+            country = code.partition("-")[0]
+            if country not in COUNTRIES:
+                self.errors.append(document.error((*path, index), f"{country} is no country", self._remedy(country)))
+        return frozenset(codes)
+
     def jurisdictions(self, region: str) -> frozenset[str]:
         """The country that a region stands in and every bloc that the country belongs to."""
         return self._jurisdictions[region]

@@ -71,6 +71,31 @@ class TestPolicy:
     def test_a_folder_that_is_not_there(self) -> None:
         assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
 
+    def test_verifying_a_good_bundle(self) -> None:
+        result = run("policy", "verify", str(POLICIES / "planet"))
+        assert result.exit_code == 0
+        assert "good: no forbidden region can be reached" in result.stdout
+        assert "not without us-east (accepted)" in result.stdout
+
+    def test_verifying_shows_what_is_not_survived_and_by_which_rule(self, tmp_path: Path) -> None:
+        bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
+        text = (bundle / "residency.yaml").read_text()
+        (bundle / "residency.yaml").write_text(text[: text.index("---\napiVersion: penstock/v1\nkind: AcceptedLoss")])
+        result = run("policy", "verify", str(bundle))
+        assert result.exit_code == 1
+        told = " ".join(result.stdout.split())
+        assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in told
+        assert "us-restricted-stays-in-us (residency.yaml:" in told
+        found = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
+        assert found["good"] is False
+        assert [one["regions"] for one in found["classes"] if not one["survives_any_one"]] == [["us-east"]]
+
+    def test_verifying_what_is_no_bundle(self, tmp_path: Path) -> None:
+        (tmp_path / "one.yaml").write_text("kind: Nothing")
+        result = run("policy", "verify", str(tmp_path))
+        assert result.exit_code == 2
+        assert "one.yaml:1" in result.stderr
+
     def test_the_schema(self) -> None:
         assert run("policy", "schema").stdout == schema_text()
 

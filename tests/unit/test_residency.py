@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.geography import Location
 from penstock.policy import ResidencyRule
 from penstock.reasons import Reason, Refusal
@@ -57,6 +59,34 @@ def test_a_rule_by_country_refuses_an_unknown_location() -> None:
     assert verdict.reason is Reason.LOCATION_UNKNOWN
     assert permitted(mask(policy(by_country), RequestFacts("open", "open", Location("DE")))) == {"eu-de"}
     assert len(permitted(mask(policy(by_country), RequestFacts("open", "open", Location("FR"))))) == 3
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (Location("US", "CA"), {"eu-de"}),
+        (Location("US", "NY"), {"eu-de", "eu-es", "us-east"}),
+        (Location("FR"), {"eu-de"}),
+        (Location("FR", "IDF"), {"eu-de"}),
+        (Location("JP"), {"eu-de", "eu-es", "us-east"}),
+        (Location("CA", "CA"), {"eu-de", "eu-es", "us-east"}),
+        (Location("US"), None),
+        (Location(), None),
+    ],
+)
+def test_a_rule_by_subdivision(location: Location, expected: set[str] | None) -> None:
+    rule = ResidencyRule(
+        "californians",
+        client_countries=frozenset({"FR"}),
+        client_subdivisions=frozenset({"US-CA"}),
+        allow=frozenset({"eu-de"}),
+    )
+    verdict = mask(policy(rule), RequestFacts("open", "open", location))
+    if expected is None:
+        assert isinstance(verdict, Refusal)
+        assert verdict.reason is Reason.LOCATION_UNKNOWN
+    else:
+        assert permitted(verdict) == expected
 
 
 def test_a_rule_by_country_for_another_data_class_does_not_need_the_location() -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from control_plane.policy.kinds.places import BlocDocument, RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
-from control_plane.policy.kinds.residency import ResidencyRuleDocument
+from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
 from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
 from control_plane.policy.kinds.serving import ModelDocument
@@ -32,6 +32,7 @@ KINDS = {
     "Tenant": Kind(TenantDocument, 1, MANY),
     "AnonymousAccess": Kind(AnonymousAccessDocument, 1, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
+    "AcceptedLoss": Kind(AcceptedLossDocument, 0, 1_000),
     "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
     "Spillover": Kind(SpilloverDocument, 1, 1),
     "Failover": Kind(FailoverDocument, 1, 1),

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf
+from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode
 
 
 class Match(Shape):
@@ -23,6 +23,10 @@ class Match(Shape):
     countries: SomeOf[str] = Field(default_factory=list)
     """Where the client is: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a request
     that fits otherwise is refused while its location is unknown."""
+    subdivisions: SomeOf[SubdivisionCode] = Field(default_factory=list)
+    """Where the client is, more closely: ISO 3166-2 codes of a country's first level, such as `US-CA`, as GeoIP City
+    databases have them. A client in one of `countries` or of these fits. With this field the rule governs too: while
+    only a client's country is known, and some of these are in it, its request is refused."""
 
 
 class Places(Shape):
@@ -65,3 +69,19 @@ class ResidencyRuleDocument(PolicyDocument):
         if not self.model_fields_set & {"allow", "deny"}:
             raise PydanticCustomError(REMEDY, "the rule changes nothing", {"remedy": "write `allow`, `deny`, or both"})
         return self
+
+
+class AcceptedLossDocument(PolicyDocument):
+    """Says that requests which may only run in these regions may find none when all of them are lost.
+
+    Changes nothing about any request: `penstock policy verify` fails for a residency class that does not survive the
+    loss of a region, unless somebody has written down here that this is meant, and why.
+    """
+
+    kind: Literal["AcceptedLoss"]
+    name: Label
+    """Unique name."""
+    regions: SomeOf[Label]
+    """All the regions that the residency class permits."""
+    because: str = Field(min_length=1, max_length=500)
+    """For people: why this is accepted, and what becomes of such requests meanwhile."""

@@ -18,11 +18,13 @@ LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 BLOC = r"^[A-Z][A-Z0-9-]{1,31}$"
 DIGEST = r"^[0-9a-f]{64}$"
+SUBDIVISION = r"^[A-Z]{2}-[A-Z0-9]{1,3}$"
 
 REMEDY_BY_PATTERN = {
     LABEL: "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
     MODEL: "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
     BLOC: "use 2 to 32 capital letters, digits and hyphens, beginning with a letter",
+    SUBDIVISION: "write an ISO 3166-2 code with its country, such as US-CA",
     DIGEST: "write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum",
 }
 
@@ -42,6 +44,7 @@ Label = Annotated[str, Field(pattern=LABEL)]
 ModelName = Annotated[str, Field(pattern=MODEL)]
 BlocName = Annotated[str, Field(pattern=BLOC)]
 KeyDigest = Annotated[str, Field(pattern=DIGEST)]
+SubdivisionCode = Annotated[str, Field(pattern=SUBDIVISION)]
 EachOnce = Annotated[list[Item], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})]
 SomeOf = Annotated[list[Item], AfterValidator(_each_once), Field(min_length=1, json_schema_extra={"uniqueItems": True})]
 

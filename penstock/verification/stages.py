@@ -1,0 +1,207 @@
+"""What each stage of a live decision may answer, asked of the functions that the agents call.
+
+Forbidden regions are made as tempting as they can be: alive, idle, near, with credits, with nearly all of the plan's
+shares and first among its fallbacks. What a stage draws by chance is not drawn but enumerated (`EveryDraw`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from random import Random
+from typing import Any
+
+import msgspec
+
+from penstock.decision import Decision, admit_at_origin, decide, within_mask
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import Policy
+from penstock.reasons import Reason, Refusal
+from penstock.region_health import RegionState
+from penstock.residency import Mask, residency_class
+from penstock.route_context import RouteContext, accept, seal
+from penstock.signing import FleetKey
+from penstock.verification.breach import Breach, breach
+from penstock.verification.reading import permitted
+from penstock.verification.situations import Situation
+from penstock.where import RegionView, Where
+
+MOST_DECISIONS = 60_000
+"""Decisions of one residency class that are enumerated: all losses of classes up to six regions, and of larger ones
+losses of up to as many regions as fit."""
+
+_KEY = FleetKey(b"only within one process, to verify policy")
+"""What stands for the fleet's key: agents of one process talk to each other."""
+
+
+class EveryDraw(Random):
+    """Draws what it is told to, so that each outcome of a draw can be had in turn."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.take = 0
+        """Which of the outcomes to answer with."""
+        self.outcomes = 1
+        """How many the last draw had."""
+
+    def choices(self, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
+        """One of those with any weight."""
+        possible = [one for one, weight in zip(population, weights, strict=True) if weight > 0.0]
+        self.outcomes = len(possible)
+        return [possible[min(self.take, len(possible) - 1)]]
+
+
+def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
+    """Steps 4 and 5: at every origin, does admission say what the rules say?"""
+    expected = permitted(policy, situation)
+    model = next(iter(policy.models))
+    for origin in policy.regions:
+        answer = admit_at_origin(policy, origin, model, situation.facts)
+        if isinstance(answer, Mask):
+            for region in sorted(answer.permitted.regions - expected):
+                yield breach(policy, "admit", situation, region, f"permitted at {origin} against the rules")
+            if origin not in expected or answer.permitted != residency_class(expected):
+                yield breach(policy, "admit", situation, origin, f"handled there as class {answer.permitted.name}")
+        elif wrong := sorted(set(answer.try_regions) - expected):
+            yield breach(policy, "admit", situation, wrong[0], f"suggested to clients that came to {origin}")
+        elif answer.reason is not _reason_to_refuse(situation, expected, origin):
+            yield breach(policy, "admit", situation, origin, f"refused there as {answer.reason}")
+
+
+def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
+    """What a server checks for itself: an origin that lies, or obeys another policy, does not talk it into anything."""
+    expected = permitted(policy, situation)
+    for here in policy.regions:
+        context = RouteContext(
+            "verify",
+            "elsewhere",
+            here,
+            situation.facts.tenant,
+            situation.facts.data_class,
+            situation.facts.location,
+            "model",
+            tuple(policy.regions),
+            "",
+            0.0,
+            0.0,
+        )
+        taken = isinstance(accept(seal(context, _KEY), _KEY, policy, here, 0.0), RouteContext)
+        if taken is not (here in expected):
+            yield breach(policy, "server", situation, here, "accepts it" if taken else "refuses what it may serve")
+        unasked = msgspec.structs.replace(context, residency=())
+        if isinstance(accept(seal(unasked, _KEY), _KEY, policy, here, 0.0), RouteContext):
+            yield breach(policy, "server", situation, here, "accepts what its origin's policy forbids")
+
+
+def at_the_gate(policy: Policy, situation: Situation) -> Iterator[Breach]:
+    """The last gate of every decision, for every region: whatever chose it, only a permitted one passes."""
+    regions = permitted(policy, situation)
+    held = Mask(residency_class(regions))
+    for region in policy.regions:
+        passed = isinstance(within_mask(Decision(held, Where(region, ArcReason.HOME, False))), Decision)
+        if passed is not (region in regions):
+            yield breach(policy, "gate", situation, region, "passes" if passed else "is kept from its own class")
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """What the decisions of one residency class came to."""
+
+    decisions: int
+    """How many were enumerated."""
+    whole: bool
+    """Every set of lost regions was, not only the small ones."""
+    breaches: tuple[Breach, ...]
+
+
+def at_decisions(policy: Policy, situation: Situation) -> Reached:
+    """Steps 6 and after it: where requests of one class may go, for every origin, set of losses, plan, and retry.
+
+    A retry asks with the tried regions noted, which takes them away as a loss does; each set of losses is therefore
+    tried both as failures and as refusals before.
+
+    Args:
+        situation: any of the class's requests.
+    """
+    regions = permitted(policy, situation)
+    held = Mask(residency_class(regions))
+    breaches: list[Breach] = []
+    decisions = 0
+    whole = True
+    model = next(iter(policy.models))
+    for lost in _losses(sorted(regions)):
+        if decisions > MOST_DECISIONS:
+            whole = False
+            break
+        for origin in sorted(regions):
+            for views, tried, plan, overflow in _circumstances(policy, origin, model, held, lost):
+                for region in _answers(policy, plan, origin, model, held, views, tried, overflow=overflow):
+                    decisions += 1
+                    if region is not None and (region not in regions or region in lost):
+                        breaches.append(breach(policy, "decide", situation, region, f"chosen at {origin}", lost))
+    return Reached(decisions, whole, tuple(breaches))
+
+
+def _losses(regions: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every set of them, small sets first, each followed by what it leaves over."""
+    for size in range(len(regions) // 2 + 1):
+        for few in combinations(regions, size):
+            yield few
+            if 2 * size < len(regions):
+                yield tuple(name for name in regions if name not in few)
+
+
+_Circumstance = tuple[dict[str, RegionView], dict[str, Reason], RegionPlan | None, bool]
+
+
+def _circumstances(
+    policy: Policy, origin: str, model: str, held: Mask, lost: tuple[str, ...]
+) -> Iterator[_Circumstance]:
+    """Loss as failure and as refusal; on a ramp or whole; busy or idle; planned or not; credits for all or for none."""
+    tempting = RegionView(RegionState.HEALTHY, True, credits=100)
+    arcs = tuple(
+        Arc(name, 0.001 if name in held.permitted.regions else 0.999, ArcReason.HOME) for name in policy.regions
+    )
+    entry = ClassPlan(model, held.permitted.name, arcs, tuple(policy.regions))
+    planned = RegionPlan(origin, 1, 1, "", 0.0, (entry,))
+    for refused, weight, wait_s, granted, plan, overflow in product(
+        (False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (planned, None), (False, True)
+    ):
+        if overflow and plan is None:
+            continue
+        views = {}
+        for name in policy.regions:
+            if name not in held.permitted.regions:
+                views[name] = tempting
+            elif name in lost and not refused:
+                views[name] = RegionView(RegionState.FAILED, True, credits=granted)
+            else:
+                views[name] = RegionView(RegionState.HEALTHY, True, weight, wait_s if name == origin else 0.0, granted)
+        yield views, dict.fromkeys(lost, Reason.SATURATED) if refused else {}, plan, overflow
+
+
+def _answers(
+    policy: Policy,
+    plan: RegionPlan | None,
+    origin: str,
+    model: str,
+    held: Mask,
+    views: dict[str, RegionView],
+    tried: dict[str, Reason],
+    *,
+    overflow: bool,
+) -> Iterator[str | None]:
+    """Every region that the decision may answer with; None for a refusal."""
+    rng = EveryDraw()
+    while rng.take < rng.outcomes:
+        rng.outcomes = 1
+        answer = decide(policy, plan, origin, model, held, views, rng, tried=tried, overflow=overflow)
+        rng.take += 1
+        yield None if isinstance(answer, Refusal) else answer.where.region
+
+
+def _reason_to_refuse(situation: Situation, expected: frozenset[str], origin: str) -> Reason | None:
+    if situation.governed_blindly:
+        return Reason.LOCATION_UNKNOWN
+    if not expected:
+        return Reason.NO_PERMITTED_REGION
+    return Reason.MISDIRECTED if origin not in expected else None
