@@ -9,10 +9,13 @@ from control_plane import problems
 from control_plane.access.access import Access
 from control_plane.access.required import is_guarded
 from control_plane.api import audit, health, plans, reports, status
+from control_plane.api.bodies import BoundedBodies
+from control_plane.api.idempotency import Idempotency
+from control_plane.api.openapi import describe, operation_id
 from control_plane.daemon import ControlPlane
 
 OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports"})
-"""Paths that ask for no caller: they tell nothing of the fleet, or are signed with its key."""
+"""Paths that ask for no caller, and /openapi.json: they tell nothing of the fleet, or are signed with its key."""
 
 
 class UnguardedRoute(Exception):
@@ -25,9 +28,17 @@ def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
     Raises:
         UnguardedRoute: a resource forgot to say whom it is for.
     """
-    app = FastAPI(title="Penstock control plane", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Penstock control plane",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=operation_id,
+        redirect_slashes=False,
+    )
     app.state.access = access
     problems.install(app)
+    describe(app)
     for router in (
         health.routes(control_plane),
         reports.routes(control_plane),
@@ -39,4 +50,7 @@ def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
             if not isinstance(route, APIRoute) or (route.path not in OPEN and not is_guarded(route.dependant)):
                 raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
         app.include_router(router)
+    # The last one added is the first that a request meets.
+    app.add_middleware(Idempotency, access=access)
+    app.add_middleware(BoundedBodies)
     return app

@@ -11,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from control_plane.audit.log import ChangeRefused
 from control_plane.client.store import StoreError
 
 MEDIA_TYPE = "application/problem+json"
@@ -55,6 +56,10 @@ def install(app: FastAPI) -> None:
         errors = [{"field": _place(one["loc"]), "problem": one["msg"]} for one in error.errors()]
         told = "; ".join(f"{one['field']}: {one['problem']}" for one in errors[:3])
         return problem(422, told or "the request is malformed", errors=errors)
+
+    @app.exception_handler(ChangeRefused)
+    async def overtaken(request: Request, error: ChangeRefused) -> Response:
+        return problem(412, f"{error}: somebody changed it at the same time; look again")
 
     @app.exception_handler(StoreError)
     async def store_away(request: Request, error: StoreError) -> Response:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
+from control_plane.api.openapi import gives
+from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, from_cursor, to_cursor
 from control_plane.audit.chain import AuditEntry, AuditHead
 from control_plane.audit.log import AuditLog
+from control_plane.problems import Problem
 
 JSON_LINES = "application/x-ndjson"
 
 
-class AuditPage(msgspec.Struct, frozen=True):
+class AuditPage(Page[AuditEntry], frozen=True):
     """Some entries, newest first."""
 
-    items: tuple[AuditEntry, ...]
-    next_cursor: str | None
-    """Give it as `cursor` for the entries before these; None: there are none."""
     head: AuditHead
     """The end of the chain: keep it, and a later export must hold it."""
 
@@ -31,23 +30,19 @@ def routes(audit: AuditLog) -> APIRouter:
     """Shows the audit log."""
     router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
-    @router.get("")
-    async def page(
-        caller: Viewer,
-        cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="`next_cursor` of a page")] = None,
-        limit: Annotated[int, Query(ge=1, le=500, description="entries in a page")] = 50,
-    ) -> Response:
-        """A page of entries, newest first."""
+    @router.get("", responses=gives(AuditPage, "A page of entries."))
+    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
+        """The changes, newest first."""
         head = await audit.head()
-        last = min(head.seq, int(cursor) - 1) if cursor is not None else head.seq
+        last = min(head.seq, _before(cursor)) if cursor is not None else head.seq
         first = max(1, last - limit + 1)
         entries = await audit.page(first, last) if last > 0 else []
-        more = str(first) if first > 1 else None
+        more = to_cursor(str(first)) if first > 1 else None
         return answer(AuditPage(tuple(reversed(entries)), more, head))
 
-    @router.get("/export", response_class=StreamingResponse)
+    @router.get("/export", responses=gives(str, "One JSON object a line.", media_type=JSON_LINES))
     async def export(caller: Viewer) -> Response:
-        """Every entry, oldest first, one JSON object a line: what `penstock audit verify` reads."""
+        """Every change, oldest first, as JSON lines: what `penstock audit verify` reads."""
         last = (await audit.head()).seq
 
         async def lines() -> AsyncIterator[bytes]:
@@ -57,3 +52,11 @@ def routes(audit: AuditLog) -> APIRouter:
         return StreamingResponse(lines(), media_type=JSON_LINES)
 
     return router
+
+
+def _before(cursor: str) -> int:
+    """The number of the newest entry after a cursor."""
+    seq = from_cursor(cursor)
+    if not seq.isascii() or not seq.isdecimal() or len(seq) > 15:
+        raise Problem(422, "cursor: not one that a page of the audit log gave; begin without")
+    return int(seq) - 1

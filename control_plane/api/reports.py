@@ -7,8 +7,9 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from control_plane.api.answers import answer
+from control_plane.api.openapi import gives
 from control_plane.daemon import ControlPlane
-from control_plane.intake import LARGEST_REPORT_BYTES, SIGNATURE_HEADER, ReportRefused
+from control_plane.intake import LARGEST_REPORT_BYTES, SIGNATURE_HEADER, Receipt, ReportRefused
 from control_plane.problems import Problem
 
 BODY_TIMEOUT_S = 5.0
@@ -19,9 +20,17 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     """Takes reports."""
     router = APIRouter(tags=["agents"])
 
-    @router.post("/v1/reports", status_code=202)
-    async def take_report(request: Request) -> Response:
-        """Take in an agent's report: MessagePack, signed."""
+    @router.post(
+        "/v1/reports",
+        status_code=202,
+        responses=gives(Receipt, "Taken in; who leads.", status=202),
+        openapi_extra={"requestBody": {"required": True, "content": {"application/msgpack": {"schema": {}}}}},
+    )
+    async def take(request: Request) -> Response:
+        """Take in an agent's report.
+
+        MessagePack, with its signature by the fleet's key in `x-penstock-signature`. Agents alone can make one.
+        """
         body = await _bounded_body(request)
         try:
             receipt = control_plane.intake.receive(body, request.headers.get(SIGNATURE_HEADER, ""))

@@ -1,0 +1,67 @@
+"""Lists in pages: a cursor that stays right while entries come and go, because it names the last one seen."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+from fastapi import Query
+
+from control_plane.problems import Problem
+
+USUAL_LIMIT = 50
+LARGEST_LIMIT = 500
+
+Limit = Annotated[int, Query(ge=1, le=LARGEST_LIMIT, description="Most entries in the page.")]
+"""Give it USUAL_LIMIT as its default."""
+Cursor = Annotated[
+    str | None,
+    Query(max_length=512, description="`next_cursor` of the page before; without one, the list begins."),
+]
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Some entries of a list."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+    """Give it as `cursor` to have the entries after these; null: there are none."""
+
+
+def paged(items: Iterable[T], name: Callable[[T], str], cursor: str | None, limit: int) -> Page[T]:
+    """The first `limit` entries, in the order of their names, of those after `cursor`.
+
+    Raises:
+        Problem: 422, the cursor is none of ours.
+    """
+    after = from_cursor(cursor) if cursor is not None else ""
+    left = sorted((item for item in items if name(item) > after), key=name)
+    page = left[:limit]
+    return Page(tuple(page), to_cursor(name(page[-1])) if len(left) > limit else None)
+
+
+def to_cursor(name: str) -> str:
+    """A cursor for what follows the entry of this name."""
+    return urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def from_cursor(cursor: str) -> str:
+    """The name in a cursor.
+
+    Raises:
+        Problem: 422, the cursor is none of ours.
+    """
+    try:
+        name = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except ValueError:
+        name = ""
+    if not name or to_cursor(name) != cursor:
+        raise Problem(422, "cursor: not one that a page gave; begin without", errors=[_BAD_CURSOR])
+    return name
+
+
+_BAD_CURSOR = {"field": "query.cursor", "problem": "not one that a page gave"}

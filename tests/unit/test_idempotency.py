@@ -1,0 +1,201 @@
+"""A change sent again is answered again, by the same caller with the same request alone; what is kept is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import Body, FastAPI, Response
+from fastapi.responses import StreamingResponse
+
+from control_plane import problems
+from control_plane.access.access import Access
+from control_plane.access.api_keys import LOOK_S, ApiKeys
+from control_plane.access.callers import Caller, Role
+from control_plane.access.required import Operator
+from control_plane.api import bodies, idempotency
+from control_plane.api.answers import answer
+from control_plane.api.bodies import BoundedBodies
+from control_plane.api.idempotency import Answers, Idempotency
+from control_plane.problems import Problem
+from tests.stores import SetClock, eventually
+from tests.unit.test_api_access import TOKEN, keys_file
+
+DO, RULE = {"authorization": "Bearer do"}, {"authorization": "Bearer rule"}
+
+
+class Changes:
+    """What was done, and a gate that holds it up."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+
+@pytest.fixture
+def changes() -> Changes:
+    return Changes()
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+async def http(tmp_path: Path, changes: Changes, clock: SetClock) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
+    problems.install(app)
+    app.add_middleware(Idempotency, access=access, clock=clock)
+    app.add_middleware(BoundedBodies)
+
+    @app.post("/things", status_code=201)
+    async def make(caller: Operator, name: Annotated[str, Body(embed=True)]) -> Response:
+        await changes.gate.wait()
+        if name == "bad":
+            raise Problem(409, "no")
+        if name == "broken":
+            raise ZeroDivisionError
+        changes.done.append(name)
+        return answer({"made": name, "number": len(changes.done)}, 201, {"etag": f'"{len(changes.done)}"'})
+
+    @app.post("/large")
+    async def large(caller: Operator) -> Response:
+        changes.done.append("large")
+
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield b"x" * (idempotency.LARGEST_ANSWER_BYTES // 2)
+
+        return StreamingResponse(parts())
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
+        yield client
+
+
+async def make(
+    http: httpx.AsyncClient, name: str = "a", key: str | None = "k", who: dict[str, str] = DO, **headers: str
+) -> httpx.Response:
+    with_key = {} if key is None else {"idempotency-key": key}
+    return await http.post("/things", json={"name": name}, headers={**who, **with_key, **headers})
+
+
+async def test_a_change_sent_again_is_answered_and_not_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+    first, second = await make(http), await make(http)
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert (first.content, first.headers["etag"]) == (second.content, second.headers["etag"])
+    assert ("idempotency-replayed" in first.headers, second.headers["idempotency-replayed"]) == (False, "true")
+    assert changes.done == ["a"]
+
+
+async def test_without_the_key_or_with_another_it_is_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+    for key in (None, None, "k", "l"):
+        assert (await make(http, key=key)).status_code == 201
+    assert len(changes.done) == 4
+
+
+async def test_a_key_is_for_one_request(http: httpx.AsyncClient, changes: Changes) -> None:
+    await make(http)
+    for refused in (await make(http, "b"), await make(http, **{"if-match": '"1"'})):
+        assert refused.status_code == 422
+        assert "another request" in refused.json()["detail"]
+    assert changes.done == ["a"]
+
+
+async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, changes: Changes) -> None:
+    changes.gate.clear()
+    first = asyncio.create_task(make(http))
+    refused = None
+    for _ in range(200):
+        await asyncio.sleep(0)
+    refused = await make(http)
+    assert (refused.status_code, refused.headers["retry-after"]) == (409, "1")
+    changes.gate.set()
+    assert (await first).status_code == 201
+    assert (await make(http)).json() == (await first).json()
+    assert changes.done == ["a"]
+
+
+@pytest.mark.parametrize(("name", "status"), [("bad", 409), ("broken", 500)])
+async def test_what_failed_is_judged_anew(http: httpx.AsyncClient, name: str, status: int) -> None:
+    for _ in range(2):
+        failed = await make(http, name)
+        assert failed.status_code == status
+        assert "idempotency-replayed" not in failed.headers
+    assert (await make(http, "good")).status_code == 201
+
+
+async def test_an_answer_is_for_its_caller_alone(
+    http: httpx.AsyncClient, changes: Changes, clock: SetClock, tmp_path: Path
+) -> None:
+    await make(http)
+    assert (await make(http, who=RULE)).json() == {"made": "a", "number": 2}
+    assert (await make(http, who={"authorization": "Bearer nobody"})).status_code == 401
+    assert (await make(http, who={})).status_code == 401
+    # The caller's role is taken away: what was answered to an operator is not for a viewer.
+    path = tmp_path / "keys.yaml"
+    path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
+    clock.now += LOOK_S
+    assert (await make(http)).status_code == 403
+
+
+async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
+    await make(http)
+    clock.now += idempotency.KEPT_S + 1
+    await make(http)
+    assert len(changes.done) == 2
+
+
+async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
+    for _ in range(2):
+        response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
+        assert len(response.content) > idempotency.LARGEST_ANSWER_BYTES
+    assert changes.done == ["large", "large"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256])
+async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
+    assert (await make(http, key=key)).status_code == 400
+
+
+def test_what_is_kept_is_bounded() -> None:
+    answers = Answers(SetClock())
+    caller = Caller("one", Role.ADMIN)
+    for number in range(idempotency.MOST_KEPT + 10):
+        name = ("one", str(number))
+        one = answers.begin(name, b"", caller)
+        answers.keep(name, one, [{"type": "http.response.body", "body": b"x"}])
+    assert len(answers) == idempotency.MOST_KEPT
+    big = [{"type": "http.response.body", "body": b"x" * idempotency.LARGEST_ANSWER_BYTES}]
+    for number in range(100):
+        name = ("big", str(number))
+        answers.keep(name, answers.begin(name, b"", caller), big)
+    assert len(answers) <= idempotency.MOST_BYTES // idempotency.LARGEST_ANSWER_BYTES
+    assert answers.find(("big", "99")) is not None
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_body_that_is_too_large_or_too_slow(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, changes: Changes, key: str | None
+) -> None:
+    assert (await make(http, "x" * bodies.LARGEST_BODY_BYTES, key)).status_code == 413
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_S", 0.05)
+
+    async def dawdle() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(60)
+
+    headers = {**DO, "content-type": "application/json"} | ({"idempotency-key": key} if key else {})
+    slow = await http.post("/things", content=dawdle(), headers=headers)
+    assert (slow.status_code, slow.headers["content-type"]) == (408, problems.MEDIA_TYPE)
+    assert changes.done == []
+    monkeypatch.undo()
+    await eventually(lambda: True)
+    assert (await make(http, key=key)).status_code == 201
