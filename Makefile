@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-live bench-router bench-planner test lint check format dashboards wheel clean
+.PHONY: help demo bench-live bench-router bench-planner test verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other b
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
 	@$(BIN)/pytest $(ARGS)
+
+verify-long: $(VENV)/.test  ## follow ten million requests through random planets; none may touch a forbidden region
+	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)
 
 lint: $(VENV)/.test  ## style, types, and which room may import which
 	@$(BIN)/ruff check .

@@ -1,0 +1,73 @@
+"""No request of a million, in hundreds of random worlds, is ever touched by a region that residency forbids.
+
+`make verify-long` follows ten million.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock import decision, residency, route_context, where
+from penstock.policy import Policy
+from penstock.reasons import Refusal
+from penstock.residency import Mask, RequestFacts, residency_class
+from tests.property.residency_worlds import follow
+
+CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", "1000000"))
+SEED = 20_261
+
+
+@pytest.mark.timeout(max(300, CASES // 2_000))
+def test_no_request_is_touched_by_a_forbidden_region() -> None:
+    tally = follow(CASES, SEED)
+    print(msgspec.json.encode(tally).decode())
+    assert tally.violations == []
+    assert tally.cases >= CASES
+    # The run means something: requests were served, retried, refused, and turned away by servers.
+    assert tally.served > CASES / 5
+    assert tally.retried > CASES / 20
+    assert tally.refused_at_origin > CASES / 20
+    assert tally.refused_by_server > CASES / 500
+    assert tally.worlds >= CASES / 4_000
+
+
+def _ignoring_denials(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+    trusting = tuple(msgspec.structs.replace(rule, deny=frozenset()) for rule in policy.residency)
+    return residency.mask(msgspec.structs.replace(policy, residency=trusting), facts)
+
+
+def _guessing_locations(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+    blind = tuple(rule for rule in policy.residency if residency.applies(rule, facts) is not None)
+    return residency.mask(msgspec.structs.replace(policy, residency=blind), facts)
+
+
+def _obeying_the_plan(policy: Policy, origin: str, permitted: Any, *args: Any, **more: Any) -> Any:
+    return where.choose_region(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
+
+
+DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [
+    ("admission ignores denials", [(decision, "mask", _ignoring_denials)]),
+    ("admission guesses locations", [(decision, "mask", _guessing_locations)]),
+    ("servers ignore denials", [(route_context, "mask", _ignoring_denials)]),
+    (
+        "decisions ignore the mask",
+        [(decision, "choose_region", _obeying_the_plan), (decision, "within_mask", lambda decided: decided)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "changes"), DEFECTS, ids=[row[0] for row in DEFECTS])
+def test_it_would_notice(what: str, changes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, defect in changes:
+        monkeypatch.setattr(module, name, defect)
+    assert follow(40_000, SEED).violations
+
+
+def test_the_last_gate_holds_where_the_choice_of_region_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision, "choose_region", _obeying_the_plan)
+    assert follow(40_000, SEED).violations == []
