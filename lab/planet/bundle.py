@@ -11,7 +11,10 @@ from control_plane.policy.folder import read_folder
 from lab.wan.matrix import RttMatrix
 from penstock.policy import Policy
 
-SHIPPED_BUNDLE = Path(__file__).parents[2] / "policies" / "planet"
+_IN_WHEEL = Path(__file__).parent / "shipped"
+
+SHIPPED_BUNDLE = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[2] / "policies" / "planet"
+"""The wheel carries a copy, a checkout has the original."""
 
 GEO_ROUTING_FILE = "geo-routing.yaml"
 
