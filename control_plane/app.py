@@ -8,14 +8,14 @@ from fastapi.routing import APIRoute
 from control_plane import problems
 from control_plane.access.access import Access
 from control_plane.access.required import is_guarded
-from control_plane.api import audit, health, plans, reports, status
+from control_plane.api import audit, health, plans, policy_webhook, reports, status
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.openapi import describe, operation_id
 from control_plane.daemon import ControlPlane
 
-OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports"})
-"""Paths that ask for no caller, and /openapi.json: they tell nothing of the fleet, or are signed with its key."""
+OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook"})
+"""Paths that ask for no caller, and /openapi.json: they tell nothing of the fleet, or are signed."""
 
 
 class UnguardedRoute(Exception):
@@ -44,6 +44,7 @@ def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
         reports.routes(control_plane),
         status.routes(control_plane),
         plans.routes(control_plane),
+        policy_webhook.routes(control_plane.webhook),
         audit.routes(control_plane.audit),
     ):
         for route in router.routes:

@@ -22,7 +22,10 @@ from control_plane.intake import Intake, Receipt
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
 from control_plane.planning import TICK_S, Planning
+from control_plane.policy.webhook_secret import WebhookSecret
+from control_plane.policy_polling import PolicyPolling
 from control_plane.policy_source import PolicySource
+from control_plane.policy_webhook import PolicyWebhook
 from control_plane.publishing import Publisher
 from control_plane.status import (
     LeaderStatus,
@@ -36,9 +39,6 @@ from control_plane.status import (
 )
 from penstock.plan import RegionPlan
 from penstock.signing import FleetKey
-
-POLICY_POLL_S = 1.0
-"""Time (s) between two looks at the policy folder; a change is in force two looks later."""
 
 SHOWN_BACKOFF_CAP_S = 3.0
 """Longest wait (s) before what is only shown to people is read again from a store that was away."""
@@ -64,10 +64,18 @@ class ControlPlane:
         key: the fleet's secret.
         policies: what to plan by.
         rng: source of jitter.
+        webhook_secret: what the host of the policy repository signs deliveries with; None takes none.
     """
 
     def __init__(
-        self, store: ConfigStore, member: Member, *, key: FleetKey, policies: PolicySource, rng: Random
+        self,
+        store: ConfigStore,
+        member: Member,
+        *,
+        key: FleetKey,
+        policies: PolicySource,
+        rng: Random,
+        webhook_secret: WebhookSecret | None = None,
     ) -> None:
         self.member = member
         self.metrics = ControlPlaneMetrics()
@@ -94,6 +102,8 @@ class ControlPlane:
             metrics=self.metrics,
             clock=self._clock,
         )
+        self._polling = PolicyPolling(self._poll_policy, policies.poll_s)
+        self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -106,7 +116,7 @@ class ControlPlane:
         self._registration.start()
         task = self._campaign.start()
         self._scheduler.add_job(self._planning.tick, "interval", seconds=TICK_S)
-        self._scheduler.add_job(self._poll_policy, "interval", seconds=POLICY_POLL_S)
+        self._polling.start(self._scheduler)
         self._scheduler.start()
         return task
 
@@ -127,7 +137,7 @@ class ControlPlane:
         """Why this control plane could not do a leader's work now; empty when it could."""
         reasons = []
         if self.policies.current is None:
-            reasons.append("no policy is in force: the folder has no good one, and neither has the store")
+            reasons.append("no policy is in force: its source has no good one, and neither has the store")
         if not self._campaign.mirror.store_is_up:
             reasons.append("the store does not answer: nothing is planned, agents go on with what they have")
         return reasons

@@ -50,6 +50,18 @@ class ReportOutcome(StrEnum):
     NOT_LEADER = "not_leader"
 
 
+class WebhookOutcome(StrEnum):
+    """What became of a webhook delivery."""
+
+    ACCEPTED = "accepted"
+    """Genuine: the policy's source is looked at."""
+    BAD_SIGNATURE = "bad_signature"
+    TOO_LARGE = "too_large"
+    """Or too slow."""
+    TOO_MANY = "too_many"
+    """Refused unread, since many came lately."""
+
+
 class RegionGauges(msgspec.Struct, frozen=True):
     """One region as the leader sees it."""
 
@@ -90,6 +102,11 @@ class ControlPlaneMetrics:
         self._reports = self._counter(
             "reports", "Reports that agents sent, by region and what became of them.", ("region", "outcome")
         )
+        self._webhooks = self._counter(
+            "policy_webhooks",
+            "Webhook deliveries from the policy repository's host, by what became of them.",
+            ("outcome",),
+        )
         self._report_age = self._gauge(
             "report_age_seconds",
             "Seconds since the newest report of any agent of the region; +Inf before the first.",
@@ -119,6 +136,8 @@ class ControlPlaneMetrics:
         self._policy_info = self._gauge("policy_info", "1 on the digest of the policy in force.", ("digest",))
         for outcome in PublishOutcome:
             self._publish.labels(outcome.value)
+        for webhook_outcome in WebhookOutcome:
+            self._webhooks.labels(webhook_outcome.value)
 
     def set_leadership(self, fencing_epoch: int | None) -> None:
         """Show that this one leads with `fencing_epoch`; None: it does not, and its fleet is cleared."""
@@ -147,6 +166,10 @@ class ControlPlaneMetrics:
     def reported(self, region: str, outcome: ReportOutcome, known_regions: Collection[str]) -> None:
         """Count one report; a region that is not among `known_regions` is counted as `other`."""
         self._reports.labels(region if region in known_regions else OTHER, outcome.value).inc()
+
+    def webhook(self, outcome: WebhookOutcome) -> None:
+        """Count one delivery of a webhook."""
+        self._webhooks.labels(outcome.value).inc()
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
         """Show the plan just published, one slice a region, instead of the one before."""

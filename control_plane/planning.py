@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from control_plane.campaign import Campaign
@@ -99,6 +100,8 @@ class Planning:
         )
         self._planned_at = now
         self._metrics.planned(time.perf_counter() - began)
+        provenance = self._policies.provenance
+        plans = {name: msgspec.structs.replace(one, provenance=provenance) for name, one in plans.items()}
         outcome = await self._publisher.publish(plans, policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome

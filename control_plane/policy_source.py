@@ -1,11 +1,12 @@
-"""The policy in force: the newest good state of the bundle's folder, else what the fleet obeys already."""
+"""The policy to plan by: the newest good state of a folder or repository, else what the fleet obeys already."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import StrEnum
-from pathlib import Path
 
+import msgspec
 import structlog
 
 from control_plane.client import keys
@@ -13,9 +14,16 @@ from control_plane.client.codec import CodecError, decode
 from control_plane.client.store import ConfigStore
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
-from control_plane.policy.folder import read_folder
+from control_plane.policy.readers import Bundle, BundleReader, Unreadable
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.provenance import Provenance
+
+MOST_ERRORS = 100
+"""Errors of a refused revision that are kept and shown; whoever mends it lints it for the rest."""
+
+MOST_JUDGEMENTS = 20
+"""Revisions judged lately that nobody has recorded yet."""
 
 _log = structlog.get_logger(__name__)
 
@@ -24,38 +32,72 @@ class Origin(StrEnum):
     """Where the policy in force came from."""
 
     FOLDER = "folder"
+    REPOSITORY = "repository"
     STORE = "store"
-    """The folder has never been good since the start, so what the plan in force names was taken instead."""
+    """The source has never been good since the start, so what the plan in force names was taken instead."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What became of one revision of the source: accepted whole, or refused whole."""
+
+    digest: str
+    """Of the compiled policy; empty where the revision was refused."""
+    provenance: Provenance | None
+    errors: tuple[str, ...] = ()
+    """All that is wrong with it, up to MOST_ERRORS; empty where it was accepted."""
 
 
 class PolicySource:
-    """Polls a folder; a bad state of it changes nothing but `refused`.
+    """Looks at a bundle now and then; a bad state of it changes nothing but `refused`.
 
     Args:
-        folder: the bundle.
+        reader: reads the bundle.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._judged: dict[str, str] | str | None = None
-        self._before: dict[str, str] | str | None = None
+    def __init__(self, reader: BundleReader) -> None:
+        self._reader = reader
+        self._judged: Bundle | None = None
+        self._before: Bundle | None = None
+        self._doubts = 0
+        self._dispelled = -1
         self.current: Policy | None = None
         self.origin: Origin | None = None
+        self.provenance: Provenance | None = None
+        """Of `current`."""
         self.refused: tuple[str, ...] = ()
-        """What is wrong with the folder as it is now; empty when it is in force."""
+        """What is wrong with the source as it is now; empty when it is accepted."""
+        self.refused_provenance: Provenance | None = None
+        self.unreadable = ""
+        """Why the source could not be read the last time; empty when it could."""
+        self.judgements: deque[Judgement] = deque(maxlen=MOST_JUDGEMENTS)
+        """Oldest first; whoever records one takes it out."""
+
+    @property
+    def poll_s(self) -> float:
+        """Time (s) between two looks."""
+        return self._reader.poll_s
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a look that began after the last `doubt` has ended well."""
+        return self._dispelled >= self._doubts
+
+    def doubt(self) -> None:
+        """What was read so far may be old: another control plane may have seen more."""
+        self._doubts += 1
 
     async def load(self) -> None:
-        """Judge the folder as it is."""
-        content = await asyncio.to_thread(self._read)
-        self._before = content
-        await self._judge(content)
+        """Judge the source as it is."""
+        bundle = await self._look()
+        if bundle is not None:
+            await self._judge(bundle)
 
     async def poll(self) -> None:
-        """Judge the folder if it changed and two polls in a row have found it alike, so not while it is written."""
-        content = await asyncio.to_thread(self._read)
-        settled, self._before = content == self._before, content
-        if settled and content != self._judged:
-            await self._judge(content)
+        """Judge the source if it changed; a folder when two polls in a row found it alike, so not while written."""
+        before = self._before
+        bundle = await self._look()
+        if bundle is not None and (self._reader.atomic or bundle == before) and bundle != self._judged:
+            await self._judge(bundle)
 
     async def adopt(self, store: ConfigStore) -> None:
         """Without any good policy since the start, take the one that the plan in force names.
@@ -65,42 +107,62 @@ class PolicySource:
         """
         if self.current is not None:
             return
-        policy = await _in_force(store)
-        if policy is not None and self.current is None:
-            self.current, self.origin = policy, Origin.STORE
-            _log.warning("policy taken from the store, since the folder has none", digest=policy.digest())
+        found = await _in_force(store)
+        if found is not None and self.current is None:
+            self.current, self.provenance = found
+            self.origin = Origin.STORE
+            _log.warning("policy taken from the store, since the source has none", digest=self.current.digest())
 
-    def _read(self) -> dict[str, str] | str:
-        """The files, or what is wrong with them."""
+    async def _look(self) -> Bundle | None:
+        doubts = self._doubts
         try:
-            return read_folder(self._folder)
-        except PolicyRefused as refused:
-            return str(refused)
+            bundle = await self._reader.read()
+        except Unreadable as error:
+            if str(error) != self.unreadable:
+                _log.warning("policy source cannot be read", reason=str(error))
+            self.unreadable = str(error)
+            return None
+        if self.unreadable:
+            _log.info("policy source can be read again", source=self._reader.place)
+        self.unreadable = ""
+        self._before = bundle
+        self._dispelled = doubts
+        return bundle
 
-    async def _judge(self, content: dict[str, str] | str) -> None:
-        self._judged = content
+    async def _judge(self, bundle: Bundle) -> None:
+        self._judged = bundle
         try:
-            if isinstance(content, str):
-                self._refuse(content.splitlines())
-            else:
-                # In a thread, since a large bundle takes longer than a lease may wait to be renewed.
-                self._accept(await asyncio.to_thread(compile_bundle, content))
+            if bundle.errors:
+                raise PolicyRefused(bundle.errors)
+            # In a thread, since a large bundle takes longer than a lease may wait to be renewed.
+            policy = await asyncio.to_thread(compile_bundle, bundle.files)
         except PolicyRefused as refused:
-            self._refuse([str(error) for error in refused.errors])
+            self._refuse([str(error) for error in refused.errors], bundle.provenance)
+        else:
+            self._accept(policy, bundle.provenance)
 
-    def _accept(self, policy: Policy) -> None:
-        self.current, self.origin, self.refused = policy, Origin.FOLDER, ()
-        _log.info("policy accepted", digest=policy.digest(), folder=str(self._folder))
+    def _accept(self, policy: Policy, provenance: Provenance | None) -> None:
+        self.current, self.provenance = policy, provenance
+        self.origin = Origin.REPOSITORY if provenance is not None else Origin.FOLDER
+        self.refused, self.refused_provenance = (), None
+        digest = policy.digest()
+        self.judgements.append(Judgement(digest, provenance))
+        _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
-    def _refuse(self, errors: list[str]) -> None:
-        self.refused = tuple(errors)
+    def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
+        self.refused, self.refused_provenance = tuple(errors[:MOST_ERRORS]), provenance
+        self.judgements.append(Judgement("", provenance, self.refused))
         kept = self.current.digest() if self.current is not None else None
-        for error in errors:
-            _log.error("policy refused", error=error, folder=str(self._folder), kept=kept)
+        for error in self.refused:
+            _log.error("policy refused", error=error, source=self._reader.place, commit=_commit(provenance), kept=kept)
 
 
-async def _in_force(store: ConfigStore) -> Policy | None:
-    """The policy that the newest plan in the store names, if both can be read."""
+def _commit(provenance: Provenance | None) -> str | None:
+    return str(provenance) if provenance is not None else None
+
+
+async def _in_force(store: ConfigStore) -> tuple[Policy, Provenance | None] | None:
+    """The policy that the newest plan in the store names and where it is from, if both can be read."""
     plans = []
     for item in (await store.list(keys.PLANS)).items:
         try:
@@ -109,14 +171,24 @@ async def _in_force(store: ConfigStore) -> Policy | None:
             _log.warning("plan in force cannot be read", key=item.key, reason=str(error))
     if not plans:
         return None
-    digest = max(plans, key=lambda plan: (plan.epoch, plan.generation)).policy_digest
+    newest = max(plans, key=lambda plan: (plan.epoch, plan.generation))
+    policy = await stored_policy(store, newest.policy_digest)
+    return None if policy is None else (policy, newest.provenance)
+
+
+async def stored_policy(store: ConfigStore, digest: str) -> Policy | None:
+    """The policy that the store keeps under `digest`; None where it has none, or not that one.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
     stored = await store.get(keys.policy(digest))
     try:
         policy = decode(stored.value, Policy) if stored is not None else None
     except CodecError as error:
-        _log.warning("policy in force cannot be read", digest=digest, reason=str(error))
+        _log.warning("stored policy cannot be read", digest=digest, reason=str(error))
         return None
     if policy is not None and policy.digest() != digest:
-        _log.warning("policy in force is not what its digest says", digest=digest)
+        _log.warning("stored policy is not what its digest says", digest=digest)
         return None
     return policy

@@ -21,6 +21,10 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.fleet_key import load_fleet_key
 from control_plane.client.members import Member
 from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.readers import BundleReader
+from control_plane.policy.repository import RepositoryReader
+from control_plane.policy.webhook_secret import load_webhook_secret
 from control_plane.policy_source import PolicySource
 from control_plane.settings import ControlPlaneSettings, HostPort
 
@@ -54,11 +58,18 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         load_admin_token(settings.admin_token_file),
         ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None,
     )
+    secret_file = settings.policy_webhook_secret_file
+    webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
     listener = _listen(settings.listen)
     url = settings.advertise_url or f"http://{HostPort(settings.listen.host, listener.getsockname()[1])}"
     store = EtcdStore(settings.etcd_endpoints)
     control_plane = ControlPlane(
-        store, Member(settings.name, url), key=key, policies=PolicySource(settings.policy_dir), rng=Random()
+        store,
+        Member(settings.name, url),
+        key=key,
+        policies=PolicySource(_reader(settings)),
+        rng=Random(),
+        webhook_secret=webhook_secret,
     )
     server = _Server(
         uvicorn.Config(
@@ -93,6 +104,19 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         task.result()
         raise RuntimeError(f"the {task.get_name()} ended")
     _log.info("stopped", name=settings.name)
+
+
+def _reader(settings: ControlPlaneSettings) -> BundleReader:
+    """What reads the policy; the settings have exactly one of the two."""
+    if settings.policy_repository is None:
+        assert settings.policy_dir is not None
+        return FolderReader(settings.policy_dir)
+    return RepositoryReader(
+        settings.policy_repository.get_secret_value(),
+        settings.policy_ref,
+        settings.policy_path,
+        poll_s=settings.policy_poll_s,
+    )
 
 
 class _Server(uvicorn.Server):

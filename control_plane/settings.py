@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, DirectoryPath, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    DirectoryPath,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from control_plane.policy.repository_url import why_unusable
 
 PREFIX = "PENSTOCK_"
 
@@ -54,6 +64,23 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _repository(value: SecretStr) -> SecretStr:
+    wrong = why_unusable(value.get_secret_value())
+    if wrong is not None:
+        raise ValueError(f"the repository's address {wrong}")
+    return value
+
+
+def _inside(value: str) -> str:
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts or not value.isprintable():
+        raise ValueError(f"{value!r} is no path inside the repository, such as policies/planet")
+    return str(path) if path.parts else ""
+
+
+_OF_REPOSITORY = {"policy_ref", "policy_path", "policy_poll_s", "policy_webhook_secret_file"}
+
+
 class ControlPlaneSettings(BaseSettings):
     """Everything that differs between one control plane and another. What policy says is not here."""
 
@@ -71,8 +98,19 @@ class ControlPlaneSettings(BaseSettings):
         tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ]
     """host:port of each etcd member; comma-separated."""
-    policy_dir: DirectoryPath
-    """Folder of the policy bundle; polled for changes."""
+    policy_dir: DirectoryPath | None = None
+    """Folder of the policy bundle; polled for changes. Either this or `policy_repository`."""
+    policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None
+    """Git repository of the policy bundle: a URL (https, ssh, git, file), user@host:path, or an absolute path. User and
+    password in it are shown nowhere."""
+    policy_ref: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\s~^:?*\[\\]+$")] = "main"
+    """Branch or tag whose newest commit is the policy."""
+    policy_path: Annotated[str, AfterValidator(_inside)] = ""
+    """Folder of the bundle inside the repository; empty for its root."""
+    policy_poll_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 10.0
+    """Time (s) between two looks at the repository; a webhook makes them sooner."""
+    policy_webhook_secret_file: Path | None = None
+    """What the repository's host signs webhooks with, one line; None takes no webhooks."""
     fleet_key_file: Path
     """The fleet's shared secret, one key a line, newest first."""
     admin_token_file: Path
@@ -80,6 +118,19 @@ class ControlPlaneSettings(BaseSettings):
     api_keys_file: Path | None = None
     """API keys by digest, with name, role and regions, as YAML or JSON; read again when it changes. None: there are
     none."""
+
+    @model_validator(mode="after")
+    def _one_policy(self) -> ControlPlaneSettings:
+        if self.policy_dir is None and self.policy_repository is None:
+            raise ValueError(f"{PREFIX}POLICY_DIR: not set, and neither is {PREFIX}POLICY_REPOSITORY: set one of them")
+        if self.policy_repository is None:
+            given = self.model_fields_set & _OF_REPOSITORY
+            if given:
+                names = ", ".join(sorted(PREFIX + name.upper() for name in given))
+                raise ValueError(f"{names}: of no use with {PREFIX}POLICY_DIR, only with {PREFIX}POLICY_REPOSITORY")
+        elif self.policy_dir is not None:
+            raise ValueError(f"{PREFIX}POLICY_DIR: set together with {PREFIX}POLICY_REPOSITORY: keep one of them")
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> ControlPlaneSettings:

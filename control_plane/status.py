@@ -10,6 +10,7 @@ from control_plane.client.members import AgentMember, Member
 from control_plane.policy_source import Origin, PolicySource
 from penstock.plan import ArcReason, RegionPlan
 from penstock.policy import Policy, Region
+from penstock.provenance import Provenance
 from penstock.region_health import RegionHealth, RegionState
 from penstock.snapshot import Held, Snapshot, demand, pool
 
@@ -34,7 +35,13 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     digest: str | None
     origin: Origin | None
     refused: tuple[str, ...]
-    """What is wrong with the policy folder as it is now; empty when it is in force."""
+    """What is wrong with the policy source as it is now; empty when it is accepted."""
+    provenance: Provenance | None = None
+    """The commit that it is from; None where it is from a folder."""
+    refused_provenance: Provenance | None = None
+    """The commit that is refused."""
+    unreadable: str = ""
+    """Why the source could not be read the last time; empty when it could."""
 
 
 class PlanStatus(msgspec.Struct, frozen=True):
@@ -45,6 +52,8 @@ class PlanStatus(msgspec.Struct, frozen=True):
     policy_digest: str
     age_s: float
     """Since its newest slice was made."""
+    provenance: Provenance | None = None
+    """The commit that its policy is from."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -144,9 +153,16 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:
-    """The policy in force here, and what is wrong with the folder."""
+    """The policy in force here, and what is wrong with its source."""
     digest = policies.current.digest() if policies.current is not None else None
-    return PolicyStatus(digest, policies.origin, policies.refused)
+    return PolicyStatus(
+        digest,
+        policies.origin,
+        policies.refused,
+        policies.provenance,
+        policies.refused_provenance,
+        policies.unreadable,
+    )
 
 
 def plan_status(plans: Mapping[str, RegionPlan], now: float) -> PlanStatus | None:
@@ -155,7 +171,7 @@ def plan_status(plans: Mapping[str, RegionPlan], now: float) -> PlanStatus | Non
     if newest is None:
         return None
     age_s = max(0.0, now - max(plan.made_at for plan in plans.values()))
-    return PlanStatus(newest.generation, newest.epoch, newest.policy_digest, age_s)
+    return PlanStatus(newest.generation, newest.epoch, newest.policy_digest, age_s, newest.provenance)
 
 
 def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tuple[RegionStatus, ...]:

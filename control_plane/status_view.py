@@ -37,6 +37,8 @@ def _heading(status: Status) -> Text:
         line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
     if status.policy.digest is not None:
         line.append(f" · policy {status.policy.digest[:12]}")
+    if status.policy.provenance is not None:
+        line.append(f"\ncommit {status.policy.provenance}")
     return line
 
 
@@ -90,7 +92,14 @@ def _warnings(status: Status) -> Iterable[Text]:
     if not status.store.up:
         yield Text("the store does not answer: this is what was last known", "bold red")
     for error in status.policy.refused:
-        yield Text(f"policy folder refused: {error}", "bold red")
+        yield Text(f"policy refused{_of(status)}: {error}", "bold red")
+    if status.policy.unreadable:
+        yield Text(f"policy source cannot be read: {status.policy.unreadable}", "bold red")
     for agent in status.agents:
         if agent.refused_plan:
             yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")
+
+
+def _of(status: Status) -> str:
+    commit = status.policy.refused_provenance
+    return f" (commit {commit.commit[:12]} by {commit.author})" if commit is not None else ""

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.provenance import Provenance
+
 
 class ArcReason(StrEnum):
     """Why an arc exists."""
@@ -57,6 +59,8 @@ class RegionPlan(msgspec.Struct, frozen=True):
     ramp: float = 1.0
     """How much (0-1) of a class that has no entry the region may serve itself: on its way back it grows from nothing
     to whole, as the shares of the entries do."""
+    provenance: Provenance | None = None
+    """The commit that the policy is from; None where it is from a folder."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""

@@ -43,14 +43,6 @@ class Where(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
 
 
-class Prospect(msgspec.Struct, frozen=True):
-    """One way that the choice of a region may go."""
-
-    where: Where
-    chance: float
-    """0-1."""
-
-
 NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
 
 _UNUSABLE = {
@@ -85,42 +77,23 @@ def choose_region(
     """
     usable, rejected = _usable(permitted, views, tried)
     if not usable:
-        return _nobody(rejected, tried)
+        busy = Reason.SATURATED in tried.values()
+        return Refusal(
+            Reason.SATURATED if busy else Reason.NONE_READY,
+            "every permitted region that serves this model is full"
+            if busy
+            else "no permitted region is ready for this model",
+            tuple(rejected),
+            retry_after_s=1.0,
+        )
     order = policy.nearest_first(origin, frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, rejected)
-    shares, reasons = _odds(plan, usable, order, origin, ramp)
-    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
-    return _unless_better(policy, origin, region, reasons.get(region, ArcReason.FAILBACK), order, usable, rejected)
-
-
-def prospects(
-    policy: Policy,
-    origin: str,
-    permitted: ResidencyClass,
-    plan: ClassPlan | None,
-    views: Mapping[str, RegionView],
-    *,
-    tried: Mapping[str, Reason] = NOTHING_TRIED,
-    overflow: bool = False,
-    ramp: float = 1.0,
-) -> tuple[Prospect, ...] | Refusal:
-    """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
-    usable, rejected = _usable(permitted, views, tried)
-    if not usable:
-        return _nobody(rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable))
-    if overflow:
-        where = _invited(policy, origin, order, usable, rejected)
-        return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
-    shares, reasons = _odds(plan, usable, order, origin, ramp)
-    whole = sum(shares.values())
-    ways = []
-    for region, share in shares.items():
-        why = reasons.get(region, ArcReason.FAILBACK)
-        where = _unless_better(policy, origin, region, why, order, usable, list(rejected))
-        ways.append(Prospect(where, share / whole))
-    return tuple(ways)
+    region, why = _draw(plan, usable, order, origin, ramp, rng)
+    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
+    if spill is not None:
+        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
 
 
 def _usable(
@@ -141,20 +114,17 @@ def _usable(
     return usable, rejected
 
 
-def _nobody(rejected: list[Rejection], tried: Mapping[str, Reason]) -> Refusal:
-    if Reason.SATURATED in tried.values():
-        detail = "every permitted region that serves this model is full"
-        return Refusal(Reason.SATURATED, detail, tuple(rejected), retry_after_s=1.0)
-    return Refusal(Reason.NONE_READY, "no permitted region is ready for this model", tuple(rejected), retry_after_s=1.0)
+def _draw(
+    plan: ClassPlan | None,
+    usable: Mapping[str, RegionView],
+    order: tuple[str, ...],
+    origin: str,
+    ramp: float,
+    rng: Random,
+) -> tuple[str, ArcReason]:
+    """One region by the plan's shares over what is usable; where the plan leaves nothing to draw from, the nearest.
 
-
-def _odds(
-    plan: ClassPlan | None, usable: Mapping[str, RegionView], order: tuple[str, ...], origin: str, ramp: float
-) -> tuple[dict[str, float], dict[str, ArcReason]]:
-    """The plan's shares over what is usable, and why each; where the plan leaves nothing to draw from, the nearest.
-
-    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says, and has
-    no reason of its own.
+    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says.
     """
     arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
     ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
@@ -170,10 +140,9 @@ def _odds(
             ramps[origin] = ramp
     if ramps:
         shares = ramped(shares, ramps, order)
-    if plan is not None and 0 < len(arcs) < len(plan.arcs):
-        at_home = reasons.get(origin, ArcReason.FAILBACK)
-        reasons = dict.fromkeys(shares, ArcReason.FAILOVER) | {origin: at_home}
-    return shares, reasons
+    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
+    lost = plan is not None and 0 < len(arcs) < len(plan.arcs)
+    return region, ArcReason.FAILOVER if lost and region != origin else reasons.get(region, ArcReason.FAILBACK)
 
 
 def _invited(
@@ -192,22 +161,6 @@ def _invited(
         )
     best = min(invited, key=lambda name: usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000)
     return Where(best, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
-
-
-def _unless_better(
-    policy: Policy,
-    origin: str,
-    region: str,
-    why: ArcReason,
-    order: tuple[str, ...],
-    usable: Mapping[str, RegionView],
-    rejected: list[Rejection],
-) -> Where:
-    """`region`, or where its overflow is better off."""
-    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
-    if spill is not None:
-        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
-    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
 
 
 def _better_elsewhere(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,7 +34,14 @@ OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 class ControlPlaneServer(ServerProcess):
     """`penstock serve` on a free port."""
 
-    def __init__(self, name: str, directory: Path, etcd_endpoint: str, policy_dir: Path = PLANET) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        etcd_endpoint: str,
+        policy_dir: Path = PLANET,
+        policy_settings: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "fleet.key").write_bytes(SECRET)
         (directory / "admin.token").write_text(TOKEN)
@@ -44,7 +51,7 @@ class ControlPlaneServer(ServerProcess):
             "NAME": name,
             "LISTEN": f"{LOOPBACK}:{port}",
             "ETCD_ENDPOINTS": etcd_endpoint,
-            "POLICY_DIR": str(policy_dir),
+            **(policy_settings or {"POLICY_DIR": str(policy_dir)}),
             "FLEET_KEY_FILE": str(directory / "fleet.key"),
             "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
         }
@@ -61,13 +68,17 @@ class ControlPlaneServer(ServerProcess):
 
 @contextmanager
 def control_planes(
-    names: str, directory: Path, etcd_endpoint: str, policy_dir: Path = PLANET
+    names: str,
+    directory: Path,
+    etcd_endpoint: str,
+    policy_dir: Path = PLANET,
+    policy_settings: Mapping[str, str] | None = None,
 ) -> Iterator[list[ControlPlaneServer]]:
-    """One control plane for each letter of `names`, which serve."""
+    """One control plane for each letter of `names`, which serve; `policy_settings` go instead of `policy_dir`."""
 
     def start(name: str) -> ControlPlaneServer:
         def make() -> ControlPlaneServer:
-            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir)
+            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir, policy_settings)
 
         return start_server(make, tries=PORT_TRIES, timeout_s=PATIENCE_S)
 

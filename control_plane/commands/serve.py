@@ -18,6 +18,11 @@ def serve(
     advertise_url: Annotated[str | None, typer.Option(help="Where others reach it, as http://host:port.")] = None,
     etcd_endpoints: Annotated[str | None, typer.Option(help="host:port of each etcd member, comma-separated.")] = None,
     policy_dir: Annotated[str | None, typer.Option(help="Folder of the policy bundle.")] = None,
+    policy_repository: Annotated[
+        str | None, typer.Option(help="Git repository of it instead: a URL without secrets, or an absolute path.")
+    ] = None,
+    policy_ref: Annotated[str | None, typer.Option(help="Branch or tag of the repository.")] = None,
+    policy_path: Annotated[str | None, typer.Option(help="Folder of the bundle inside the repository.")] = None,
     fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
     admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
@@ -34,6 +39,9 @@ def serve(
         "advertise_url": advertise_url,
         "etcd_endpoints": etcd_endpoints,
         "policy_dir": policy_dir,
+        "policy_repository": policy_repository,
+        "policy_ref": policy_ref,
+        "policy_path": policy_path,
         "fleet_key_file": fleet_key_file,
         "admin_token_file": admin_token_file,
         "api_keys_file": api_keys_file,

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from control_plane.policy.compiler import LARGEST_FILE_BYTES, MOST_FILES
-from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.belonging import SUFFIX, belongs, count_error, text_of
+from control_plane.policy.compiler import LARGEST_FILE_BYTES
+from control_plane.policy.errors import PolicyError, PolicyRefused
+from control_plane.policy.readers import Bundle
 
-SUFFIX = ".yaml"
-_DOCUMENTATION = {".md", ".txt"}
+POLL_S = 1.0
+"""Time (s) between two looks at a folder; a change is in force two looks later."""
+
+
+class FolderReader:
+    """Reads a folder, which somebody may be writing at the same time."""
+
+    atomic = False
+    poll_s = POLL_S
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.place = str(folder)
+
+    async def read(self) -> Bundle:
+        """The folder as it is."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Bundle:
+        try:
+            return Bundle(read_folder(self._folder))
+        except PolicyRefused as refused:
+            return Bundle({}, refused.errors)
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The text of every policy file in `folder`, by name.
-
-    Hidden files (which is what Kubernetes mounts ConfigMaps through) and documentation are passed over; any other file
-    that is no `.yaml` is refused, since its author may think that it counts.
+    """The text of every policy file in `folder`, by name; `belonging` says what counts.
 
     Raises:
         PolicyRefused: the folder or a file cannot be read, is too large, or is not what belongs here.
     """
     try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        paths = sorted(path for path in folder.iterdir() if belongs(path.name))
     except OSError as error:
         remedy = "name the folder that holds the policy files"
         raise PolicyRefused([PolicyError(str(folder), 0, "", f"cannot be read: {error.strerror}", remedy)]) from None
-    paths = [path for path in paths if path.suffix not in _DOCUMENTATION]
-    if not paths:
-        raise PolicyRefused([PolicyError(str(folder), 0, "", "has no policy files", f"put {SUFFIX} files into it")])
-    if len(paths) > MOST_FILES:
-        raise PolicyRefused([PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(paths)} files", f"use at most {MOST_FILES}")])
+    wrong = count_error(len(paths), str(folder))
+    if wrong is not None:
+        raise PolicyRefused([wrong])
     files: dict[str, str] = {}
     errors: list[PolicyError] = []
     for path in paths:
@@ -44,18 +63,10 @@ def read_folder(folder: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> str | PolicyError:
-    if path.suffix != SUFFIX or not path.is_file():
-        remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
-        return PolicyError(path.name, 0, "", f"is no {SUFFIX} file", remedy)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        return PolicyError(path.name, 0, "", f"cannot be read: {error.strerror}", "make it readable")
-    if len(content) > LARGEST_FILE_BYTES:
-        return PolicyError(path.name, 0, "", f"larger than {LARGEST_FILE_BYTES} bytes", "split it into several files")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return PolicyError(path.name, line, "", "is not UTF-8", "save it as UTF-8")
+    if path.suffix == SUFFIX and path.is_file():
+        try:
+            with path.open("rb") as file:
+                return text_of(path.name, file.read(LARGEST_FILE_BYTES + 1))
+        except OSError as error:
+            return PolicyError(path.name, 0, "", f"cannot be read: {error.strerror}", "make it readable")
+    return text_of(path.name, None)

@@ -19,6 +19,7 @@ from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.daemon import ControlPlane
 from control_plane.intake import LARGEST_REPORT_BYTES, Receipt
+from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from control_plane.status import Status
 from penstock.plan import RegionPlan
@@ -35,7 +36,9 @@ REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 @pytest.fixture
 async def control_plane() -> AsyncIterator[ControlPlane]:
     store = MemoryStore()
-    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=PolicySource(PLANET), rng=Random(1))
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+    )
     await one.start()
     yield one
     await one.stop()
@@ -110,7 +113,9 @@ async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: ht
 
 async def test_not_ready_says_why(tmp_path: Path) -> None:
     store = MemoryStore()
-    bare = ControlPlane(store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(tmp_path), rng=Random(1))
+    bare = ControlPlane(
+        store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(FolderReader(tmp_path)), rng=Random(1)
+    )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(create_app(bare, Access(TOKEN))), base_url="http://bare"
     ) as client:

@@ -250,7 +250,7 @@ class TestStatus:
             "never",
             "eu-de 75% (home), eu-es 25% (spillover)",
             "the store does not answer",
-            "policy folder refused: spillover.yaml:4: is wrong; correct it",
+            "policy refused: spillover.yaml:4: is wrong; correct it",
             "eu-de/one refused the plan: older epoch",
         ):
             assert piece in shown, piece

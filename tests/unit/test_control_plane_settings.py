@@ -28,7 +28,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bad(overrides: dict[str, str] | None = None) -> list[str]:
+def bad(overrides: dict[str, object] | None = None) -> list[str]:
     with pytest.raises(BadSettings) as caught:
         load_settings(overrides)
     return str(caught.value).splitlines()
@@ -52,7 +52,6 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         "PENSTOCK_NAME: not set",
         "PENSTOCK_LISTEN: not set",
         "PENSTOCK_ETCD_ENDPOINTS: not set",
-        "PENSTOCK_POLICY_DIR: not set",
         "PENSTOCK_FLEET_KEY_FILE: not set",
         "PENSTOCK_ADMIN_TOKEN_FILE: not set",
     ]
@@ -79,3 +78,41 @@ def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: 
 def test_every_address_may_be_listened_on_with_a_url(good: Path) -> None:
     settings = load_settings({"listen": "0.0.0.0:80", "advertise_url": "http://north:80/"})
     assert settings.advertise_url == "http://north:80"
+
+
+REPOSITORY = "PENSTOCK_POLICY_REPOSITORY: "
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({}, "PENSTOCK_POLICY_DIR: set together with PENSTOCK_POLICY_REPOSITORY: keep one of them"),
+        ({"policy_repository": None, "policy_dir": None}, "PENSTOCK_POLICY_DIR: not set, and neither is"),
+        (
+            {"policy_repository": None, "policy_ref": "v1", "policy_path": "a"},
+            "PENSTOCK_POLICY_PATH, PENSTOCK_POLICY_REF: of no use with PENSTOCK_POLICY_DIR",
+        ),
+        (
+            {"policy_repository": "ftp://u:secret@host/x"},
+            REPOSITORY + "the repository's address is neither an absolute",
+        ),
+        ({"policy_repository": "https:///x"}, REPOSITORY + "the repository's address names no host"),
+        ({"policy_repository": "https://h/x?t=secret"}, REPOSITORY + "the repository's address has a query"),
+        ({"policy_dir": None, "policy_path": "../x"}, "PENSTOCK_POLICY_PATH: '../x' is no path inside the repository"),
+        ({"policy_dir": None, "policy_ref": "a b"}, "PENSTOCK_POLICY_REF: String should match pattern"),
+        ({"policy_dir": None, "policy_poll_s": 0.1}, "PENSTOCK_POLICY_POLL_S: Input should be greater than"),
+    ],
+)
+def test_a_policy_comes_from_one_place(good: Path, overrides: dict[str, object], line: str) -> None:
+    (told,) = bad({"policy_repository": "https://u:secret@host/policy.git", "policy_dir": good, **overrides})
+    assert told.startswith(line)
+    assert "secret" not in told
+
+
+def test_a_repositorys_password_is_not_printed(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_POLICY_DIR")
+    settings = load_settings({"policy_repository": "git@host:team/policy.git"})
+    assert (settings.policy_ref, settings.policy_path) == ("main", "")
+    settings = load_settings({"policy_repository": "https://u:hush@host/policy.git", "policy_path": "a/b/"})
+    assert "hush" not in repr(settings)
+    assert settings.policy_path == "a/b"

@@ -56,6 +56,7 @@ CONTROL_PLANE_CONTRACT = {
     "plan_generation": ("gauge", set()),
     "plan_seconds": ("histogram", set()),
     "publish": ("counter", {"outcome"}),
+    "policy_webhooks": ("counter", {"outcome"}),
     "reports": ("counter", {"region", "outcome"}),
     "report_age_seconds": ("gauge", {"region"}),
     "region_state": ("gauge", {"region", "state"}),

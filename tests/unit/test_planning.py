@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -18,6 +19,7 @@ from control_plane.fleet import Fleet
 from control_plane.leadership import Leadership, Role
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.planning import LONGEST_STEP_S, TICK_S, Planning
+from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Publisher
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
@@ -44,7 +46,7 @@ class Office:
         self.campaign = Campaign(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
-        self.policies = PolicySource(planet.__file__)  # type: ignore[arg-type]
+        self.policies = PolicySource(FolderReader(Path("nowhere")))
         self.policies.current = POLICY
         self.planning = Planning(
             self.campaign, self.policies, self.fleet, Publisher(self.store), self.metrics, lambda: self.now

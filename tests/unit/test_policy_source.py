@@ -11,6 +11,7 @@ from control_plane.client import keys
 from control_plane.client.codec import encode
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Put
+from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import Origin, PolicySource
 from penstock.plan import RegionPlan
 from tests import planet
@@ -29,14 +30,14 @@ def change(folder: Path, old: str, new: str) -> None:
 
 
 async def test_a_good_folder_is_in_force_at_once(folder: Path) -> None:
-    source = PolicySource(folder)
+    source = PolicySource(FolderReader(folder))
     await source.load()
     assert source.current is not None
     assert (source.origin, source.refused) == (Origin.FOLDER, ())
 
 
 async def test_a_change_is_taken_when_two_polls_have_found_it_alike(folder: Path) -> None:
-    source = PolicySource(folder)
+    source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
     change(folder, "0.8", "0.7")
@@ -51,7 +52,7 @@ async def test_a_change_is_taken_when_two_polls_have_found_it_alike(folder: Path
 
 
 async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
-    source = PolicySource(folder)
+    source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
     for _ in range(3):
@@ -60,7 +61,7 @@ async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
 
 
 async def test_a_bad_change_keeps_the_last_good_and_says_why(folder: Path) -> None:
-    source = PolicySource(folder)
+    source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
     change(folder, "0.8", "8")
@@ -79,7 +80,7 @@ async def test_a_bad_change_keeps_the_last_good_and_says_why(folder: Path) -> No
 
 
 async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
-    source = PolicySource(folder)
+    source = PolicySource(FolderReader(folder))
     await source.load()
     before = source.current
     shutil.rmtree(folder)
@@ -98,7 +99,7 @@ class TestFromTheStore:
         await store.commit([], [Put(keys.plan(plan.region), encode(plan)) for plan in (old, new)] + [blob])
 
     async def test_without_a_good_folder_the_policy_in_force_is_taken(self, tmp_path: Path) -> None:
-        store, source = MemoryStore(), PolicySource(tmp_path)
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store)
         await source.load()
         assert source.current is None
@@ -107,7 +108,7 @@ class TestFromTheStore:
         assert source.refused
 
     async def test_a_good_folder_goes_before_the_store(self, folder: Path) -> None:
-        store, source = MemoryStore(), PolicySource(folder)
+        store, source = MemoryStore(), PolicySource(FolderReader(folder))
         await self.in_force(store)
         await source.load()
         before = source.current
@@ -115,18 +116,18 @@ class TestFromTheStore:
         assert source.current is before
 
     async def test_an_empty_store_gives_nothing(self, tmp_path: Path) -> None:
-        source = PolicySource(tmp_path)
+        source = PolicySource(FolderReader(tmp_path))
         await source.adopt(MemoryStore())
         assert source.current is None
 
     async def test_a_policy_that_is_not_what_its_digest_says_is_not_taken(self, tmp_path: Path) -> None:
-        store, source = MemoryStore(), PolicySource(tmp_path)
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store, digest="0" * 64)
         await source.adopt(store)
         assert source.current is None
 
     async def test_values_that_cannot_be_read_are_not_taken(self, tmp_path: Path) -> None:
-        store, source = MemoryStore(), PolicySource(tmp_path)
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
         await self.in_force(store)
         await store.commit([], [Put(keys.policy(planet.policy().digest()), b"torn"), Put(keys.plan("x"), b"torn")])
         await source.adopt(store)

@@ -1,0 +1,25 @@
+"""Where a policy came from: attached when a revision is accepted, and carried by every plan that is made under it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """The commit whose content a policy is."""
+
+    repository: str
+    """Its address, without whatever in it is secret."""
+    ref: str
+    """The branch or tag that pointed at it."""
+    commit: str
+    """Its id, in hexadecimal."""
+    author: str
+    """Name and address as the commit has them; nobody has checked them but whoever may push."""
+    authored_at: float
+    """Unix time (s), by the author's clock."""
+    subject: str
+    """First line of its message."""
+
+    def __str__(self) -> str:
+        return f"{self.commit[:12]} by {self.author}: {self.subject}"

@@ -1,0 +1,245 @@
+"""Policy from real git repositories: commits taken whole or refused whole, whatever is in them or happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from control_plane.policy.belonging import LARGEST_FILE_BYTES
+from control_plane.policy.readers import Unreadable
+from control_plane.policy.repository import RepositoryReader
+from control_plane.policy_source import Origin, PolicySource
+from tests.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
+
+PLANET = Path(__file__).parents[2] / "policies" / "planet"
+SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
+FULLER = SPILLOVER.replace(b"0.8", b"0.7")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PolicyRepository:
+    return PolicyRepository(tmp_path / "policy.git")
+
+
+def reader(url: str | Path, ref: str = "main", folder: str = "", timeout_s: float = 30.0) -> RepositoryReader:
+    return RepositoryReader(str(url), ref, folder, poll_s=10.0, timeout_s=timeout_s)
+
+
+def target(source: PolicySource) -> float:
+    assert source.current is not None
+    return source.current.spillover.target_utilisation
+
+
+async def why_not(one: RepositoryReader) -> str:
+    with pytest.raises(Unreadable) as raised:
+        await one.read()
+    return str(raised.value)
+
+
+async def test_a_commit_is_in_force_with_its_author_time_and_subject(repository: PolicyRepository) -> None:
+    commit = repository.commit(bundle_files(PLANET), message=b"Begin with the planet\n\nAnd a body.\n")
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    assert target(source) == 0.8
+    assert source.origin is Origin.REPOSITORY
+    told = source.provenance
+    assert told is not None
+    assert (told.commit, told.author) == (commit, "Penstock Tests <tests@example.invalid>")
+    assert (told.subject, told.authored_at, told.ref) == ("Begin with the planet", 1_700_000_001.0, "main")
+
+
+async def test_a_push_is_in_force_after_one_look_and_a_look_at_nothing_new_compiles_nothing(
+    repository: PolicyRepository,
+) -> None:
+    repository.commit(bundle_files(PLANET))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    before = source.current
+    await source.poll()
+    assert source.current is before
+    repository.commit(bundle_files(PLANET, spillover=FULLER))
+    await source.poll()
+    assert target(source) == 0.7
+
+
+async def test_a_poisoned_commit_changes_nothing_and_the_good_one_after_it_does(repository: PolicyRepository) -> None:
+    repository.commit(bundle_files(PLANET))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    good = source.provenance
+    poisoned = repository.commit(bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", b"")))
+    await source.poll()
+    assert target(source) == 0.8
+    assert source.provenance == good
+    assert source.refused_provenance is not None
+    assert source.refused_provenance.commit == poisoned
+    (error,) = source.refused
+    assert error.startswith("spillover.yaml:4: target_utilisation: ")
+    repository.commit(bundle_files(PLANET, spillover=FULLER))
+    await source.poll()
+    assert target(source) == 0.7
+    assert (source.refused, source.refused_provenance) == ((), None)
+    assert [bool(one.digest) for one in source.judgements] == [True, False, True]
+
+
+BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    b"%c: &%c [*%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c]\n" % (i, i, *[i - 1] * 8) for i in range(ord("b"), ord("j"))
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("huge.yaml", b"a" * (10 << 20), "huge.yaml: larger than 1048576 bytes"),
+        ("bomb.yaml", BOMB, "bomb.yaml:1: the anchor &a is not allowed"),
+        ("latin.yaml", b"a: 1\nb: \xff\n", "latin.yaml:2: is not UTF-8"),
+        ("copy.yaml", SPILLOVER, "too many documents of kind Spillover"),
+        ("link.yaml", (LINK, b"/etc/passwd"), "link.yaml: is a symbolic link"),
+        ("other.yaml", (SUBMODULE, b"1" * 40), "other.yaml: is a submodule"),
+        ("run.sh", b"true", "run.sh: is no .yaml file"),
+        ("deep/in.yaml", SPILLOVER, "deep: is no .yaml file"),
+        ("deep.yaml", b"[" * 100_000, "deep.yaml:1: nested deeper than"),
+    ],
+)
+async def test_what_is_no_policy_is_refused_with_its_file(
+    repository: PolicyRepository, name: str, content: bytes | tuple[int, bytes], told: str
+) -> None:
+    repository.commit(bundle_files(PLANET))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    before = source.current
+    repository.commit({**bundle_files(PLANET), name: content})
+    await source.poll()
+    assert source.current is before
+    assert any(told in error for error in source.refused), source.refused
+
+
+async def test_readmes_and_hidden_files_are_passed_over(repository: PolicyRepository) -> None:
+    repository.commit({**bundle_files(PLANET), "README.md": b"\xff", ".github/workflows/ci.yml": b"x"})
+    assert set((await reader(repository.path).read()).files) == {path.name for path in PLANET.glob("*.yaml")}
+
+
+async def test_too_many_files_are_refused(repository: PolicyRepository) -> None:
+    repository.commit({f"{number}.yaml": b"x: 1" for number in range(201)})
+    assert "has 201 files" in str((await reader(repository.path).read()).errors)
+
+
+async def test_a_folder_of_the_repository_is_the_bundle(repository: PolicyRepository) -> None:
+    repository.commit({**bundle_files(PLANET, under="policies/planet/"), "main.py": b"x"})
+    assert (await reader(repository.path, folder="policies/planet").read()).files
+    missing = await reader(repository.path, folder="policies/venus").read()
+    assert [error.problem for error in missing.errors] == ["is no folder in this commit"]
+
+
+async def test_a_forced_push_back_brings_the_old_policy_back(repository: PolicyRepository) -> None:
+    first = repository.commit(bundle_files(PLANET))
+    repository.commit(bundle_files(PLANET, spillover=FULLER))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    repository.reset(first)
+    await source.poll()
+    assert target(source) == 0.8
+    rewritten = repository.commit(bundle_files(PLANET, spillover=FULLER), parents=[])
+    await source.poll()
+    assert source.provenance is not None
+    assert (target(source), source.provenance.commit) == (0.7, rewritten)
+
+
+async def test_a_merge_is_the_tree_that_it_has(repository: PolicyRepository) -> None:
+    base = repository.commit(bundle_files(PLANET))
+    side = repository.commit(bundle_files(PLANET, spillover=FULLER), branch="side", parents=[base.encode()])
+    merge = repository.commit(
+        bundle_files(PLANET, spillover=FULLER), message=b"Merge side", parents=[base.encode(), side.encode()]
+    )
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    assert source.provenance is not None
+    assert (target(source), source.provenance.commit) == (0.7, merge)
+
+
+async def test_a_tag_is_followed_to_its_commit_and_branches_to_theirs(repository: PolicyRepository) -> None:
+    tagged = repository.commit(bundle_files(PLANET))
+    repository.tag("v1", tagged)
+    later = repository.commit(bundle_files(PLANET, spillover=FULLER), branch="next")
+    assert (await reader(repository.path, "v1").read()).provenance.commit == tagged  # type: ignore[union-attr]
+    assert (await reader(repository.path, "next").read()).provenance.commit == later  # type: ignore[union-attr]
+    repository.commit(bundle_files(PLANET), branch="v1")
+    assert "both a branch and a tag" in await why_not(reader(repository.path, "v1"))
+
+
+async def test_a_deleted_branch_leaves_the_last_good_policy_and_says_so(repository: PolicyRepository) -> None:
+    repository.commit(bundle_files(PLANET))
+    repository.commit(bundle_files(PLANET), branch="other")
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    repository.delete()
+    await source.poll()
+    assert target(source) == 0.8
+    assert source.unreadable.endswith("has no branch or tag main: it has other")
+    assert source.refused == ()
+    repository.commit(bundle_files(PLANET, spillover=FULLER))
+    await source.poll()
+    assert (target(source), source.unreadable) == (0.7, "")
+
+
+async def test_no_repository_is_said_in_a_word(tmp_path: Path, repository: PolicyRepository) -> None:
+    assert "there is no git repository" in await why_not(reader(tmp_path / "nothing"))
+    assert "it has no branch at all" in await why_not(reader(repository.path))
+
+
+async def test_a_repository_with_a_torn_object_changes_nothing(repository: PolicyRepository) -> None:
+    repository.commit(bundle_files(PLANET))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    commit = repository.commit(bundle_files(PLANET, spillover=FULLER))
+    loose = repository.path / "objects" / commit[:2] / commit[2:]
+    whole = loose.read_bytes()
+    loose.chmod(0o644)
+    loose.write_bytes(whole[: len(whole) // 2])
+    await source.poll()
+    assert target(source) == 0.8
+    assert source.unreadable
+    loose.write_bytes(whole)
+    await source.poll()
+    assert (target(source), source.unreadable) == (0.7, "")
+
+
+async def test_an_object_that_unfolds_to_far_more_than_was_sent_harms_nobody(repository: PolicyRepository) -> None:
+    repository.commit({**bundle_files(PLANET), "zeros.yaml": b"\0" * (120 << 20)})
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    assert source.current is None
+    assert "of memory" in source.unreadable or "zeros.yaml: larger than" in str(source.refused)
+
+
+async def test_over_http_with_a_password_that_is_told_nobody(repository: PolicyRepository) -> None:
+    commit = repository.commit(bundle_files(PLANET))
+    with git_over_http(repository, "hunter2-hunter2") as url:
+        with_password = url.replace("http://", "http://penstock:hunter2-hunter2@")
+        one = reader(with_password)
+        bundle = await one.read()
+        assert bundle.provenance is not None
+        assert (bundle.provenance.commit, bundle.provenance.repository) == (commit, url)
+        assert await one.read() is bundle
+        assert "credentials" in await why_not(reader(url))
+        wrong = await why_not(reader(with_password.replace("hunter2-h", "letmein-h")))
+        assert "letmein" not in wrong
+        repository.commit(bundle_files(PLANET, spillover=FULLER))
+        assert await one.read() is not bundle
+    gone = await why_not(one)
+    assert "hunter2" not in gone + one.place
+    assert gone.startswith(f"{url} main: ")
+
+
+async def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/policy"
+        async with asyncio.timeout(30.0):
+            assert "not read within 1 s" in await why_not(reader(url, timeout_s=1.0))
+
+
+def test_the_files_of_the_tests_are_larger_than_allowed() -> None:
+    assert LARGEST_FILE_BYTES < 10 << 20

@@ -1,0 +1,142 @@
+"""A control plane that serves policy from a git repository on real etcd, and is told of pushes by webhook."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.etcd import EtcdStore
+from control_plane.metrics import ControlPlaneMetrics
+from control_plane.policy.webhook_secret import BadWebhookSecret, WebhookSecret, load_webhook_secret
+from control_plane.policy_webhook import BURST, PolicyWebhook
+from control_plane.problems import Problem
+from lab.servers.etcd import EtcdServer
+from penstock.plan import RegionPlan
+from tests.control_planes import PLANET, ControlPlaneServer, Operator, control_planes
+from tests.git_repositories import PolicyRepository, bundle_files
+from tests.stores import SetClock
+
+SECRET = b"0123456789abcdef-webhook"
+SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
+
+
+def signed(body: bytes, secret: bytes = SECRET) -> dict[str, str]:
+    return {"x-hub-signature-256": "sha256=" + hmac.new(secret, body, sha256).hexdigest()}
+
+
+async def deliveries(operator: Operator, server: ControlPlaneServer) -> dict[str, float]:
+    text = (await operator.http.get(f"{server.url}/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith("penstock_policy_webhooks_total{")]
+    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_changes_nothing(
+    own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    repository = PolicyRepository(tmp_path / "policy.git")
+    first = repository.commit(bundle_files(PLANET))
+    (tmp_path / "secret").write_bytes(SECRET + b"\n")
+    settings = {
+        "POLICY_REPOSITORY": str(repository.path),
+        "POLICY_POLL_S": "3600",
+        "POLICY_WEBHOOK_SECRET_FILE": str(tmp_path / "secret"),
+    }
+    with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
+        async with Operator() as operator, httpx.AsyncClient() as host:
+            before = await operator.until(server, lambda status: status.plan is not None)
+            assert before.policy.provenance is not None
+            assert before.policy.provenance.commit == first
+            second = repository.commit(bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", b"0.7")))
+            hook = f"{server.url}/v1/policies/webhook"
+            bad = [
+                await host.post(hook, content=b"{}"),
+                await host.post(hook, content=b"{} ", headers=signed(b"{}")),
+                await host.post(hook, content=b"{}", headers=signed(b"{}", b"another secret")),
+                await host.post(hook, content=b"{}", headers={"x-gitlab-token": "another secret"}),
+                await host.post(hook, content=b"x" * (5 << 20), headers=signed(b"x" * (5 << 20))),
+            ]
+            assert [one.status_code for one in bad] == [401, 401, 401, 401, 413]
+            assert (await deliveries(operator, server))["bad_signature"] == 4.0
+            unchanged = await operator.status(server)
+            assert unchanged.policy.provenance == before.policy.provenance
+            good = await host.post(
+                hook, content=b'{"ref": "refs/heads/main"}', headers=signed(b'{"ref": "refs/heads/main"}')
+            )
+            assert good.status_code == 202
+            after = await operator.until(
+                server,
+                lambda status: status.policy.provenance is not None and status.policy.provenance.commit == second,
+            )
+            assert after.policy.digest != before.policy.digest
+            third = repository.commit(bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", b"")))
+            gitlab = await host.post(hook, content=b"{}", headers={"x-gitlab-token": SECRET.decode()})
+            assert gitlab.status_code == 202
+            refused = await operator.until(server, lambda status: bool(status.policy.refused))
+            assert refused.policy.refused_provenance is not None
+            assert refused.policy.refused_provenance.commit == third
+            assert refused.policy.digest == after.policy.digest
+
+
+async def test_the_commit_travels_with_every_plan(own_etcd: EtcdServer, tmp_path: Path) -> None:
+    repository = PolicyRepository(tmp_path / "policy.git")
+    commit = repository.commit(bundle_files(PLANET), message=b"A reason for it")
+    settings = {"POLICY_REPOSITORY": f"file://{repository.path}"}
+    store = EtcdStore([own_etcd.endpoint])
+    try:
+        with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
+            async with Operator() as operator:
+                shown = await operator.until(server, lambda status: status.plan is not None)
+                assert shown.plan is not None
+                assert shown.plan.provenance == shown.policy.provenance
+            plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
+            assert len(plans) == 5
+            assert {(plan.provenance.commit, plan.provenance.subject) for plan in plans if plan.provenance} == {
+                (commit, "A reason for it")
+            }
+    finally:
+        await store.close()
+
+
+class TestRate:
+    async def body(self) -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    async def deliver(self, webhook: PolicyWebhook) -> None:
+        await webhook.receive(signed(b"{}")["x-hub-signature-256"], None, self.body())
+
+    async def test_a_flood_is_refused_unread_until_time_has_passed(self) -> None:
+        woken: list[None] = []
+        clock = SetClock()
+        metrics = ControlPlaneMetrics()
+        webhook = PolicyWebhook(WebhookSecret(SECRET), lambda: woken.append(None), metrics, clock)
+        for _ in range(BURST):
+            await self.deliver(webhook)
+        with pytest.raises(Problem) as raised:
+            await self.deliver(webhook)
+        assert raised.value.status_code == 429
+        assert len(woken) == BURST
+        clock.now += 1.0
+        await self.deliver(webhook)
+
+    async def test_without_a_secret_none_are_taken(self) -> None:
+        webhook = PolicyWebhook(None, lambda: None, ControlPlaneMetrics(), SetClock())
+        with pytest.raises(Problem) as raised:
+            await self.deliver(webhook)
+        assert raised.value.status_code == 404
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"two\nlines of a secret", b"x" * 5000])
+def test_a_secret_that_cannot_be_used_is_refused_unshown(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    with pytest.raises(BadWebhookSecret) as raised:
+        load_webhook_secret(path)
+    assert "openssl rand" in str(raised.value)
+    assert not content or content.decode() not in str(raised.value)
