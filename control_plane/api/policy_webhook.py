@@ -15,9 +15,9 @@ def routes(webhook: PolicyWebhook) -> APIRouter:
 
     @router.post(
         "/v1/policies/webhook",
-        status_code=202,
+        status_code=204,
         response_class=Response,
-        responses={202: {"description": "Genuine: the repository is looked at."}},
+        responses={204: {"description": "Genuine: the repository is looked at."}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}},
     )
     async def webhook_delivery(
@@ -33,6 +33,6 @@ def routes(webhook: PolicyWebhook) -> APIRouter:
         What is delivered is not read; what is signed is.
         """
         await webhook.receive(x_hub_signature_256, x_gitlab_token, request.stream())
-        return Response(status_code=202)
+        return Response(status_code=204)
 
     return router

@@ -69,7 +69,7 @@ async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_changes_no
             good = await host.post(
                 hook, content=b'{"ref": "refs/heads/main"}', headers=signed(b'{"ref": "refs/heads/main"}')
             )
-            assert good.status_code == 202
+            assert good.status_code == 204
             after = await operator.until(
                 server,
                 lambda status: status.policy.provenance is not None and status.policy.provenance.commit == second,
@@ -77,7 +77,7 @@ async def test_a_signed_delivery_brings_a_push_in_force_and_a_bad_one_changes_no
             assert after.policy.digest != before.policy.digest
             third = repository.commit(bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", b"")))
             gitlab = await host.post(hook, content=b"{}", headers={"x-gitlab-token": SECRET.decode()})
-            assert gitlab.status_code == 202
+            assert gitlab.status_code == 204
             refused = await operator.until(server, lambda status: bool(status.policy.refused))
             assert refused.policy.refused_provenance is not None
             assert refused.policy.refused_provenance.commit == third
