@@ -8,10 +8,9 @@ tenant's burst does not lock the others out; a request that would give up before
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -24,14 +23,8 @@ MOST_WAITING = 4096
 MOST_WAITING_BYTES = 256 * 1024 * 1024
 """Bodies that wait for one model at the most."""
 
-YIELD_S = 0.06
-"""How long (s) an agent leaves room to another agent whose turn it is: that one hears of it within about 20 ms, and as
-long again passes until everybody has heard that it has taken it."""
-
-SAME_S = 0.03
-"""Two reports of when somebody began to wait that differ by less (s) are taken for the same somebody."""
-
 SHORTEST_RETRY_S = 1.0
+"""No client is asked to come again sooner (s); also where nothing tells when it would be of use."""
 
 _key = attrgetter("key")
 
@@ -39,7 +32,7 @@ _key = attrgetter("key")
 class Waiting(Generic[Item]):
     """One request's place in the queue."""
 
-    __slots__ = ("give_up_at", "item", "key", "priority", "since", "size_bytes", "tenant", "waits")
+    __slots__ = ("give_up_at", "item", "key", "number", "priority", "since", "size_bytes", "tenant", "waits")
 
     def __init__(
         self, item: Item, tenant: str, priority: int, size_bytes: int, since: float, give_up_at: float, number: int
@@ -51,6 +44,8 @@ class Waiting(Generic[Item]):
         self.size_bytes = size_bytes
         self.since = since
         self.give_up_at = give_up_at
+        self.number = number
+        """Of all that ever joined this queue, counted from 1."""
         self.key = (-priority, give_up_at, number)
         self.waits = True
         """Whether it is still in the queue."""
@@ -109,13 +104,13 @@ class Queue(Generic[Item]):
         if not self._counts[share]:
             del self._counts[share]
 
-    def first(self, count: int) -> list[Waiting[Item]]:
-        """Those whose turn it is."""
-        return self._order[:count]
+    def in_order(self) -> list[Waiting[Item]]:
+        """Everybody, first those who get room first; what happens to the queue later does not change the list."""
+        return self._order[:]
 
-    def head(self) -> Head | None:
-        """Whose turn it is, as other agents need to know it; None while nobody waits."""
-        return Head(-self._order[0].priority, self._order[0].since) if self._order else None
+    def head(self) -> Waiting[Item] | None:
+        """Whose turn it is; None while nobody waits."""
+        return self._order[0] if self._order else None
 
     def ahead_of(self, priority: int, give_up_at: float) -> int:
         """How many would get room before a request that joins now."""
@@ -140,7 +135,7 @@ class Queue(Generic[Item]):
     def _enter(self, waiting: Waiting[Item]) -> None:
         waiting.waits = True
         insort(self._order, waiting, key=_key)
-        heappush(self._by_deadline, (waiting.give_up_at, waiting.key[2], waiting))
+        heappush(self._by_deadline, (waiting.give_up_at, waiting.number, waiting))
         self._bytes += waiting.size_bytes
         share = (waiting.priority, waiting.tenant)
         self._counts[share] = self._counts.get(share, 0) + 1
@@ -168,34 +163,3 @@ def retry_after_s(wait_s: float) -> float:
         wait_s: how long one more request would wait now.
     """
     return max(SHORTEST_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
-
-
-class Head(NamedTuple):
-    """Whose turn it is at one agent; of several agents' heads the least goes first."""
-
-    behind: int
-    """Minus its priority."""
-    since: float
-    """When it began to wait, in the reader's clock (s)."""
-
-
-def whose_turn(own: Head, others: Iterable[Head]) -> Head | None:
-    """The head of another agent that room belongs to, or None where it belongs to this one.
-
-    The agent that frees a slot sees it first. Were it always to take it, one that has nothing running would never get
-    any; so it looks whether somebody has waited longer elsewhere.
-    """
-    first = min(others, default=own)
-    return first if first < own else None
-
-
-def lets_it_be(before: Head, now: Head | None) -> bool:
-    """Whether the agent whose turn it was YIELD_S ago has not moved, though there was room: then it wants none of it.
-
-    It may be dead, or what waits there may not use this room.
-
-    Args:
-        before: whose turn it was.
-        now: whose turn it is.
-    """
-    return now is None or (now.behind == before.behind and abs(now.since - before.since) < SAME_S)

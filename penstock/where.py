@@ -7,6 +7,7 @@ next; then the plan's shares are drawn from what is left; only then may overflow
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from random import Random
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ import msgspec
 
 from penstock.plan import ArcReason, ClassPlan
 from penstock.policy import Policy
+from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
@@ -84,16 +86,22 @@ def choose_region(
             if busy
             else "no permitted region is ready for this model",
             tuple(rejected),
-            retry_after_s=1.0,
+            retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
         )
     order = policy.nearest_first(origin, frozenset(usable))
     if overflow:
-        return _invited(policy, origin, order, usable, rejected)
+        return _invited(policy, origin, order, usable, views, rejected)
     region, why = _draw(plan, usable, order, origin, ramp, rng)
     spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
     if spill is not None:
         return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
     return Where(region, why, spends_credit=False, rejected=tuple(rejected))
+
+
+def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) -> float:
+    """When a client that no permitted region has room for should come again (s): by the one with the shortest wait."""
+    waits = [view.expected_wait_s for name in permitted.regions if (view := views.get(name)) is not None and view.ready]
+    return retry_after_s(min(waits, default=0.0))
 
 
 def _usable(
@@ -146,20 +154,39 @@ def _draw(
 
 
 def _invited(
-    policy: Policy, origin: str, order: tuple[str, ...], usable: Mapping[str, RegionView], rejected: list[Rejection]
+    policy: Policy,
+    origin: str,
+    order: tuple[str, ...],
+    usable: Mapping[str, RegionView],
+    views: Mapping[str, RegionView],
+    rejected: list[Rejection],
 ) -> Where | Refusal:
-    """Of the regions that granted a credit, the one that starts the request soonest; none means saturated."""
-    invited = [name for name in order if name != origin and usable[name].credits > 0]
-    rejected += [Rejection(name, Reason.NO_CREDIT) for name in order if name != origin and name not in invited]
-    if not invited:
-        wait_s = usable[origin].expected_wait_s if origin in usable else 1.0
+    """Of the regions that granted a credit, the one that starts the request soonest.
+
+    None is better than to wait at home where that is over sooner than the trip and the margin: saturated, for now. A
+    home that is full though its estimate says that nobody waits has been proved wrong by an engine.
+    """
+    home = views.get(origin)
+    home_s = home.expected_wait_s if home is not None and home.ready else 0.0
+    worth_s = home_s - policy.spillover.margin_s if home_s > 0.0 else inf
+    best, best_s = None, worth_s
+    for name in order:
+        start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
+        if name == origin:
+            continue
+        if usable[name].credits <= 0:
+            rejected.append(Rejection(name, Reason.NO_CREDIT))
+        elif start_s < best_s:
+            best, best_s = name, start_s
+        elif start_s >= worth_s:
+            rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
+    if best is None:
         return Refusal(
             Reason.SATURATED,
-            f"{origin} is full and no other permitted region has granted room",
+            f"{origin} is full and no other permitted region has granted room that is worth the trip",
             tuple(rejected),
-            retry_after_s=max(1.0, wait_s),
+            retry_after_s=retry_after_s(home_s),
         )
-    best = min(invited, key=lambda name: usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000)
     return Where(best, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
 
 

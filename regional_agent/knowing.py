@@ -101,6 +101,7 @@ class Knowing:
             self._directory,
             rng,
             wanted=self._wanted_credits,
+            on_credit=self.waiting.credit_arrived,
             clock=self._clock,
         )
         self.probe_answers = ProbeAnswers(

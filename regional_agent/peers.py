@@ -67,12 +67,14 @@ class Peers:
         rng: Random,
         *,
         wanted: Callable[[str], int],
+        on_credit: Callable[[], None] = lambda: None,
         clock: Callable[[], float],
     ) -> None:
         """Nobody is probed before `use`.
 
         Args:
             wanted: how many spill credits this region would like for a model.
+            on_credit: called when a region has granted some.
             clock: monotonic, in seconds.
         """
         self.regions: dict[str, PeerRegion] = {}
@@ -84,6 +86,7 @@ class Peers:
         self._directory = directory
         self._rng = rng
         self._wanted = wanted
+        self._on_credit = on_credit
         self._clock = clock
         self._policy: Policy | None = None
         self._failover = Failover()
@@ -215,6 +218,8 @@ class Peers:
         if not this.good and any(one.ready for one in answer.models.values()):
             this.good = True
             peer.round_good(this.asked_at, now, self._failover)
+        if any(one.credits for one in answer.models.values()):
+            self._on_credit()
 
     def _believed(self, fetched: Fetched, question: Question) -> Answer:
         """The answer in a response; raises BadSignature where there is none that is the fleet's."""

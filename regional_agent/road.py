@@ -16,12 +16,13 @@ from penstock import route_context, trace_context
 from penstock.decision import admit_at_origin, decide
 from penstock.ejection import Outcome
 from penstock.policy import Cost, Policy
+from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import Mask, RequestFacts, residency_class
 from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
-from penstock.where import RegionView, Where
+from penstock.where import RegionView, Where, soonest_retry_s
 from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
 from regional_agent.choosing import Chooser, Placement
@@ -138,7 +139,7 @@ class Road:
         """Steps 1-4 for a request that a client sent here."""
         policy = self._knowing.directives.policy
         if policy is None:
-            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=1.0)
+            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=SHORTEST_RETRY_S)
         tenant = self._identify(policy).identify(request.header(b"authorization"))
         if isinstance(tenant, Refusal):
             return tenant
@@ -186,7 +187,7 @@ class Road:
         """The refusal for a request whose key names no tenant, or None where it does."""
         policy = self._knowing.directives.policy
         if policy is None:
-            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=1.0)
+            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=SHORTEST_RETRY_S)
         tenant = self._identify(policy).identify(request.header(b"authorization"))
         return tenant if isinstance(tenant, Refusal) else None
 
@@ -206,8 +207,10 @@ class Road:
             size_bytes: memory that its body holds.
             answer: hears where to go as soon as there is room, or why it is of no use to wait longer.
         """
-        if ticket.attempts >= MOST_ATTEMPTS or self._knowing.endpoints.pool(ticket.model).ready == 0:
-            return Refusal(Reason.SATURATED, f"{self._region} is no place to wait", retry_after_s=1.0)
+        if ticket.attempts >= MOST_ATTEMPTS:
+            return self._nowhere(ticket, f"{MOST_ATTEMPTS} attempts were answered so", now)
+        if self._knowing.endpoints.pool(ticket.model).ready == 0:
+            return self._nowhere(ticket, f"{self._region} has nothing to wait for", now)
         return self._knowing.waiting.join(ticket, size_bytes, answer, now)
 
     def leave(self, place: Place) -> None:
@@ -302,8 +305,10 @@ class Road:
         target = self._local_target(ticket, RequestKind.FORWARDED, now)
         if not isinstance(target, Reason):
             return target
-        reason = Reason.SATURATED if target is Reason.SATURATED else Reason.NONE_READY
-        return Refusal(reason, f"{self._region} cannot take it", retry_after_s=1.0)
+        detail = f"{self._region} cannot take it"
+        if target is not Reason.SATURATED:
+            return Refusal(Reason.NONE_READY, detail, retry_after_s=SHORTEST_RETRY_S)
+        return Refusal(target, detail, retry_after_s=retry_after_s(self._knowing.waiting.wait_s(ticket.model)))
 
     def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
@@ -331,6 +336,10 @@ class Road:
             if not isinstance(target, Reason):
                 return target
             ticket.tried_regions[where.region] = target
+
+    def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
+        permitted = ticket.admitted.permitted
+        return Refusal(Reason.SATURATED, detail, retry_after_s=soonest_retry_s(permitted, self._views(ticket, now)))
 
     def _views(self, ticket: Ticket, now: float) -> dict[str, RegionView]:
         view = self._knowing.peers.view

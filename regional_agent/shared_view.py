@@ -55,6 +55,7 @@ FAILURES = (RedisError, OSError, TimeoutError)
 log = structlog.get_logger()
 
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=MOST_REQUESTS)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
 _Work = Annotated[int, msgspec.Meta(ge=0, le=MOST_US)]
 
 
@@ -64,8 +65,10 @@ class Waiting(msgspec.Struct, array_like=True, frozen=True):
     requests: _Requests
     behind: int
     """Minus the priority of the first of them."""
-    waited_ms: _Requests
+    waited_ms: _Milliseconds
     """How long that one has waited, when this was said."""
+    which: int
+    """Tells that one from every other request of the region."""
 
 
 class Told(msgspec.Struct, frozen=True):

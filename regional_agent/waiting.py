@@ -1,19 +1,21 @@
 """Where requests wait for room: one queue a model, looked after by one timer, emptied as room appears.
 
-Room appears when a request here ends, when another agent is heard to have less, when an endpoint becomes ready or a
-spill credit arrives. The first two are acted on at once; the timer, which only runs while somebody waits, sees the
+Room appears when a request here ends, when another agent is heard to have less, when a spill credit arrives or when an
+endpoint becomes ready. The first three are acted on at once; the timer, which only runs while somebody waits, sees the
 rest, and those who have to give up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.load import expected_wait_s
-from penstock.queueing import YIELD_S, Head, Queue, Waiting, give_up_at, lets_it_be, retry_after_s, whose_turn
+from penstock.queueing import Queue, Waiting, give_up_at, retry_after_s
 from penstock.reasons import Reason, Refusal
+from penstock.turns import YIELD_S, Head, Turns
 from regional_agent import shared_view as told
 
 if TYPE_CHECKING:
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 """Time (s) between two looks at what nobody announces, while somebody waits."""
 
-MOST_LOOKED_AT = 8
-"""Of those who wait without room here, this many are offered to other regions at one look."""
+MOST_IN_VAIN = 8
+"""At one look, no more than this many are asked for whom there turns out to be nothing."""
+
+MOST_AT_ONCE = 256
+"""Requests that are sent off in one turn of the event loop; the others follow in the next ones."""
 
 Answer = Callable[["Target | Refusal"], None]
 Ask = Callable[["Ticket", float], "Target | Refusal | None"]
@@ -57,21 +62,24 @@ class WaitingRoom:
         self._shared_view = shared_view
         self._clock = clock
         self._queues: dict[str, Queue[Waiter]] = {}
+        self._turns: dict[str, Turns] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._called = False
+        self._elsewhere = False
+        self._numbers_from = int.from_bytes(os.urandom(4)) << 20
+        """Added to the numbers of those who wait here, so that no two of a region have the same."""
         shared_view.waiting_here = self._told
         shared_view.on_heard = self.room_appeared
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait here and at the other agents of the region."""
-        queue = self._queues.get(model)
-        return (len(queue) if queue else 0) + sum(one.requests for one in self._shared_view.others_waiting(model))
+        return self.waiting_here(model) + sum(one.requests for one in self._shared_view.others_waiting(model))
 
     def waiting_here(self, model: str) -> int:
         """Those that wait at this agent."""
         queue = self._queues.get(model)
-        return len(queue) if queue else 0
+        return len(queue) if queue is not None else 0
 
     def wait_s(self, model: str) -> float:
         """Time (s) that one more request for a model would wait."""
@@ -95,7 +103,8 @@ class WaitingRoom:
         model, until = ticket.model, _give_up_at(ticket)
         queue = self._queues.get(model)
         if queue is None:
-            queue = self._queues[model] = Queue()
+            queue, self._turns[model] = Queue(), Turns()
+            self._queues[model] = queue
         pool = self._endpoints.pool(model)
         ahead = queue.ahead_of(ticket.priority, until) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
@@ -121,74 +130,100 @@ class WaitingRoom:
             self._shared_view.tell()
 
     def room_appeared(self) -> None:
-        """Something has ended somewhere: look before long, once for all that happens until then."""
+        """Something has ended in this region: look before long, once for all that happens until then."""
         if not self._called and any(self._queues.values()):
             self._called = True
             asyncio.get_running_loop().call_soon(self._serve)
 
+    def credit_arrived(self) -> None:
+        """Another region may take some: those who wait come before those who come now."""
+        self._elsewhere = True
+        self.room_appeared()
+
     def close(self) -> None:
-        """Nobody is served any more."""
+        """Nobody is served any more. Those who still wait leave when their connections are cut."""
+        self._called = True
         for timer in (self._timer, *self._yielding.values()):
             if timer is not None:
                 timer.cancel()
         self._timer = None
         self._yielding.clear()
-        self._queues.clear()
 
     def _serve(self) -> None:
+        elsewhere, self._elsewhere = self._elsewhere, False
         self._called = False
         for model, queue in list(self._queues.items()):
             if queue:
-                self._serve_here(model, queue)
+                self._offer(model, queue, elsewhere=elsewhere)
 
-    def _serve_here(self, model: str, queue: Queue[Waiter]) -> None:
-        """Hand room at this region's endpoints out, as long as it is this agent's turn."""
-        pool = self._endpoints.pool(model)
-        while (head := queue.head()) is not None and _has_room(pool):
-            turn = whose_turn(head, self._heads_of_others(model))
-            if turn is not None:
-                if model not in self._yielding:
-                    loop = asyncio.get_running_loop()
-                    self._yielding[model] = loop.call_later(YIELD_S, self._take_after_all, model, turn)
+    def _offer(self, model: str, queue: Queue[Waiter], *, elsewhere: bool) -> None:
+        """Send off who may go, in order, as long as there is room here in this agent's turn, or may be elsewhere.
+
+        Where there is none for one, there is none for others of the same residency; those are not asked.
+        """
+        now, pool = self._clock(), self._endpoints.pool(model)
+        nowhere: set[str] = set()
+        in_vain = sent = 0
+        for place in queue.in_order():
+            ticket = place.item.ticket
+            residency = ticket.admitted.permitted.name
+            if residency in nowhere:
+                continue
+            if not _has_room(pool):
+                if not elsewhere:
+                    return
+            elif self._yields(model, place, now):
                 return
-            if not self._offer(queue, 1):
+            answer = self.ask(ticket, now)
+            if answer is None:
+                in_vain += 1
+                if in_vain >= MOST_IN_VAIN:
+                    return
+                if not ticket.attempts:
+                    nowhere.add(residency)
+                continue
+            queue.leave(place)
+            self._shared_view.tell()
+            place.item.answer(answer)
+            sent += 1
+            if sent >= MOST_AT_ONCE:
+                self._elsewhere |= elsewhere
+                self.room_appeared()
                 return
+
+    def _yields(self, model: str, place: Place, now: float) -> bool:
+        """Whether room here is another agent's first, and so left alone until that one has had time to take it."""
+        others = self._shared_view.others_waiting(model)
+        if not others:
+            return False
+        heard_at = now - self._shared_view.age_s()
+        heads = [Head(one.behind, heard_at - one.waited_ms / 1000, one.which) for one in others]
+        turn = self._turns[model].whose(self._head(place), heads, now)
+        if turn is None:
+            return False
+        if model not in self._yielding:
+            loop = asyncio.get_running_loop()
+            self._yielding[model] = loop.call_later(YIELD_S, self._take_after_all, model, turn)
+        return True
 
     def _take_after_all(self, model: str, left_to: Head) -> None:
-        """Whoever's turn it was has had the time to take it."""
+        """Whoever's turn it was has had the time to take what room there is."""
         del self._yielding[model]
-        queue = self._queues.get(model)
-        head = queue.head() if queue is not None else None
-        if queue is None or head is None or not _has_room(self._endpoints.pool(model)):
-            return
-        if lets_it_be(left_to, whose_turn(head, self._heads_of_others(model))):
-            self._offer(queue, 1)
+        if _has_room(self._endpoints.pool(model)):
+            self._turns[model].pass_over(left_to, self._clock())
         self.room_appeared()
-
-    def _offer(self, queue: Queue[Waiter], looked_at: int) -> bool:
-        """Ask where the first of those who wait may go; whether one of them has left."""
-        now = self._clock()
-        for place in queue.first(looked_at):
-            answer = self.ask(place.item.ticket, now)
-            if answer is not None:
-                queue.leave(place)
-                self._shared_view.tell()
-                place.item.answer(answer)
-                return True
-        return False
 
     def _look(self) -> None:
         self._timer = None
         now = self._clock()
-        for model, queue in list(self._queues.items()):
-            for place in queue.give_up(now):
-                waited_s = now - place.item.ticket.received_at
-                place.item.answer(_refusal(f"no room within {waited_s:.0f} s", self.wait_s(model)))
-            if queue:
-                self._serve_here(model, queue)
-            while queue and not _has_room(self._endpoints.pool(model)) and self._offer(queue, MOST_LOOKED_AT):
-                pass
-        self._set_timer()
+        try:
+            for model, queue in list(self._queues.items()):
+                for place in queue.give_up(now):
+                    waited_s = now - place.item.ticket.received_at
+                    place.item.answer(_refusal(f"no room within {waited_s:.0f} s", self.wait_s(model)))
+                self._offer(model, queue, elsewhere=True)
+        finally:
+            self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
@@ -200,15 +235,17 @@ class WaitingRoom:
     def _told(self) -> dict[str, told.Waiting]:
         """What the other agents are to know."""
         now = self._clock()
-        return {
-            model: told.Waiting(len(queue), head.behind, max(0, int((now - head.since) * 1000)))
-            for model, queue in self._queues.items()
-            if (head := queue.head()) is not None
-        }
+        waiting = {}
+        for model, queue in self._queues.items():
+            first = queue.head()
+            if first is not None:
+                head = self._head(first)
+                waited_ms = max(0, int((now - head.since) * 1000))
+                waiting[model] = told.Waiting(len(queue), head.behind, waited_ms, head.which)
+        return waiting
 
-    def _heads_of_others(self, model: str) -> list[Head]:
-        heard_at = self._clock() - self._shared_view.age_s()
-        return [Head(one.behind, heard_at - one.waited_ms / 1000) for one in self._shared_view.others_waiting(model)]
+    def _head(self, place: Place) -> Head:
+        return Head(-place.priority, place.since, self._numbers_from + place.number)
 
 
 def _has_room(pool: Pool) -> bool:

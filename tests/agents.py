@@ -70,10 +70,18 @@ class FixedPeers:
 class FixedKnowing:
     """Stands where `regional_agent.knowing.Knowing` does."""
 
-    def __init__(self, endpoints: Endpoints, region: str, policy: Policy | None, plan: RegionPlan | None) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        region: str,
+        policy: Policy | None,
+        plan: RegionPlan | None,
+        name: str = "agent-1",
+        redis_url: str | None = None,
+    ) -> None:
         self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest")
         self.endpoints = endpoints
-        self.shared_view = SharedView(region, "agent-1", 1, endpoints, None, Random(1))
+        self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
         self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic)
         self.peers = FixedPeers({}, {})
         self.location: Location = NOWHERE
@@ -138,14 +146,20 @@ async def agent(
     peer_pool: UpstreamPool | None = None,
     access_log: AccessLog | None = None,
     port: int = 0,
+    name: str = "agent-1",
+    redis_url: str | None = None,
 ) -> AsyncIterator[Agent]:
-    """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force."""
+    """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
+
+    Args:
+        redis_url: what it shares its view through with other agents of other names; None is the only agent.
+    """
     connections = pool or UpstreamPool()
     endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
-    knowing: Any = FixedKnowing(endpoints, region, in_force, plan)
+    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url)
     knowing.peers = FixedPeers(peers or {}, credits or {})
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
@@ -161,6 +175,7 @@ async def agent(
         access_log=access_log,
     )
     carrier.start()
+    knowing.shared_view.start()
     service = TrafficService(road, carrier, knowing)
     traffic = Listener(service, bounds, tls=tls.context if tls else None, trusts=lambda ip: trusted)
     peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_tls.context if peer_tls else None)
@@ -175,6 +190,7 @@ async def agent(
             await listener.drain(0.0)
         carrier.stop()
         knowing.waiting.close()
+        await knowing.shared_view.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()

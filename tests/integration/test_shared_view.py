@@ -76,10 +76,10 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
 async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
     a, b = start("a"), start("b")
     reservation = a.reserve(endpoint(a), 500, 7000)
-    a.waiting_here = lambda: {"m": Waiting(3, -1, 250)}
+    a.waiting_here = lambda: {"m": Waiting(3, -1, 250, 7)}
     a.tell()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: b.others_waiting("m") == [Waiting(3, -1, 250)])
+    await until(lambda: b.others_waiting("m") == [Waiting(3, -1, 250, 7)])
     a.prefilled(reservation)
     a.prefilled(reservation)
     assert endpoint(a).view.prefill_us == 0

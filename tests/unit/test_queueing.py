@@ -1,8 +1,8 @@
-"""Who waits, in which order, who has to make room, and whose turn it is among agents."""
+"""Who waits, in which order, and who has to make room."""
 
 from __future__ import annotations
 
-from penstock.queueing import LONGEST_WAIT_S, Head, Queue, Waiting, give_up_at, lets_it_be, retry_after_s, whose_turn
+from penstock.queueing import LONGEST_WAIT_S, Queue, Waiting, give_up_at, retry_after_s
 
 
 def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
@@ -10,7 +10,7 @@ def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, 
 
 
 def order(queue: Queue[str]) -> list[str]:
-    return [waiting.item for waiting in queue.first(len(queue))]
+    return [waiting.item for waiting in queue.in_order()]
 
 
 def entered(answer: tuple[Waiting[str] | None, list[Waiting[str]]]) -> Waiting[str]:
@@ -93,25 +93,6 @@ def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_s
     assert queue.join("huge", "two", 0, 251, 0.0, 20.0) == (None, [])
     assert queue.join("large", "two", 0, 240, 0.0, 20.0) == (None, [])
     assert order(queue) == ["a", "b"]
-
-
-def test_of_several_agents_the_one_whose_first_has_waited_longest_takes_room() -> None:
-    queue: Queue[str] = Queue()
-    assert queue.head() is None
-    join(queue, "a", at=5.0)
-    head = queue.head()
-    assert head == Head(0, 5.0)
-    assert whose_turn(head, []) is None
-    assert whose_turn(head, [Head(0, 6.0)]) is None
-    assert whose_turn(head, [Head(0, 6.0), Head(0, 4.0)]) == Head(0, 4.0)
-    assert whose_turn(head, [Head(-3, 9.0), Head(0, 4.0)]) == Head(-3, 9.0)
-
-
-def test_who_does_not_take_room_in_its_turn_is_passed_over() -> None:
-    assert lets_it_be(Head(0, 4.0), Head(0, 4.01))
-    assert lets_it_be(Head(0, 4.0), None)
-    assert not lets_it_be(Head(0, 4.0), Head(0, 4.5))
-    assert not lets_it_be(Head(0, 4.0), Head(-1, 4.0))
 
 
 def test_how_long_one_waits_and_when_to_come_again() -> None:

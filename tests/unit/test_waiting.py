@@ -14,6 +14,7 @@ from penstock.endpoint_health import ProbeOutcome
 from penstock.queueing import LONGEST_WAIT_S
 from penstock.reasons import Reason, Refusal
 from regional_agent import shared_view as told
+from regional_agent import waiting
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view import SharedView
@@ -41,15 +42,28 @@ class Here:
         self.room = WaitingRoom(self.endpoints, self.view, self.clock)
         self.room.ask = self._ask
         self.served: list[str] = []
+        self.asked: list[str] = []
+        self.credits: dict[str, int] = {}
+        """By residency, what other regions have granted."""
+        self.cannot_use_it = ""
+        """Who has tried what there is here already."""
         self.refused: dict[str, Refusal] = {}
         for _ in range(2):
             self.gpu.take()
 
-    def join(self, name: str, priority: int = 0, received_ago_s: float = 0.0) -> Place | Refusal:
+    def join(
+        self, name: str, priority: int = 0, received_ago_s: float = 0.0, residency: str = "anywhere"
+    ) -> Place | Refusal:
         received_at = self.clock.now - received_ago_s
         ticket: Any = SimpleNamespace(
-            name=name, model="m", priority=priority, received_at=received_at, deadline_at=self.clock.now + 600
+            name=name,
+            model="m",
+            priority=priority,
+            received_at=received_at,
+            deadline_at=self.clock.now + 600,
+            attempts=0,
         )
+        ticket.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         ticket.errand = SimpleNamespace(tenant="t")
 
         def answer(target: Any) -> None:
@@ -70,7 +84,11 @@ class Here:
         self.room.room_appeared()
 
     def _ask(self, ticket: Any, now: float) -> Any:
-        if not self.gpu.view.takes_more:
+        self.asked.append(ticket.name)
+        if self.credits.get(ticket.admitted.permitted.name, 0):
+            self.credits[ticket.admitted.permitted.name] -= 1
+            return TARGET
+        if not self.gpu.view.takes_more or ticket.name == self.cannot_use_it:
             return None
         self.gpu.take()
         return TARGET
@@ -142,6 +160,45 @@ async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
     assert here.room.waiting("m") == 0
 
 
+async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> None:
+    here.cannot_use_it = "first"
+    for name in ("first", "second", "third"):
+        place = here.place(name)
+        place.item.ticket.attempts = name == "first"
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["second"]
+    assert here.room.waiting("m") == 2
+
+
+async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MOST_IN_VAIN", 2)
+    for number in range(3):
+        here.place(f"bound {number}", residency="here")
+    for name in ("free", "free too", "one too many"):
+        here.place(name)
+    here.credits = {"anywhere": 2}
+    here.room.credit_arrived()
+    await asyncio.sleep(0)
+    assert here.served == ["free", "free too"]
+    assert here.asked == ["bound 0", "free", "free too", "one too many"], "one of a residency speaks for all of it"
+
+
+async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MOST_AT_ONCE", 2)
+    for number in range(5):
+        here.place(str(number))
+    here.credits = {"anywhere": 5}
+    here.room.credit_arrived()
+    served = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        served.append(len(here.served))
+    assert served == [2, 4, 5]
+
+
 async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> None:
     here.place("a")
     here.gpu.give_back()
@@ -151,7 +208,7 @@ async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> Non
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
-    here.view._others_waiting = {"m": [told.Waiting(4, 0, 5000)]}
+    here.view._others_waiting = {"m": [told.Waiting(4, 0, 5000, 77)]}
     here.view._shown_weight = 1.0
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.somebody_first(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
@@ -167,7 +224,10 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
 
 
 async def test_others_hear_how_many_wait_and_for_how_long(here: Here) -> None:
-    here.place("a")
+    first = here.place("a")
     here.clock.now += 2.0
     here.place("b", priority=-3)
-    assert here.view.waiting_here() == {"m": told.Waiting(2, 0, 2000)}
+    said = here.view.waiting_here()["m"]
+    assert (said.requests, said.behind, said.waited_ms) == (2, 0, 2000)
+    here.room.leave(first)
+    assert here.view.waiting_here()["m"].which != said.which

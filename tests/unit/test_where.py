@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from penstock.plan import ArcReason
+from penstock.queueing import retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass, residency_class
@@ -136,6 +137,32 @@ def test_a_full_home_sends_nobody_uninvited() -> None:
     where = choose(views, tried=tried, overflow=True)
     assert isinstance(where, Where)
     assert (where.region, where.spends_credit) == ("us-east", True)
+
+
+def test_a_full_home_keeps_what_it_serves_sooner_than_the_trip_takes() -> None:
+    def overflowing(wait_s: float) -> Where | Refusal:
+        views = healthy("eu-de", expected_wait_s=wait_s) | healthy("eu-es", "us-east", credits=2)
+        return choose(views, tried={"eu-de": Reason.SATURATED}, overflow=True)
+
+    short = overflowing(0.2)
+    assert isinstance(short, Refusal)
+    assert (short.reason, {one.reason for one in short.rejected}) == (
+        Reason.SATURATED,
+        {Reason.ALREADY_TRIED, Reason.NOT_WORTH_THE_TRIP},
+    )
+    long = overflowing(2.0)
+    assert isinstance(long, Where)
+    assert (long.region, long.spends_credit) == ("eu-es", True), "the one that is nearer"
+
+
+def test_when_to_come_again_follows_from_the_shortest_wait() -> None:
+    views = healthy("eu-de", expected_wait_s=60.0) | healthy("eu-es", expected_wait_s=30.0) | healthy("us-east")
+    refusal = choose(views, permitted=EU, tried=dict.fromkeys(["eu-de", "eu-es"], Reason.SATURATED))
+    assert isinstance(refusal, Refusal)
+    assert refusal.retry_after_s == retry_after_s(30.0) > 10
+    uninvited = choose(views, permitted=EU, tried={"eu-de": Reason.SATURATED}, overflow=True)
+    assert isinstance(uninvited, Refusal)
+    assert uninvited.retry_after_s == retry_after_s(60.0)
 
 
 def test_all_refused_is_saturated_but_all_unreachable_is_not_ready() -> None:

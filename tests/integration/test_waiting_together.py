@@ -1,0 +1,154 @@
+"""Agents of one region whose requests wait for the same engines: in turn, through a real Redis, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from lab.servers.redis import RedisServer
+from regional_agent import shared_view, waiting
+from regional_agent.background import cancel
+from tests.agents import Agent, agent
+from tests.integration.test_carrying import BODY, until
+from tests.planet import MODEL
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+
+PATIENT_S = 30.0
+
+
+class Gpu:
+    """An engine that runs each request until it is told to go on with it; one slot."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.go_on = asyncio.Semaphore(0)
+
+    async def script(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        self.began.append(heard.header("x-request-id") or "")
+        await self.go_on.acquire()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+class Region:
+    """Agents a, b and c in front of one such engine."""
+
+    def __init__(self, gpu: Gpu, agents: dict[str, Agent]) -> None:
+        self.gpu = gpu
+        self.agents = agents
+        self.asked: dict[str, RawClient] = {}
+
+    async def ask(self, name: str, request: str) -> None:
+        """Send a request to an agent."""
+        client = self.asked[request] = await RawClient.connect(self.agents[name].traffic)
+        client.say(post(BODY, f"X-Request-Id: {request}"))
+
+    async def fill(self, name: str, request: str) -> None:
+        """Send the one that the engine works on first, and see to it that every agent knows."""
+        await self.ask(name, request)
+        await until(lambda: self.gpu.began == [request])
+        pools = [one.knowing.endpoints.pool(MODEL) for one in self.agents.values()]
+        await until(lambda: all(pool.in_flight == 1 for pool in pools))
+
+    async def wait(self, name: str, request: str) -> None:
+        """Send one that has to wait, and see to it that every agent knows."""
+        before = self.agents[name].waiting()
+        await self.ask(name, request)
+        await until(lambda: self.agents[name].waiting() == before + 1)
+        await self.all_know()
+
+    async def all_know(self) -> None:
+        """Return once every agent has heard how many wait in all."""
+        total = sum(one.waiting() for one in self.agents.values())
+        await until(lambda: all(one.knowing.waiting.waiting(MODEL) == total for one in self.agents.values()))
+
+    async def answered(self, request: str) -> int:
+        """The status that a request was answered with."""
+        answer = await self.asked[request].answer()
+        self.asked.pop(request).close()
+        return answer.status
+
+
+@pytest.fixture
+async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region]:
+    gpu = Gpu()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(engine(gpu.script))
+        agents = {
+            name: await stack.enter_async_context(
+                agent(tmp_path / name, [server.address], slots=1, queue=0, name=name, redis_url=own_redis.url)
+            )
+            for name in ("a", "b", "c")
+        }
+        for each in agents.values():
+            pool = each.knowing.endpoints.pool(MODEL)
+            pool.prior_s = 0.1  # so that a queue of a few is not too long to join
+            pool.recount()
+        one = Region(gpu, agents)
+        yield one
+        for client in one.asked.values():
+            client.close()
+        await until(lambda: all(one.held() == one.waiting() == 0 for one in agents.values()))
+
+
+async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "YIELD_S", PATIENT_S)
+    await region.fill("a", "a0")
+    expected = ["a1", "b1", "a2", "c1", "b2", "a3"]
+    for request in expected:
+        await region.wait(request[0], request)
+    for number, request in enumerate(["a0", *expected[:-1]]):
+        region.gpu.go_on.release()
+        assert await region.answered(request) == 200
+        await until(lambda number=number: len(region.gpu.began) == number + 2)
+        await region.all_know()
+    assert region.gpu.began == ["a0", *expected]
+    region.gpu.go_on.release()
+    assert await region.answered(expected[-1]) == 200
+
+
+async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "YIELD_S", PATIENT_S)
+    await region.fill("a", "a0")
+    await region.wait("b", "b1")
+    region.agents["a"].knowing.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
+    region.agents["a"].knowing.endpoints.pool(MODEL).views[0].reckon()
+    await region.wait("a", "a1")
+    assert region.gpu.began == ["a0"]
+    region.asked["b1"].close()
+    await until(lambda: region.gpu.began == ["a0", "a1"])
+    for request in ("a0", "a1"):
+        region.gpu.go_on.release()
+        assert await region.answered(request) == 200
+
+
+async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_view, "LEASE_S", PATIENT_S)
+    await region.fill("a", "a0")
+    for request in ("b1", "c1", "a1"):
+        await region.wait(request[0], request)
+    for name in ("b", "c"):
+        view = region.agents[name].knowing.shared_view
+        await cancel(view._tasks)  # as if killed: what it told stays until its lease is over, and it takes nothing
+        view._tasks = []
+        region.agents[name].knowing.waiting.close()
+    region.gpu.go_on.release()
+    await until(lambda: region.gpu.began == ["a0", "a1"])
+    assert region.agents["b"].waiting() == region.agents["c"].waiting() == 1
+    region.gpu.go_on.release()
+    assert [await region.answered(request) for request in ("a0", "a1")] == [200, 200]
+
+
+async def test_without_redis_each_agent_serves_its_own(region: Region, own_redis: RedisServer) -> None:
+    await region.fill("a", "a0")
+    for request in ("b1", "a1", "c1"):
+        await region.wait(request[0], request)
+    own_redis.kill()
+    for _ in range(4):
+        region.gpu.go_on.release()
+    assert [await region.answered(request) for request in ("a0", "a1", "b1", "c1")] == [200] * 4
