@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lab.servers.redis import RedisServer
 from regional_agent import shared_view, waiting
@@ -59,6 +60,12 @@ class Region:
         await self.ask(name, request)
         await until(lambda: self.agents[name].waiting() == before + 1)
         await self.all_know()
+
+    def first_in_line(self, name: str) -> None:
+        """Let what comes to one agent from now on go before what comes to others."""
+        directives = self.agents[name].knowing.directives
+        tenants = {name: replace(tenant, priority=1) for name, tenant in directives.policy.tenants.items()}
+        directives.policy = replace(directives.policy, tenants=tenants)
 
     async def all_know(self) -> None:
         """Return once every agent has heard how many wait in all."""
@@ -129,6 +136,8 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
 
 async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_view, "LEASE_S", PATIENT_S)
+    for name in ("b", "c"):
+        region.first_in_line(name)
     await region.fill("a", "a0")
     for request in ("b1", "c1", "a1"):
         await region.wait(request[0], request)
