@@ -8,7 +8,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from dashboards import overview_service, overview_traffic
+from dashboards import overview_endpoints, overview_service, overview_traffic
 from dashboards.panels import DATASOURCE, RED
 
 UID = "penstock-fleet-overview"
@@ -44,7 +44,7 @@ def fleet_overview() -> str:
         )
     )
     panel_id = 1
-    for row in (*overview_traffic.ROWS, *overview_service.ROWS):
+    for row in (*overview_traffic.ROWS, *overview_service.ROWS, *overview_endpoints.ROWS):
         board.with_row(builders.Row(row.title).id(panel_id))
         for panel in row.panels:
             panel_id += 1

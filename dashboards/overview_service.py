@@ -1,4 +1,4 @@
-"""The overview's lower half: what clients feel, what they are refused, and whether what steers it all is alive."""
+"""The overview's middle: what clients feel, what they are refused, and whether what steers it all is alive."""
 
 from __future__ import annotations
 
@@ -263,21 +263,6 @@ AGENTS = Row(
             "in force",
             "none",
             span=8,
-        ),
-        lines(
-            Prose(
-                "Busiest endpoints",
-                "The ten endpoints with the most requests on them.",
-                "One far above the rest of its pool: it is slow, or the shared view is old.",
-            ),
-            [
-                Query(
-                    'topk(10, max by (site, endpoint) (penstock_agent_endpoint_in_flight{site=~"$region"}))',
-                    "{{site}} {{endpoint}}",
-                )
-            ],
-            "short",
-            span=24,
         ),
     ),
 )
