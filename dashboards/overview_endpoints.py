@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dashboards.panels import GREEN, ORANGE, RED, Prose, Query, Row, lines, rows_of
 
+KV_USED = 'penstock_agent_engine_signal{site=~"$region",signal="kv_used"}'
+
 ENDPOINTS = Row(
     "Endpoints",
     (
@@ -84,11 +86,11 @@ ENDPOINTS = Row(
             Prose(
                 "KV cache in use",
                 "The ten endpoints whose engines say that most of their KV cache is taken.",
-                "Near 1: the engine holds requests back or preempts them. Fewer slots, shorter contexts, or more engines.",
+                "Near 1: the engine holds requests back or preempts them. Fewer slots or more engines.",
             ),
             [
                 Query(
-                    'topk(10, max by (site, endpoint) (penstock_agent_engine_signal{site=~"$region",signal="kv_used"}))',
+                    f"topk(10, max by (site, endpoint) ({KV_USED}))",
                     "{{site}} {{endpoint}}",
                 )
             ],

@@ -29,6 +29,7 @@ from lab.geoip import write_geoip
 from lab.planet.bundle import write_bundle
 from lab.planet.planet import Planet
 from lab.planet.ports import assign_ports
+from lab.servers.errors import ServerError
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -49,11 +50,11 @@ async def run_demo(options: Options, console: Console) -> bool:
 
     Raises:
         TraceError, GeoDatabaseError, MatrixError, PolicyRefused: a file cannot be used; nothing was started.
-        ServerError: a program is missing, a port is taken, or a process does not serve.
+        ServerError: a program is missing, a port is taken, a process does not serve, or a folder cannot be written.
     """
     began = time.monotonic()
     material = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
-    options.out.mkdir(parents=True, exist_ok=True)
+    _make_room(options.out)
     logs = options.out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -78,6 +79,18 @@ async def run_demo(options: Options, console: Console) -> bool:
         if planet is not None:
             await asyncio.shield(asyncio.to_thread(planet.stop))
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_room(out: Path) -> None:
+    """Make the folder for what the run writes.
+
+    Raises:
+        ServerError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServerError(f"{out}: {error.strerror}; name a folder that can be written with --out") from None
 
 
 def _planet(options: Options, material: Material, directory: Path, logs: Path) -> Planet:
