@@ -296,6 +296,10 @@ class Road:
         else:
             ticket.tried_regions[target.region] = reason
 
+    def origin_of(self, ticket: Ticket) -> str:
+        """The region that a request landed on: this one, or the one that forwarded it here."""
+        return self._region if ticket.context is None else ticket.context.origin
+
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""
         return self._knowing.peers.state(region) is RegionState.FAILED

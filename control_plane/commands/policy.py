@@ -9,15 +9,21 @@ from typing import Annotated
 import msgspec
 import typer
 
-from control_plane.commands.faults import AT_FAULT, FAILED
+from control_plane.commands.faults import AT_FAULT, FAILED, CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.simulated import simulated_json, simulated_view
 from control_plane.commands.verified import verified_json, verified_view
 from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.schema import schema_text
 from penstock.policy import Policy
+from penstock.policy_diff import diff as differences
 from penstock.verification.verify import verify as verify_policy
+from penstock.what_if import outcome
+from penstock.what_if_demand import generated_demand, generated_fleet
+from penstock.what_if_moves import moves
 
 app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
 
@@ -66,6 +72,60 @@ def verify(directory: BundleArgument, output: OutputOption = Output.TABLE) -> No
         print_view(verified_view(found))
     if not found.good:
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show what two bundles differ in, by kind, name and field; order, layout and comments make no difference."""
+    changes = differences(_compiled(before), _compiled(after))
+    if output is Output.JSON:
+        print_json(changes)
+        return
+    for change in changes:
+        print(change)
+    print(f"{len(changes)} difference(s)" if changes else "no difference", file=sys.stderr)
+
+
+@app.command()
+def simulate(
+    old: BundleArgument,
+    new: BundleArgument,
+    demand: Annotated[Path | None, typer.Option(help="Demand by kind of request: CSV or JSON lines.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="Access log of an agent; may be given again.")] = None,
+    fleet: Annotated[Path | None, typer.Option(help="What regions can run: CSV or JSON lines.")] = None,
+    requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Of generated demand.")] = 100.0,
+    lost: Annotated[list[str] | None, typer.Option(help="A region that has failed; may be given again.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put one demand under two policies, side by side: who moves, how far requests go, what it costs, what is refused.
+
+    Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
+    every model, with room for twice the demand. docs/simulating.md describes the files.
+    """
+    policies = (_compiled(old), _compiled(new))
+    with telling("policy simulate"):
+        unknown = sorted(set(lost or ()) - {name for policy in policies for name in policy.regions})
+        if unknown:
+            raise CommandFault(f"no region {', '.join(unknown)} in either bundle; --lost takes the name of a region")
+        try:
+            if demand is not None and trace:
+                raise CommandFault("give --demand or --trace, not both")
+            asked = (
+                read_demand(demand)
+                if demand is not None
+                else read_access_logs(trace)
+                if trace
+                else generated_demand(policies[0], requests_per_s)
+            )
+            pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
+        except BadDemand as error:
+            raise CommandFault(str(error)) from None
+    before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
+    moved = moves(asked, before, after)
+    if output is Output.JSON:
+        print_json(simulated_json(before.totals, after.totals, moved))
+    else:
+        print_view(simulated_view(before.totals, after.totals, moved))
 
 
 @app.command()

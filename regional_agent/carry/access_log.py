@@ -46,6 +46,12 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     total_ms: float
     ttft_ms: float | None = None
     """To the first byte of the answer's body; absent where none was sent."""
+    origin: str = ""
+    """Region that the client's request landed on."""
+    country: str = ""
+    """Where the client is, ISO 3166-1 alpha-2; absent where it is not known."""
+    subdivision: str = ""
+    """The same, ISO 3166-2 without the country part."""
 
 
 class AccessLog:

@@ -514,6 +514,9 @@ class Exchange:
             sent_bytes=self._sent_bytes + tunnelled_bytes,
             total_ms=total_s * 1000,
             ttft_ms=None if ttft_s is None else ttft_s * 1000,
+            origin=self._carrier.road.origin_of(ticket),
+            country=ticket.facts.location.country or "",
+            subdivision=ticket.facts.location.subdivision or "",
         )
 
 

@@ -96,6 +96,48 @@ class TestPolicy:
         assert result.exit_code == 2
         assert "one.yaml:1" in result.stderr
 
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> str:
+        """The shipped bundle, with Japan allowed for what had to stay in the United States."""
+        bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "opened"))
+        text = (bundle / "residency.yaml").read_text()
+        (bundle / "residency.yaml").write_text(text.replace("jurisdictions: [US]", "jurisdictions: [US, JP]"))
+        return str(bundle)
+
+    def test_what_two_bundles_differ_in(self, opened: str) -> None:
+        result = run("policy", "diff", str(POLICIES / "planet"), opened)
+        assert result.stdout == 'ResidencyRule us-restricted-stays-in-us allow: ["us-east"] -> ["jp-tok","us-east"]\n'
+        (change,) = msgspec.json.decode(run("policy", "diff", str(POLICIES / "planet"), opened, "-o", "json").stdout)
+        assert change["after"] == ["jp-tok", "us-east"]
+
+    def test_simulating_a_change(self, opened: str) -> None:
+        result = run("policy", "simulate", str(POLICIES / "planet"), opened)
+        assert result.exit_code == 0
+        assert "us-east -> jp-tok+us-east" in result.stdout
+
+    def test_simulating_from_files(self, opened: str, tmp_path: Path) -> None:
+        demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
+        demand.write_text(
+            "origin,tenant,country,model,requests_per_s\njp-tok,us-restricted,JP,llama-3.1-8b,10\n"
+            "us-east,us-restricted,US,llama-3.1-8b,10\n"
+        )
+        fleet.write_text("region,model,slots,service_s\njp-tok,llama-3.1-8b,100,1\nus-east,llama-3.1-8b,100,1\n")
+        given = [str(POLICIES / "planet"), opened, "--demand", str(demand), "--fleet", str(fleet), "-o", "json"]
+        found = msgspec.json.decode(run("policy", "simulate", *given).stdout)
+        (move,) = found["moves"]
+        assert (move["source"], move["target"], move["requests_per_s"]) == ("us-east", "jp-tok", 10.0)
+        assert found["before"]["round_trip_ms"] > found["after"]["round_trip_ms"]
+        lost = msgspec.json.decode(run("policy", "simulate", *given, "--lost", "us-east").stdout)
+        assert lost["before"]["refused_per_s"] == {"none_ready": 20.0}
+        assert lost["after"]["refused_per_s"] == {}
+
+    def test_simulating_what_cannot_be_read(self, opened: str) -> None:
+        planet = str(POLICIES / "planet")
+        result = run("policy", "simulate", planet, opened, "--demand", "/nowhere.csv")
+        assert (result.exit_code, "/nowhere.csv: cannot be read" in result.stderr) == (2, True)
+        result = run("policy", "simulate", planet, opened, "--lost", "eu-dee")
+        assert (result.exit_code, "no region eu-dee" in result.stderr) == (2, True)
+
     def test_the_schema(self) -> None:
         assert run("policy", "schema").stdout == schema_text()
 

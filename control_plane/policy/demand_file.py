@@ -1,0 +1,152 @@
+"""Demand and fleets to simulate policies on, from files: CSV or JSON lines, or what agents logged.
+
+Demand has a row for each kind of request: `origin,tenant,country,model,requests_per_s`, and `subdivision` where rules
+need it. An empty origin is a client that asks for its entry; an empty country is one that nobody can locate. A fleet
+has a row for each pool: `region,model,slots,service_s`. JSON lines have the same fields, and omit what is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.what_if import Asked, Capacity
+
+LARGEST_FILE_BYTES = 1 << 30
+MOST_ROWS = 1_000_000
+"""Kinds of request, or pools."""
+
+FORWARDED = "forwarded"
+"""Kind of the logged requests that another region's agent has logged too."""
+
+Row = TypeVar("Row")
+
+
+class BadDemand(Exception):
+    """The file is not as it should be; the message names file, line, field and remedy."""
+
+
+class _DemandRow(msgspec.Struct, frozen=True):
+    tenant: str
+    model: str
+    requests_per_s: float
+    origin: str = ""
+    country: str = ""
+    subdivision: str = ""
+
+
+class _LoggedRequest(msgspec.Struct, frozen=True):
+    """The part of an agent's access line that makes demand."""
+
+    at: float
+    tenant: str
+    model: str
+    kind: str
+    origin: str = ""
+    country: str = ""
+    subdivision: str = ""
+
+
+def read_demand(file: Path) -> list[Asked]:
+    """The demand in a CSV file (`.csv`) or one of JSON lines.
+
+    Raises:
+        BadDemand: it cannot be read, or some row is not as it should be.
+    """
+    rows = _rows(file, _DemandRow, lambda row: row.requests_per_s >= 0 and isfinite(row.requests_per_s))
+    return [
+        Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
+        for row in rows
+    ]
+
+
+def read_fleet(file: Path) -> list[Capacity]:
+    """The pools in a CSV file (`.csv`) or one of JSON lines; raises BadDemand."""
+    return _rows(file, Capacity, lambda row: row.slots >= 0 and 0 < row.service_s <= 86_400)
+
+
+def read_access_logs(files: Sequence[Path]) -> list[Asked]:
+    """The demand that agents logged, spread evenly over the time from its first request to its last.
+
+    Requests that were refused before anybody knew whose they are have no tenant, and are no part of it; nor is what an
+    agent did not log, where its `access_log_share` is below 1.
+
+    Raises:
+        BadDemand: a file cannot be read, or some line is not an access line.
+    """
+    counts: dict[tuple[str, ...], int] = defaultdict(int)
+    first, last = float("inf"), float("-inf")
+    for file in files:
+        for _, one in _json_lines(file, _LoggedRequest):
+            first, last = min(first, one.at), max(last, one.at)
+            if one.tenant and one.kind != FORWARDED:
+                counts[one.origin, one.tenant, one.country, one.model, one.subdivision] += 1
+    if not counts:
+        raise BadDemand(f"{', '.join(map(str, files))}: no request of any tenant; log some with access_log_file")
+    span_s = max(1.0, last - first)
+    return [
+        Asked(origin, tenant, country or None, model, count / span_s, subdivision or None)
+        for (origin, tenant, country, model, subdivision), count in sorted(counts.items())
+    ]
+
+
+def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool]) -> list[Row]:
+    lines = _csv_lines(file, shape) if file.suffix == ".csv" else _json_lines(file, shape)
+    rows = []
+    for line, row in lines:
+        if not sane(row):
+            raise BadDemand(f"{file}:{line}: a number is out of bounds; rates and slots are 0 or more, times above 0")
+        rows.append(row)
+        if len(rows) > MOST_ROWS:
+            raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")
+    if not rows:
+        raise BadDemand(f"{file}: has no rows; write {', '.join(shape.__annotations__)}")
+    return rows
+
+
+def _csv_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
+    with _opened(file) as text:
+        reader = csv.DictReader(text, strict=True)
+        try:
+            unknown = sorted(set(reader.fieldnames or ()) - set(shape.__annotations__))
+            if unknown:
+                known = ", ".join(shape.__annotations__)
+                raise BadDemand(f"{file}:1: no column {', '.join(unknown)}; use {known}")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise BadDemand(f"{file}:{reader.line_num}: not as many fields as the first line names; correct it")
+                yield reader.line_num, _shaped(file, reader.line_num, row, shape)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise BadDemand(f"{file}:{reader.line_num + 1}: not CSV: {error}; correct it") from None
+
+
+def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
+    with _opened(file) as text:
+        try:
+            for line, one in enumerate(text, 1):
+                if one.strip():
+                    yield line, _shaped(file, line, msgspec.json.decode(one), shape)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadDemand(f"{file}: not JSON lines: {error}; correct it, or name a CSV file *.csv") from None
+
+
+def _opened(file: Path) -> Any:
+    try:
+        if file.stat().st_size > LARGEST_FILE_BYTES:
+            raise BadDemand(f"{file}: larger than {LARGEST_FILE_BYTES} bytes; use a part of it")
+        return file.open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise BadDemand(f"{file}: cannot be read: {error.strerror}; name a readable file") from None
+
+
+def _shaped(file: Path, line: int, row: Any, shape: type[Row]) -> Row:
+    try:
+        return msgspec.convert(row, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadDemand(f"{file}:{line}: {error}; a row has {', '.join(shape.__annotations__)}") from None

@@ -1,0 +1,139 @@
+"""A demand under a policy: it goes the live road, nothing of it is lost, and differences are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from penstock.policy import Policy
+from penstock.reasons import Reason
+from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if_demand import generated_demand, generated_fleet
+from penstock.what_if_moves import moves
+
+PLANET = compile_bundle(read_folder(Path(__file__).parents[2] / "policies" / "planet"))
+SMALL = "llama-3.1-8b"
+ROOMY = [Capacity(name, SMALL, 100, 1.0) for name in PLANET.regions]
+
+
+def without_rules() -> Policy:
+    return msgspec.structs.replace(PLANET, residency=())
+
+
+class TestOutcome:
+    def test_what_fits_is_served_at_home(self) -> None:
+        (fate,) = outcome(PLANET, [Asked("eu-gb", "open", "GB", SMALL, 10.0)], ROOMY).fates
+        assert fate.entry == "eu-gb"
+        assert fate.servers == {"eu-gb": 1.0}
+
+    def test_what_may_not_be_where_it_lands_enters_elsewhere(self) -> None:
+        found = outcome(PLANET, [Asked("eu-gb", "personal", "DE", SMALL, 10.0)], ROOMY)
+        assert found.fates[0].entry == "eu-de"
+        assert found.fates[0].servers == {"eu-de": 1.0}
+        assert found.totals.sent_elsewhere_per_s == 10.0
+        assert found.totals.round_trip_ms == 13.0
+
+    def test_steered_clients_enter_where_they_may(self) -> None:
+        (fate,) = outcome(PLANET, [Asked("", "personal", "DE", SMALL, 10.0)], ROOMY).fates
+        assert fate.entry == "eu-de"
+
+    @pytest.mark.parametrize(
+        ("asked", "reason"),
+        [
+            (Asked("eu-de", "nobody", "DE", SMALL, 1.0), Reason.UNKNOWN_KEY),
+            (Asked("eu-de", "open", "DE", "no-such-model", 1.0), Reason.UNKNOWN_MODEL),
+            (Asked("eu-de", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
+            (Asked("", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
+            (Asked("eu-de", "open", "DE", "llama-3.1-70b", 1.0), Reason.NONE_READY),
+        ],
+    )
+    def test_refusals_have_their_reason(self, asked: Asked, reason: Reason) -> None:
+        found = outcome(PLANET, [asked], ROOMY)
+        assert found.fates[0].refused == {reason: 1.0}
+        assert found.totals.refused_per_s == {reason: 1.0}
+
+    def test_a_lost_region_serves_and_reads_nothing(self) -> None:
+        demand = [Asked("us-east", "us-restricted", "US", SMALL, 1.0), Asked("us-east", "open", "US", SMALL, 1.0)]
+        restricted, free = outcome(PLANET, demand, ROOMY, frozenset({"us-east"})).fates
+        assert restricted.refused == {Reason.NONE_READY: 1.0}
+        assert free.entry == "eu-gb"
+        assert "us-east" not in free.servers
+
+    def test_what_is_too_much_is_refused_in_part(self) -> None:
+        demand = [Asked("us-east", "us-restricted", "US", SMALL, 400.0)]
+        found = outcome(PLANET, demand, ROOMY)
+        assert found.fates[0].servers == pytest.approx({"us-east": 0.25})
+        assert found.totals.refused_per_s == pytest.approx({Reason.SATURATED: 300.0})
+        assert found.totals.load["us-east"] == 1.0
+
+    def test_costs_are_those_of_busy_slots_and_of_bytes_that_leave(self) -> None:
+        both = [Capacity(name, SMALL, 100, 2.0) for name in ("eu-de", "jp-tok")]
+        at_home = outcome(PLANET, [Asked("jp-tok", "open", "JP", SMALL, 10.0)], both).totals
+        assert at_home.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.25)
+        assert at_home.egress_cost_per_hour == 0.0
+        away = outcome(PLANET, [Asked("jp-tok", "open", "JP", SMALL, 10.0)], both[:1]).totals
+        assert away.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.15)
+        assert away.egress_cost_per_hour == pytest.approx(10 * 3600 * (0.09 * 4e3 + 0.02 * 4e3) / 1e9)
+        assert away.round_trip_ms == 237.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Asked,
+            origin=st.sampled_from(["", *PLANET.regions]),
+            tenant=st.sampled_from([*PLANET.tenants, "nobody"]),
+            country=st.sampled_from([None, "DE", "US", "BR"]),
+            model=st.sampled_from([SMALL, "llama-3.1-70b", "none"]),
+            requests_per_s=st.floats(0.0, 200.0),
+        ),
+        max_size=12,
+    ),
+    st.frozensets(st.sampled_from(sorted(PLANET.regions)), max_size=5),
+)
+def test_every_request_is_served_or_refused_and_never_where_it_may_not_be(
+    demand: list[Asked], lost: frozenset[str]
+) -> None:
+    found = outcome(PLANET, demand, ROOMY, lost)
+    for one, fate in zip(demand, found.fates, strict=True):
+        assert sum(fate.servers.values()) + sum(fate.refused.values()) == pytest.approx(1.0)
+        assert not fate.servers.keys() & lost
+        if one.tenant == "us-restricted":
+            assert fate.servers.keys() <= {"us-east"}
+        if one.tenant == "eu-personal" or (one.tenant == "personal" and one.country == "DE"):
+            assert fate.servers.keys() <= {"eu-de", "eu-es"}
+    totals = found.totals
+    assert totals.served_per_s + sum(totals.refused_per_s.values()) == pytest.approx(totals.requests_per_s)
+
+
+class TestMoves:
+    def test_the_same_policy_moves_nobody(self) -> None:
+        demand = generated_demand(PLANET, 100.0)
+        fleet = generated_fleet([PLANET], demand)
+        assert moves(demand, outcome(PLANET, demand, fleet), outcome(PLANET, demand, fleet)) == []
+
+    def test_who_moves_is_told_once_for_all_countries(self) -> None:
+        demand = [Asked("eu-gb", "personal", country, SMALL, 5.0) for country in ("DE", "FR")]
+        (move,) = moves(demand, outcome(PLANET, demand, ROOMY), outcome(without_rules(), demand, ROOMY))
+        assert (move.source, move.target, move.share, move.requests_per_s) == ("eu-de", "eu-gb", 1.0, 10.0)
+        assert move.countries == ("DE", "FR")
+        assert move.residency_before == "eu-de+eu-es"
+
+    def test_a_refusal_is_a_place_to_come_from_and_to_go_to(self) -> None:
+        demand = [Asked("us-east", "us-restricted", "US", SMALL, 200.0)]
+        found = moves(demand, outcome(PLANET, demand, ROOMY), outcome(without_rules(), demand, ROOMY))
+        assert sum(one.share for one in found if one.source == "refused: saturated") == pytest.approx(0.5)
+
+
+def test_generated_demand_is_as_much_as_asked_for_and_fits() -> None:
+    demand = generated_demand(PLANET, 100.0)
+    assert sum(one.requests_per_s for one in demand) == pytest.approx(100.0)
+    totals = outcome(PLANET, demand, generated_fleet([PLANET], demand)).totals
+    assert totals.refused_per_s == pytest.approx({Reason.LOCATION_UNKNOWN: 0.5})
