@@ -8,11 +8,12 @@ from fastapi.routing import APIRoute
 from control_plane import problems
 from control_plane.access.access import Access
 from control_plane.access.required import is_guarded
-from control_plane.api import audit, health, plans, policy_webhook, reports, status
+from control_plane.api import audit, explain, health, plans, policy_webhook, reports, status, steer
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.openapi import describe, operation_id
 from control_plane.daemon import ControlPlane
+from control_plane.places import Places
 
 OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook"})
 """Paths that ask for no caller, and /openapi.json: they tell nothing of the fleet, or are signed."""
@@ -22,8 +23,8 @@ class UnguardedRoute(Exception):
     """A route that asks nobody who they are, and is not among the open ones: a defect, found at the start."""
 
 
-def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
-    """The API of one control plane; `access` knows who may call it.
+def create_app(control_plane: ControlPlane, access: Access, places: Places | None = None) -> FastAPI:
+    """The API of one control plane; `access` knows who may call it, and `places` where addresses are.
 
     Raises:
         UnguardedRoute: a resource forgot to say whom it is for.
@@ -39,12 +40,15 @@ def create_app(control_plane: ControlPlane, access: Access) -> FastAPI:
     app.state.access = access
     problems.install(app)
     describe(app)
+    places = places or Places(None, control_plane.now)
     for router in (
         health.routes(control_plane),
         reports.routes(control_plane),
         status.routes(control_plane),
         plans.routes(control_plane),
         policy_webhook.routes(control_plane.webhook),
+        explain.routes(control_plane, places),
+        steer.routes(control_plane, places),
         audit.routes(control_plane.audit),
     ):
         for route in router.routes:

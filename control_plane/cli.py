@@ -8,12 +8,16 @@ from __future__ import annotations
 import typer
 
 from control_plane.commands import context, policy
+from control_plane.commands.explain import explain
 from control_plane.commands.serve import serve
 from control_plane.commands.status import status
+from control_plane.commands.steer import steer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(serve)
 app.command()(status)
+app.command()(explain)
+app.command()(steer)
 app.add_typer(policy.app, name="policy")
 app.add_typer(context.app, name="context")
 

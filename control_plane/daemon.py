@@ -39,6 +39,7 @@ from control_plane.status import (
 )
 from penstock.plan import RegionPlan
 from penstock.signing import FleetKey
+from penstock.snapshot import Snapshot
 
 SHOWN_BACKOFF_CAP_S = 3.0
 """Longest wait (s) before what is only shown to people is read again from a store that was away."""
@@ -132,6 +133,20 @@ class ControlPlane:
     def plans(self) -> dict[str, RegionPlan]:
         """The plan in the store, by region, as last seen."""
         return self._plans.values
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The fleet as last reported."""
+        return self._fleet.snapshot
+
+    @property
+    def leading(self) -> bool:
+        """Whether this control plane leads."""
+        return self._campaign.epoch is not None
+
+    def now(self) -> float:
+        """Unix time (s) by the clock that ages are measured with."""
+        return self._clock()
 
     def not_ready(self) -> list[str]:
         """Why this control plane could not do a leader's work now; empty when it could."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -21,6 +22,7 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.fleet_key import load_fleet_key
 from control_plane.client.members import Member
 from control_plane.daemon import ControlPlane
+from control_plane.places import Places
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.readers import BundleReader
 from control_plane.policy.repository import RepositoryReader
@@ -46,6 +48,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
     Raises:
         BadFleetKey, BadAdminToken, BadApiKeys: a secret's file cannot be used.
+        BadGeoDatabase: the GeoIP database cannot be used.
         CannotListen: the address is taken or not ours.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -60,6 +63,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     )
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
+    places = Places(settings.geoip_file, time.monotonic)
     listener = _listen(settings.listen)
     url = settings.advertise_url or f"http://{HostPort(settings.listen.host, listener.getsockname()[1])}"
     store = EtcdStore(settings.etcd_endpoints)
@@ -73,7 +77,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     )
     server = _Server(
         uvicorn.Config(
-            create_app(control_plane, access),
+            create_app(control_plane, access, places),
             http="httptools",
             loop="none",
             lifespan="off",

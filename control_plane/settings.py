@@ -119,6 +119,10 @@ class ControlPlaneSettings(BaseSettings):
     """API keys by digest, with name, role and regions, as YAML or JSON; read again when it changes. None: there are
     none."""
 
+    geoip_file: Path | None = None
+    """MaxMind City or Country database, to advise and explain by clients' addresses; opened anew when it changes. None
+    leaves every address nowhere."""
+
     @model_validator(mode="after")
     def _one_policy(self) -> ControlPlaneSettings:
         if self.policy_dir is None and self.policy_repository is None:

@@ -11,7 +11,7 @@ from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import Mask, RequestFacts, mask
-from penstock.where import NOTHING_TRIED, RegionView, Where, choose_region
+from penstock.where import NOTHING_TRIED, Prospect, RegionView, Where, choose_region, prospects
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -77,3 +77,20 @@ def within_mask(decision: Decision) -> Decision | Refusal:
     if region in permitted.regions:
         return decision
     return Refusal(Reason.RESIDENCY_DENIED, f"{region} was chosen, and is not in residency class {permitted.name}")
+
+
+def outlook(
+    policy: Policy,
+    plan: RegionPlan | None,
+    origin: str,
+    model: str,
+    admitted: Mask,
+    views: Mapping[str, RegionView],
+    *,
+    tried: Mapping[str, Reason] = NOTHING_TRIED,
+    overflow: bool = False,
+) -> tuple[Prospect, ...] | Refusal:
+    """Every way that `decide` may go with the same arguments, and how likely it is."""
+    class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
+    ramp = plan.ramp if plan is not None else 1.0
+    return prospects(policy, origin, admitted.permitted, class_plan, views, tried=tried, overflow=overflow, ramp=ramp)

@@ -45,6 +45,14 @@ class Where(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
 
 
+class Prospect(msgspec.Struct, frozen=True):
+    """One way that the choice of a region may go."""
+
+    where: Where
+    chance: float
+    """0-1."""
+
+
 NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
 
 _UNUSABLE = {
@@ -79,23 +87,42 @@ def choose_region(
     """
     usable, rejected = _usable(permitted, views, tried)
     if not usable:
-        busy = Reason.SATURATED in tried.values()
-        return Refusal(
-            Reason.SATURATED if busy else Reason.NONE_READY,
-            "every permitted region that serves this model is full"
-            if busy
-            else "no permitted region is ready for this model",
-            tuple(rejected),
-            retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
-        )
+        return _nobody(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
-    region, why = _draw(plan, usable, order, origin, ramp, rng)
-    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
-    if spill is not None:
-        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
-    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
+    shares, reasons = _odds(plan, usable, order, origin, ramp)
+    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
+    return _unless_better(policy, origin, region, reasons.get(region, ArcReason.FAILBACK), order, usable, rejected)
+
+
+def prospects(
+    policy: Policy,
+    origin: str,
+    permitted: ResidencyClass,
+    plan: ClassPlan | None,
+    views: Mapping[str, RegionView],
+    *,
+    tried: Mapping[str, Reason] = NOTHING_TRIED,
+    overflow: bool = False,
+    ramp: float = 1.0,
+) -> tuple[Prospect, ...] | Refusal:
+    """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
+    usable, rejected = _usable(permitted, views, tried)
+    if not usable:
+        return _nobody(permitted, views, rejected, tried)
+    order = policy.nearest_first(origin, frozenset(usable))
+    if overflow:
+        where = _invited(policy, origin, order, usable, views, rejected)
+        return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
+    shares, reasons = _odds(plan, usable, order, origin, ramp)
+    whole = sum(shares.values())
+    ways = []
+    for region, share in shares.items():
+        why = reasons.get(region, ArcReason.FAILBACK)
+        where = _unless_better(policy, origin, region, why, order, usable, list(rejected))
+        ways.append(Prospect(where, share / whole))
+    return tuple(ways)
 
 
 def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) -> float:
@@ -122,17 +149,30 @@ def _usable(
     return usable, rejected
 
 
-def _draw(
-    plan: ClassPlan | None,
-    usable: Mapping[str, RegionView],
-    order: tuple[str, ...],
-    origin: str,
-    ramp: float,
-    rng: Random,
-) -> tuple[str, ArcReason]:
-    """One region by the plan's shares over what is usable; where the plan leaves nothing to draw from, the nearest.
+def _nobody(
+    permitted: ResidencyClass,
+    views: Mapping[str, RegionView],
+    rejected: list[Rejection],
+    tried: Mapping[str, Reason],
+) -> Refusal:
+    busy = Reason.SATURATED in tried.values()
+    return Refusal(
+        Reason.SATURATED if busy else Reason.NONE_READY,
+        "every permitted region that serves this model is full"
+        if busy
+        else "no permitted region is ready for this model",
+        tuple(rejected),
+        retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
+    )
 
-    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says.
+
+def _odds(
+    plan: ClassPlan | None, usable: Mapping[str, RegionView], order: tuple[str, ...], origin: str, ramp: float
+) -> tuple[dict[str, float], dict[str, ArcReason]]:
+    """The plan's shares over what is usable, and why each; where the plan leaves nothing to draw from, the nearest.
+
+    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says, and has
+    no reason of its own.
     """
     arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
     ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
@@ -148,9 +188,10 @@ def _draw(
             ramps[origin] = ramp
     if ramps:
         shares = ramped(shares, ramps, order)
-    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
-    lost = plan is not None and 0 < len(arcs) < len(plan.arcs)
-    return region, ArcReason.FAILOVER if lost and region != origin else reasons.get(region, ArcReason.FAILBACK)
+    if plan is not None and 0 < len(arcs) < len(plan.arcs):
+        at_home = reasons.get(origin, ArcReason.FAILBACK)
+        reasons = dict.fromkeys(shares, ArcReason.FAILOVER) | {origin: at_home}
+    return shares, reasons
 
 
 def _invited(
@@ -188,6 +229,22 @@ def _invited(
             retry_after_s=retry_after_s(home_s),
         )
     return Where(best, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+
+
+def _unless_better(
+    policy: Policy,
+    origin: str,
+    region: str,
+    why: ArcReason,
+    order: tuple[str, ...],
+    usable: Mapping[str, RegionView],
+    rejected: list[Rejection],
+) -> Where:
+    """`region`, or where its overflow is better off."""
+    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
+    if spill is not None:
+        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
 
 
 def _better_elsewhere(

@@ -161,6 +161,35 @@ def choose_endpoint(
     return Who(as_good[0] if len(as_good) == 1 else rng.choice(as_good))
 
 
+class Considered(msgspec.Struct, frozen=True):
+    """One endpoint as the choice sees it."""
+
+    name: str
+    done_s: float | None
+    """When it would be done with the request, in seconds from now; None where it may not have it."""
+    in_flight: int
+    """Requests on it now."""
+    reason: Reason | None = None
+    """Why it may not."""
+
+
+def consider(
+    endpoints: Sequence[EndpointView],
+    work: Work = NO_WORK,
+    tried: Container[str] = (),
+    held: Mapping[int, float] = NOTHING_HELD,
+) -> tuple[Considered, ...]:
+    """What `choose_endpoint` compares, soonest first; args are those of it."""
+    scores = _scores(endpoints, work, tried)
+    for index, spared_s in held.items():
+        scores[index] -= min(spared_s, work.prefill_s) * endpoints[index].terms[1]
+    seen = [
+        Considered(one.name, score if score < NOBODY else None, one.in_flight, _reject(one, tried))
+        for one, score in zip(endpoints, scores, strict=True)
+    ]
+    return tuple(sorted(seen, key=lambda one: (one.done_s is None, one.done_s or 0.0, one.name)))
+
+
 def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) -> tuple[Rejection, ...]:
     """Every endpoint that may not take a request, and why."""
     reasons = [(endpoint.name, _reject(endpoint, tried)) for endpoint in endpoints]

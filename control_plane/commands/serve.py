@@ -26,10 +26,12 @@ def serve(
     fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
     admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
+    geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to advise by addresses.")] = None,
 ) -> None:
     """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on."""
     # Here, so that the other commands do not wait for a web framework and an etcd client to load.
     from control_plane.access.api_keys import BadApiKeys
+    from control_plane.client.geoip import BadGeoDatabase
     from control_plane.serve import CannotListen
     from control_plane.serve import serve as run
 
@@ -45,10 +47,11 @@ def serve(
         "fleet_key_file": fleet_key_file,
         "admin_token_file": admin_token_file,
         "api_keys_file": api_keys_file,
+        "geoip_file": geoip_file,
     }
     configure_logs()
     with telling("serve"):
         try:
             run(load_settings({field: value for field, value in flags.items() if value is not None}))
-        except (BadSettings, BadFleetKey, BadApiKeys, CannotListen) as error:
+        except (BadSettings, BadFleetKey, BadApiKeys, BadGeoDatabase, CannotListen) as error:
             raise CommandFault(str(error)) from None

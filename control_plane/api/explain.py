@@ -1,0 +1,80 @@
+"""POST /v1/explain: why a request goes where it goes, by the functions that agents ask."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from control_plane.access.required import Viewer
+from control_plane.api.answers import answer
+from control_plane.api.clients import ClientPlace, policy_in_force, region_of
+from control_plane.api.openapi import gives
+from control_plane.daemon import ControlPlane
+from control_plane.explained import Explained
+from control_plane.places import Places
+from control_plane.problems import Problem
+from control_plane.status import policy_status
+from penstock.explain import Asked, believed_views, explain, tenant_by_key
+from penstock.policy import Policy
+from penstock.reasons import Reason
+
+MOST_TRIED = 100
+"""Regions that a request may have been tried at; more than any is."""
+
+
+class ExplainRequest(ClientPlace):
+    """A request, as far as it matters where it runs."""
+
+    origin: str = Field(max_length=253, description="The region that it lands on.")
+    model: str = Field(max_length=512, description="The model that it asks for.")
+    tenant: str | None = Field(
+        None, max_length=512, description="Whose it is; without tenant and key_digest it carries no key."
+    )
+    key_digest: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of its API key, instead of the tenant."
+    )
+    tried: dict[str, Reason] = Field(
+        default_factory=dict, max_length=MOST_TRIED, description="Regions that did not start it, and why each did not."
+    )
+    overflow: bool = Field(False, description="The origin is full: it may only go where a spill credit is held.")
+
+
+def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
+    """Explains."""
+    router = APIRouter(prefix="/v1", tags=["explain"])
+    rng = Random()
+
+    @router.post("/explain", responses=gives(Explained, "Every region, and why or why not."))
+    async def request(caller: Viewer, body: ExplainRequest) -> Response:
+        """Explain where a request would run, and why nowhere else.
+
+        Nothing is changed and nothing is sent. What is said of health is what reports tell; credits and waits are the
+        agents' own and not known here.
+        """
+        policy = policy_in_force(control_plane.policies.current)
+        asked = _asked(policy, body, places)
+        now = control_plane.now()
+        views = believed_views(policy, control_plane.snapshot, asked.origin, asked.model, now)
+        explanation = explain(policy, control_plane.plans.get(asked.origin), asked, views, rng)
+        status = policy_status(control_plane.policies)
+        return answer(Explained(explanation, control_plane.member.name, control_plane.leading, now, status))
+
+    return router
+
+
+def _asked(policy: Policy, body: ExplainRequest, places: Places) -> Asked:
+    origin = region_of(policy, body.origin, "origin")
+    for region in body.tried:
+        region_of(policy, region, "tried")
+    tenant = body.tenant
+    if body.key_digest is not None:
+        if tenant is not None:
+            raise Problem(422, "key_digest: give the key or the tenant, not both")
+        tenant = tenant_by_key(policy, body.key_digest)
+        if tenant is None:
+            raise Problem(422, "key_digest: no tenant has this key")
+    if body.ip is not None and not places.known:
+        raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
+    return Asked(origin, body.model, tenant, body.location(places), dict(body.tried), body.overflow)

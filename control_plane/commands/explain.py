@@ -1,0 +1,137 @@
+"""`penstock explain`: why a request goes where it goes, by a control plane's knowledge or by a bundle alone."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+
+from control_plane.api_client import ApiClient
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import FAILED, CommandFault, complain, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.explain_view import explanation_view
+from control_plane.explained import Explained
+from control_plane.policy.check import suggestion
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.errors import PolicyRefused
+from control_plane.policy.folder import read_folder
+from penstock.explain import Asked, Explanation, tenant_by_key
+from penstock.explain import explain as explained
+from penstock.geography import Location
+from penstock.policy import Policy
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+from penstock.where import RegionView
+
+OFFLINE = "offline: residency and distance alone; every region is taken to be well, and no plan is known"
+
+
+def explain(
+    origin: Annotated[str | None, typer.Option(help="Region that the request lands on.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="Model that it asks for.", show_default=False)] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose it is; without tenant and key it carries none.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File with its API key, instead of --tenant; only its SHA-256 is sent.")
+    ] = None,
+    country: Annotated[str | None, typer.Option(help="Country of its client, such as DE.")] = None,
+    subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
+    ip: Annotated[str | None, typer.Option(help="Address of its client, to look up instead.")] = None,
+    tried: Annotated[
+        list[str] | None, typer.Option(help="A region that did not start it, as region=reason; may be repeated.")
+    ] = None,
+    overflow: Annotated[bool, typer.Option("--overflow", help="Its origin is full.")] = False,
+    policy: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Explain offline, by this bundle alone.")
+    ] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Explain where a request would run: each region, kept or rejected by which rule of which file and line."""
+    with telling("explain"):
+        if origin is None or model is None:
+            raise CommandFault("give --origin and --model")
+        key_digest = _digest(key_file) if key_file is not None else None
+        if key_digest is not None and tenant is not None:
+            raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
+        asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
+        if policy is not None:
+            if ip is not None:
+                raise CommandFault("--ip is looked up by a control plane; offline give --country")
+            told, notes = _offline(policy, asked, key_digest), [OFFLINE]
+        else:
+            with connect(url, token_file, ca_file, context) as api:
+                told, notes = _online(api, asked, key_digest, ip)
+    if output is Output.JSON:
+        print_json(told)
+    else:
+        print_view(explanation_view(told, notes))
+
+
+def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None) -> tuple[Explanation, list[str]]:
+    body = {
+        "origin": asked.origin,
+        "model": asked.model,
+        "tenant": asked.tenant,
+        "key_digest": key_digest,
+        "ip": ip,
+        "country": asked.location.country,
+        "subdivision": asked.location.subdivision,
+        "tried": asked.tried,
+        "overflow": asked.overflow,
+    }
+    answer: Explained = api.ask("POST", "/v1/explain", body=body).decoded(Explained)
+    notes = [f"as {answer.seen_by} knows it; agents hold credits, waits and endpoints of their own"]
+    if not answer.leading:
+        notes.append(f"{answer.seen_by} does not lead, so it knows nothing of the regions' health")
+    return answer.explanation, notes
+
+
+def _offline(directory: Path, asked: Asked, key_digest: str | None) -> Explanation:
+    try:
+        policy = compile_bundle(read_folder(directory))
+    except PolicyRefused as refused:
+        complain("explain", str(refused))
+        complain("explain", f"{directory}: refused, {len(refused.errors)} error(s)")
+        raise typer.Exit(FAILED) from None
+    for name in (asked.origin, *asked.tried):
+        _known(policy, name)
+    if key_digest is not None:
+        tenant = tenant_by_key(policy, key_digest)
+        if tenant is None:
+            raise CommandFault("no tenant of this bundle has the key")
+        asked = Asked(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
+    views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
+    return explained(policy, None, asked, views, Random())
+
+
+def _known(policy: Policy, region: str) -> None:
+    if region not in policy.regions:
+        remedy = suggestion(region, policy.regions, f"it has {len(policy.regions)} regions")
+        raise CommandFault(f"the bundle has no region {region!r}; {remedy}")
+
+
+def _digest(key_file: Path) -> str:
+    try:
+        return sha256(key_file.read_bytes().strip()).hexdigest()
+    except OSError as error:
+        raise CommandFault(f"{key_file}: cannot read the key: {error.strerror}") from None
+
+
+def _tried(given: list[str]) -> dict[str, Reason]:
+    tried = {}
+    for one in given:
+        region, _, reason = one.partition("=")
+        try:
+            tried[region] = Reason(reason or Reason.UNREACHABLE)
+        except ValueError:
+            raise CommandFault(
+                f"--tried {one}: {suggestion(reason, list(Reason), 'docs/errors.md lists the reasons')}"
+            ) from None
+    return tried

@@ -1,0 +1,57 @@
+"""`penstock steer`: where a client should come in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.explain_view import refusal_text
+from penstock.steer import Advice
+
+
+def steer(
+    ip: Annotated[str | None, typer.Argument(help="The client's address.", show_default=False)] = None,
+    country: Annotated[str | None, typer.Option(help="Its country instead, such as DE.")] = None,
+    subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose requests; without it, only what every tenant may use.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that it will ask for.")] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the permitted entry regions for a client, best first."""
+    params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
+    with telling("steer"), connect(url, token_file, ca_file, context) as api:
+        answer = api.ask("GET", "/v1/steer", params=params)
+        advice: Advice = answer.decoded(Advice)
+    if output is Output.JSON:
+        print_json(answer.body)
+    else:
+        print_view(_view(advice))
+
+
+def _view(advice: Advice) -> RenderableType:
+    table = Table(title="Entry regions, best first", title_justify="left")
+    for column in ("region", "state", "round trip", "serves the model"):
+        table.add_column(column)
+    for entry in advice.entries:
+        served = "" if entry.serves_model is None else "yes" if entry.serves_model else "forwards"
+        trip = f"{entry.round_trip_ms:.0f} ms" if entry.round_trip_ms is not None else "?"
+        table.add_row(entry.region, entry.state.value, trip, served)
+    lines = [f"not {one.what}: {one.reason.value}{f', {one.detail}' if one.detail else ''}" for one in advice.rejected]
+    about = [f"residency {advice.residency}"] if advice.residency is not None else []
+    about.append(f"keep for {advice.ttl_s:.0f} s")
+    if advice.refusal is not None:
+        return Group(refusal_text(advice.refusal), Text("\n".join([*lines, *about]), "dim"))
+    return Group(table, Text("\n".join([*lines, *about]), "dim"))

@@ -1,0 +1,21 @@
+"""What POST /v1/explain answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from control_plane.status import PolicyStatus
+from penstock.explain import Explanation
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """An explanation, and by whose knowledge it is one."""
+
+    explanation: Explanation
+    seen_by: str
+    """Name of the control plane. Agents may know better of waits, credits and endpoints: ask one at its /explain."""
+    leading: bool
+    """Whether it leads. One that does not hears no reports, and knows no region's health."""
+    at: float
+    """Unix time (s)."""
+    policy: PolicyStatus
