@@ -97,6 +97,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     plan_epoch: int = 0
     plan_generation: int = 0
     refused_plan: str = ""
+    refused_digest: str = ""
+    """The policy that what it refused names."""
     peers: tuple[PeerStatus, ...] = ()
 
 
@@ -247,5 +249,6 @@ def _agent_status(seat: tuple[str, str], member: AgentMember | None, held: Held 
         plan_epoch=held.report.plan_epoch,
         plan_generation=held.report.plan_generation,
         refused_plan=held.report.refused_plan,
+        refused_digest=held.report.refused_digest,
         peers=tuple(PeerStatus(one.region, one.state, one.rtt_ms) for one in held.report.peers),
     )

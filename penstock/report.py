@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.answers import Answers
 from penstock.region_health import RegionState
 
 
@@ -62,3 +63,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     plan_generation: int = 0
     refused_plan: str = ""
     """Why the newest published plan or policy was not taken; empty when it was."""
+    refused_digest: str = ""
+    """The policy that what was refused names; empty where nothing was refused, or it could merely not be read yet."""
+    answers: Answers = Answers()
+    """How its clients' requests ended since this epoch of the agent began."""

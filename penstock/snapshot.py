@@ -238,6 +238,7 @@ def _possible(report: AgentReport) -> bool:
         and report.seq >= 0
         and all(0 <= n <= LARGEST_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
+        and report.answers.are_possible
         and all(pool.ready <= pool.endpoints for pool in report.pools)
         and all(one.residency == residency_class(frozenset(one.regions)).name for one in report.demand)
     )

@@ -38,7 +38,15 @@ class InForce(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """What was published cannot be used here."""
+    """What was published cannot be used here.
+
+    Args:
+        digest: the policy that it names; empty where not even that can be read.
+    """
+
+    def __init__(self, reason: str, digest: str = "") -> None:
+        super().__init__(reason)
+        self.digest = digest
 
 
 class Directives:
@@ -65,6 +73,8 @@ class Directives:
         self.plan: RegionPlan | None = None
         self.refused = ""
         """Why the newest published plan is not in force; empty when it is."""
+        self.refused_digest = ""
+        """The policy that it names, where it was refused for good; empty where it may only not be read yet."""
         self._region = region
         self._store = store
         self._on_change = on_change
@@ -110,9 +120,9 @@ class Directives:
             except Refused as error:
                 if self.refused != str(error):
                     log.error("published plan refused; the last good one stays in force", reason=str(error))
-                self.refused = str(error)
+                self.refused, self.refused_digest = str(error), error.digest
             except StoreError as error:
-                self.refused = f"the policy could not be read yet: {error}"
+                self.refused, self.refused_digest = f"the policy could not be read yet: {error}", ""
                 await asyncio.sleep(FETCH_AGAIN_S)
                 self._news.set()
 
@@ -123,30 +133,30 @@ class Directives:
         except CodecError as error:
             raise Refused(str(error)) from None
         if plan == self.plan:
-            self.refused = ""
+            self.refused = self.refused_digest = ""
             return
         policy = self.policy
         if policy is None or plan.policy_digest != self.policy_digest:
             policy = await self._fetch_policy(plan.policy_digest)
         reason = refuse_plan(plan, policy, self._region, self.plan)
         if reason is not None:
-            raise Refused(reason)
+            raise Refused(reason, plan.policy_digest)
         in_force = InForce(policy, plan)
         self._take(in_force)
-        self.refused = ""
+        self.refused = self.refused_digest = ""
         await self._memory.save(in_force)
 
     async def _fetch_policy(self, digest: str) -> Policy:
         item = await self._store.get(keys.policy(digest))
         if item is None:
-            raise Refused(f"policy {digest[:12]} is not in the store")
+            raise Refused(f"policy {digest[:12]} is not in the store", digest)
         try:
             policy = decode(item.value, Policy)
         except CodecError as error:
-            raise Refused(str(error)) from None
+            raise Refused(str(error), digest) from None
         reason = refuse_policy(policy, digest, self._region)
         if reason is not None:
-            raise Refused(reason)
+            raise Refused(reason, digest)
         return policy
 
     def _take(self, in_force: InForce) -> None:

@@ -27,6 +27,7 @@ from penstock.signing import FleetKey
 from penstock.spill import wanted
 from penstock.where import RegionView
 from regional_agent.agent_directory import AgentDirectory
+from regional_agent.answer_tally import AnswerTally
 from regional_agent.background import cancel, keep_running
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.demand_meter import DemandMeter
@@ -92,6 +93,7 @@ class Knowing:
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
         self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock)
         self.demand = DemandMeter(self._clock)
+        self.answers = AnswerTally()
         self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)
         self.peers = Peers(
             settings.region,
@@ -257,6 +259,8 @@ class Knowing:
             plan_epoch=plan.epoch if plan else 0,
             plan_generation=plan.generation if plan else 0,
             refused_plan=self.directives.refused,
+            refused_digest=self.directives.refused_digest,
+            answers=self.answers.report(),
         )
 
     def _pool_reports(self) -> tuple[PoolReport, ...]:

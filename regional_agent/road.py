@@ -129,6 +129,7 @@ class Road:
         self._key = key
         self._rng = rng
         self._clock = clock
+        self.answers = knowing.answers
         self._chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
         knowing.waiting.ask = self._try_again
         self._keyring: Keyring | None = None

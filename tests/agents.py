@@ -23,6 +23,7 @@ from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
 from penstock.signing import FleetKey
 from penstock.where import RegionView
+from regional_agent.answer_tally import AnswerTally
 from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.limits import Limits
@@ -88,6 +89,7 @@ class FixedKnowing:
         self.locator = SimpleNamespace(locate_client=lambda ip, forwarded_for: self.location)
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)
+        self.answers = AnswerTally()
 
     def local_view(self, model: str, now: float) -> RegionView:
         pool = self.endpoints.pool(model)

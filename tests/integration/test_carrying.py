@@ -94,6 +94,9 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
         assert len(gpu.heard) == 3
+        told = one.knowing.answers.report()
+        assert (told.ended, told.failed, told.begun) == (3, 0, 3)
+        assert told.first_byte_s > 0.0
 
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
@@ -165,6 +168,7 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         status, headers, body = await ask(one)
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
+        assert one.knowing.answers.report().failed == 1
     async with agent(tmp_path / "none", [NOBODY]) as one:
         status, headers, body = await ask(one)
         assert (status, code(body)) == (503, "none_ready")
@@ -370,6 +374,7 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path) -> No
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
         status, _, body = await ask(one)
         assert (status, code(body)) == (401, "unknown_key")
+        assert one.knowing.answers.report().failed == 1
 
 
 async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:

@@ -118,9 +118,10 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     await store.commit((), (Put(keys.policy(FOREIGN_POLICY.digest()), encode(FOREIGN_POLICY)),))
     await publish(store, plan(6, 2, FOREIGN_POLICY))
     await until(lambda: "does not know region here" in agent.directives.refused)
+    assert agent.directives.refused_digest == FOREIGN_POLICY.digest()
     await publish(store, plan(6, 3))
     await agent.obeys(plan(6, 3))
-    assert agent.directives.refused == ""
+    assert (agent.directives.refused, agent.directives.refused_digest) == ("", "")
     assert len(agent.policies) == 1
 
 
@@ -162,6 +163,7 @@ async def test_a_policy_that_cannot_be_read_yet_is_asked_for_again(start: Start)
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
     await until(lambda: "no quorum" in agent.directives.refused)
+    assert agent.directives.refused_digest == "", "it may be read yet"
     assert agent.directives.plan is None
     store.away = False
     await agent.obeys(plan(1, 1))
