@@ -8,7 +8,19 @@ from fastapi.routing import APIRoute
 from control_plane import problems
 from control_plane.access.access import Access
 from control_plane.access.required import is_guarded
-from control_plane.api import audit, explain, health, plans, policy_webhook, reports, status, steer
+from control_plane.api import (
+    audit,
+    events,
+    explain,
+    fleet,
+    health,
+    plans,
+    policy_webhook,
+    reports,
+    status,
+    steer,
+    tenants,
+)
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.openapi import describe, operation_id
@@ -49,7 +61,10 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         policy_webhook.routes(control_plane.webhook),
         explain.routes(control_plane, places),
         steer.routes(control_plane, places),
+        fleet.routes(control_plane),
+        tenants.routes(control_plane),
         audit.routes(control_plane.audit),
+        events.routes(control_plane.events),
     ):
         for route in router.routes:
             if not isinstance(route, APIRoute) or (route.path not in OPEN and not is_guarded(route.dependant)):

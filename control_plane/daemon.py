@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from control_plane.audit.chain import AuditEntry
 from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
@@ -17,10 +19,13 @@ from control_plane.client.codec import encode
 from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember, Member
 from control_plane.client.store import ConfigStore, StoreError
+from control_plane.events import EventLog
 from control_plane.fleet import Fleet
 from control_plane.intake import Intake, Receipt
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
+from control_plane.noticing import LOOK_S, Noticing
+from control_plane.plan_history import PlanHistory
 from control_plane.planning import TICK_S, Planning
 from control_plane.policy.webhook_secret import WebhookSecret
 from control_plane.policy_polling import PolicyPolling
@@ -84,6 +89,9 @@ class ControlPlane:
         self.audit = AuditLog(store)
         self._store = store
         self._clock = steady_unix_clock()
+        self.history = PlanHistory()
+        self.events = EventLog(f"{rng.getrandbits(48):012x}", self._clock)
+        self._noticing = Noticing(self.events, self.history, self.status, lambda: self.plans)
         self._fleet = Fleet()
         self._campaign = Campaign(
             store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
@@ -91,6 +99,14 @@ class ControlPlane:
         self._agents = Mirror(store, keys.AGENTS, AgentMember, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
         self._members = Mirror(store, keys.CONTROL_PLANES, Member, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
         self._plans = Mirror(store, keys.PLANS, RegionPlan, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
+        self._audited = Mirror(
+            store,
+            keys.AUDIT_HEAD,
+            AuditEntry,
+            rng=rng,
+            on_change=self._tell_of_change,
+            backoff_cap_s=SHOWN_BACKOFF_CAP_S,
+        )
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
@@ -112,22 +128,29 @@ class ControlPlane:
     async def start(self) -> asyncio.Task[None]:
         """Begin; the task returned runs until `stop`, and ends before only by a defect."""
         await self.policies.load()
-        for mirror in (self._agents, self._members, self._plans):
+        for mirror in self._shown:
             mirror.informer.start()
         self._registration.start()
         task = self._campaign.start()
         self._scheduler.add_job(self._planning.tick, "interval", seconds=TICK_S)
         self._polling.start(self._scheduler)
+        self._scheduler.add_job(self._noticing.look, "interval", seconds=LOOK_S)
         self._scheduler.start()
         return task
 
     async def stop(self) -> None:
         """End: resign first, so that another takes over at once."""
+        self.events.close()
         self._scheduler.shutdown(wait=False)
         await self._campaign.stop()
         await self._registration.stop()
-        for mirror in (self._agents, self._members, self._plans):
+        for mirror in self._shown:
             await mirror.informer.stop()
+
+    @property
+    def _shown(self) -> tuple[Mirror[Any], ...]:
+        """Copies of the store for people and for whoever listens."""
+        return self._agents, self._members, self._plans, self._audited
 
     @property
     def plans(self) -> dict[str, RegionPlan]:
@@ -182,6 +205,11 @@ class ControlPlane:
             control_planes=tuple(self._members.values.values()),
             arcs=arc_statuses(self.plans),
         )
+
+    def _tell_of_change(self) -> None:
+        last = self._audited.seen("")
+        if last is not None and self._audited.informer.synced:
+            self._noticing.audited(last.value)
 
     def _receipt(self) -> Receipt:
         leader = self._campaign.leader

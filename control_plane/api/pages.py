@@ -32,14 +32,25 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     """Give it as `cursor` to have the entries after these; null: there are none."""
 
 
-def paged(items: Iterable[T], name: Callable[[T], str], cursor: str | None, limit: int) -> Page[T]:
-    """The first `limit` entries, in the order of their names, of those after `cursor`.
+def paged(
+    items: Iterable[T], name: Callable[[T], str], cursor: str | None, limit: int, *, newest_first: bool = False
+) -> Page[T]:
+    """The first `limit` entries of those after `cursor`.
+
+    Args:
+        items: the whole list, in any order.
+        name: of an entry: unique, not empty, and what the order goes by.
+        cursor: from the page before; None for the first page.
+        limit: most entries.
+        newest_first: from the last name to the first.
 
     Raises:
         Problem: 422, the cursor is none of ours.
     """
-    after = from_cursor(cursor) if cursor is not None else ""
-    left = sorted((item for item in items if name(item) > after), key=name)
+    left = sorted(items, key=name, reverse=newest_first)
+    if cursor is not None:
+        seen = from_cursor(cursor)
+        left = [item for item in left if (name(item) < seen if newest_first else name(item) > seen)]
     page = left[:limit]
     return Page(tuple(page), to_cursor(name(page[-1])) if len(left) > limit else None)
 

@@ -43,7 +43,7 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditHead(msgspec.Struct, frozen=True):
-    """The end of the chain."""
+    """The end of a chain."""
 
     seq: int = 0
     hash: str = BEFORE_THE_FIRST

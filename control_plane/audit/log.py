@@ -95,7 +95,7 @@ class AuditLog:
             key = keys.audit_entry(entry.seq)
             committed = await self._store.commit(
                 [*expect, Unchanged(keys.AUDIT_HEAD, revision), Unchanged(key, 0)],
-                [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(AuditHead(entry.seq, entry.hash)))],
+                [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
             )
             if committed.succeeded:
                 # Whoever keeps the log of the process keeps what the chain can be checked against.
@@ -142,10 +142,11 @@ class AuditLog:
         if item is None:
             return AuditHead(), 0
         try:
-            return decode(item.value, AuditHead), item.mod_revision
+            last = decode(item.value, AuditEntry)
         except CodecError as error:
             # A chain whose end is unknown cannot be continued; a change without its entry is not made.
             raise StoreError(f"the end of the audit log cannot be read: {error}") from error
+        return AuditHead(last.seq, last.hash), item.mod_revision
 
 
 def _bounded(side: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
-"""The last audit entry's number and hash; written in one transaction with every entry."""
+"""The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
 
 AUDIT_BLOCK = 100
 """Audit entries under one prefix, so that a page of them can be read without the rest."""

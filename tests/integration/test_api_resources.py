@@ -1,0 +1,254 @@
+"""What the API shows of a fleet that reports, on a real HTTP server: resources, plans of late, and events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from control_plane.access.access import Access
+from control_plane.access.callers import Caller, Role
+from control_plane.admin_token import AdminToken
+from control_plane.api import events as events_module
+from control_plane.app import create_app
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.daemon import ControlPlane
+from control_plane.events import Kind
+from control_plane.policy.folder import FolderReader
+from control_plane.policy_source import PolicySource
+from lab.servers.ports import LOOPBACK
+from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
+from tests.reports import KEY, MODEL, offered, packed, report
+from tests.stores import PATIENCE_S, eventually
+
+
+class Api:
+    """A control plane that serves, and agents that report to it once when told."""
+
+    def __init__(self, control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+        self.control_plane = control_plane
+        self.http = http
+        self._seq = 0
+        self.requests_per_s = 50.0
+        """What clients ask each region for."""
+
+    async def get(self, path: str, **params: Any) -> Any:
+        response = await self.http.get(path, params=params)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def report(self) -> None:
+        self._seq += 1
+        for region in REGIONS:
+            body, headers = packed(report(region, offered(self.requests_per_s, "eu-de", "eu-es"), seq=self._seq))
+            assert (await self.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
+
+    async def until(self, holds: Callable[[], Awaitable[Any]]) -> Any:
+        """Report again and again until `holds` gives something."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := await holds()):
+                await self.report()
+                await asyncio.sleep(0.05)
+        return found
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    store = MemoryStore()
+    control_plane = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+    )
+    app = create_app(control_plane, Access(AdminToken(TOKEN)))
+    server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
+    await control_plane.start()
+    serving = asyncio.create_task(server.serve())
+    await eventually(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", headers=OPERATOR, timeout=PATIENCE_S) as http:
+        yield Api(control_plane, http)
+    await control_plane.stop()
+    server.should_exit = True
+    await serving
+    await store.close()
+
+
+async def test_the_fleet_by_resource(api: Api) -> None:
+    async def reported() -> bool:
+        return bool((await api.get("/v1/pools"))["items"])
+
+    await api.until(reported)
+    regions = await api.get("/v1/regions", limit=2)
+    assert [one["name"] for one in regions["items"]] == ["eu-de", "eu-es"]
+    assert regions["seen_by"]["name"] == "north"
+    rest = await api.get("/v1/regions", cursor=regions["next_cursor"])
+    assert [one["name"] for one in rest["items"]] == ["eu-gb", "jp-tok", "us-east"]
+    assert rest["next_cursor"] is None
+    assert (await api.get("/v1/regions/eu-de"))["city"] == "Frankfurt"
+    assert (await api.http.get("/v1/regions/atlantis")).status_code == 404
+
+    pools = await api.get("/v1/pools", region="eu-de")
+    assert [(one["region"], one["pool"]["model"], one["pool"]["slots"]) for one in pools["items"]] == [
+        ("eu-de", MODEL, 100)
+    ]
+    assert (await api.get("/v1/pools", model="none"))["items"] == []
+    endpoints = await api.get("/v1/endpoints", model=MODEL)
+    assert [(one["region"], one["endpoints"], one["ready"], one["ask"]) for one in endpoints["items"]] == [
+        (region, 4, 4, []) for region in REGIONS
+    ]
+    assert [one["name"] for one in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
+
+
+async def test_tenants_without_their_secrets(api: Api) -> None:
+    policy = api.control_plane.policies.current
+    assert policy is not None
+    response = await api.http.get("/v1/tenants")
+    assert {one["name"]: one["keys"] for one in response.json()["items"]} == {
+        name: len(tenant.key_digests) for name, tenant in policy.tenants.items()
+    }
+    digests = [digest for tenant in policy.tenants.values() for digest in tenant.key_digests]
+    assert digests
+    assert not any(digest in response.text for digest in digests)
+    name = next(iter(policy.tenants))
+    assert (await api.get(f"/v1/tenants/{name}"))["name"] == name
+    assert (await api.http.get("/v1/tenants/nobody")).status_code == 404
+
+
+async def test_plans_of_late_and_what_changed(api: Api) -> None:
+    async def any_arcs() -> bool:
+        return any(one["classes"] for one in (await api.get("/v1/plans/current")).values())
+
+    async def changed() -> Any:
+        items = (await api.get("/v1/plans"))["items"]
+        return items if len(items) >= 2 and items[0]["changes"] else None
+
+    api.requests_per_s = 5.0
+    await api.until(any_arcs)
+    # More than Frankfurt has room for, where three of five regions have their home, and Madrid has some left.
+    api.requests_per_s = 30.0
+    newest, *older = await api.until(changed)
+    assert newest["generation"] > older[-1]["generation"]
+    diff = await api.get("/v1/plans/diff", before=older[-1]["generation"], after=newest["generation"])
+    assert diff["changes"]
+    assert {"origin", "server", "before", "after", "why"} <= diff["changes"][0].keys()
+    assert (await api.get("/v1/plans/diff", before=older[-1]["generation"]))["before"] == older[-1]
+    plan = await api.get(f"/v1/plans/{newest['generation']}")
+    assert set(plan["slices"]) == set(REGIONS)
+    assert (await api.http.get("/v1/plans/999999999")).status_code == 404
+    assert (await api.http.get("/v1/plans/x")).status_code == 422
+    assert (await api.http.get("/v1/plans/diff", params={"before": 999999999})).status_code == 404
+
+
+class Stream:
+    """Events as they come."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> tuple[str, dict[str, Any]]:
+        """The next event: its name and its data."""
+        name, data = "", ""
+        async with asyncio.timeout(PATIENCE_S):
+            async for line in self._lines:
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    data = line.removeprefix("data: ")
+                elif not line and name:
+                    return name, json.loads(data)
+        raise EOFError
+
+    async def of(self, kind: Kind) -> dict[str, Any]:
+        """The next event of a kind."""
+        while True:
+            name, data = await self.next()
+            if name == kind:
+                return data
+
+
+@asynccontextmanager
+async def listening(api: Api, last_id: str | None = None, **params: Any) -> AsyncIterator[Stream]:
+    headers = {} if last_id is None else {"last-event-id": last_id}
+    async with api.http.stream("GET", "/v1/events", params=params, headers=headers) as response:
+        assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        yield Stream(response)
+
+
+async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
+    async with listening(api, last_id="another-run-1") as stream:
+        assert (await stream.next())[0] == "missed"
+        led = await stream.of(Kind.LEADERSHIP)
+        while not led["data"]["leading"]:
+            led = await stream.of(Kind.LEADERSHIP)
+        assert led["data"]["epoch"] > 0
+        await api.report()
+        region = await stream.of(Kind.REGION)
+        assert (region["data"]["before"], region["data"]["after"]) == ("unknown", "healthy")
+
+        async def planned() -> bool:
+            return bool((await api.get("/v1/plans"))["items"])
+
+        await api.until(planned)
+        assert (await stream.of(Kind.PLAN))["data"]["generation"] > 0
+        await api.control_plane.audit.record(Caller("duty", Role.OPERATOR), "thing.do", "eu-de", "because")
+        entry = (await stream.of(Kind.AUDIT))["data"]
+        assert (entry["caller"], entry["action"], entry["reason"]) == ("duty", "thing.do", "because")
+    assert {one["kind"] for one in (led, region)} == {"leadership", "region"}
+
+
+async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
+    events = api.control_plane.events
+    async with listening(api, kind="audit") as stream:
+        events.publish(Kind.AUDIT, 1)
+        first = await stream.of(Kind.AUDIT)
+    events.publish(Kind.REGION, "not asked for")
+    events.publish(Kind.AUDIT, 2)
+    async with listening(api, last_id=first["id"], kind="audit") as stream:
+        assert (await stream.next())[1]["data"] == 2
+        events.publish(Kind.AUDIT, 3)
+        assert (await stream.next())[1]["data"] == 3
+
+
+async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "MOST_READERS", 1)
+    async with listening(api):
+        refused = await api.http.get("/v1/events")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    await api.until(lambda: takes_a_reader(api))
+
+
+async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "SLOW_S", 0.2)
+    monkeypatch.setattr(events_module, "MOST_READERS", 1)
+    async with listening(api) as stream:
+        # More than the sockets' buffers take, while nobody reads.
+        for _ in range(64):
+            api.control_plane.events.publish(Kind.AUDIT, "x" * 1_000_000)
+        await api.until(lambda: takes_a_reader(api))
+        with pytest.raises((EOFError, httpx.RemoteProtocolError)):
+            await read_to_the_end(stream)
+
+
+async def test_streams_end_with_the_process(api: Api) -> None:
+    async with listening(api) as stream:
+        api.control_plane.events.close()
+        with pytest.raises(EOFError):
+            await read_to_the_end(stream)
+
+
+async def takes_a_reader(api: Api) -> bool:
+    async with api.http.stream("GET", "/v1/events") as response:
+        return response.status_code == 200
+
+
+async def read_to_the_end(stream: Stream) -> None:
+    while True:
+        await stream.next()
