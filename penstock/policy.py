@@ -150,42 +150,11 @@ class Objective(msgspec.Struct, frozen=True):
     """How many milliseconds of round trip one millisecond of expected queueing is worth: less than one, since what
     would wait may still be spilled by credit. The more, the sooner demand leaves a pool that fills."""
     change_ms: float = 5.0
-    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; going home is free."""
+    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; a tenth for home."""
     survive_one_loss: bool = True
     """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
     forecast_ahead_s: float = 10.0
     """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
-
-
-class GuardRails(msgspec.Struct, frozen=True):
-    """What operators may do by an override without saying that they know what it does."""
-
-    most_withdrawn_share: float = 0.5
-    """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
-
-
-class Recurrence(StrEnum):
-    """How often a maintenance window comes again, by UTC."""
-
-    NEVER = "never"
-    DAILY = "daily"
-    WEEKLY = "weekly"
-
-
-class MaintenanceWindow(msgspec.Struct, frozen=True):
-    """When regions are emptied, so that people may work on them."""
-
-    name: str
-    regions: frozenset[str]
-    starts_at: float
-    """Unix time (s) of its first beginning, by when the regions are to be empty."""
-    duration_s: float
-    """How long (s) it takes each time."""
-    recurrence: Recurrence = Recurrence.NEVER
-    lead_s: float = 0.0
-    """How long (s) before each beginning the drain begins."""
-    source: str = ""
-    """The file and line it was written at."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -203,8 +172,6 @@ class Policy(msgspec.Struct, frozen=True):
     """The tenant of requests that carry no key; None refuses them."""
     objective: Objective = Objective()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
-    guard_rails: GuardRails = GuardRails()
-    maintenance: tuple[MaintenanceWindow, ...] = ()
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

@@ -7,14 +7,13 @@ the other regions sees of it decides, and its own word only where they are split
 
 from __future__ import annotations
 
-from collections.abc import Container
 from enum import StrEnum
 from math import isfinite
 
 import msgspec
 
 from penstock.policy import Policy
-from penstock.region_health import RegionEvent, RegionHealth, RegionState, command, observe
+from penstock.region_health import RegionHealth, RegionState, observe
 from penstock.report import AgentReport, PoolReport
 from penstock.residency import residency_class
 
@@ -23,6 +22,9 @@ FRESH_S = 2.0
 
 FADED_S = 15.0
 """A report this old (s) counts for nothing."""
+
+DEAF_S = 1.0
+"""Nobody at all heard for this long (s): several regions do not fall silent at once, so it is we who do not hear."""
 
 FORGET_S = 300.0
 """An agent silent for this long (s) is dropped from the snapshot."""
@@ -96,30 +98,26 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
             return snapshot, Verdict.OLD_SEQ
     elif len(snapshot.of(report.region)) >= MOST_AGENTS:
         return snapshot, Verdict.TOO_MANY_AGENTS
-    return Snapshot({**snapshot.agents, key: Held(report, now)}, snapshot.health), Verdict.ACCEPTED
+    return Snapshot({**_aged_while_heard(snapshot, now), key: Held(report, now)}, snapshot.health), Verdict.ACCEPTED
 
 
-def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
+def tick(snapshot: Snapshot, now: float, policy: Policy) -> Snapshot:
     """Let time pass: judge every region of which anything was ever heard, and forget agents that have long been silent.
 
-    A region of which nothing was heard stays unknown: a leader that has just begun to listen has seen no failure.
-
-    Args:
-        drained: regions that operators want empty now; one that no longer is returns by the failback ramp.
+    A region of which nothing was heard stays unknown: a leader that has just begun to listen has seen no failure. When
+    several regions reported and all of them are silent, that says more of who listens than of them, and beliefs stay.
     """
     agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
     kept = Snapshot(agents, snapshot.health)
+    listened = _listened_until(kept, now)
     health = {}
     for region in policy.regions:
         before = snapshot.health.get(region, RegionHealth())
-        good = _seems_good(kept, region, now)
+        good = _seems_good(kept, region, listened)
         if good is not None:
             health[region] = observe(before, good, now, policy.failover)
         elif before.state is not RegionState.UNKNOWN:
             health[region] = observe(before, False, now, policy.failover)
-        if (region in drained) is not before.drained:
-            event = RegionEvent.DRAIN if region in drained else RegionEvent.UNDRAIN
-            health[region] = command(health.get(region, before), event, now)
     return Snapshot(agents, health)
 
 
@@ -152,8 +150,9 @@ def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
     agent that has just started and has probed nothing yet does not make a region's capacity vanish.
     """
     best: dict[tuple[str, str], FadedPool] = {}
+    listened = _listened_until(snapshot, now)
     for (region, _), held in snapshot.agents.items():
-        counts = freshness(now - held.received_at)
+        counts = freshness(listened - held.received_at)
         if counts <= 0.0:
             continue
         for report in held.report.pools:
@@ -177,7 +176,10 @@ def _believed_first(one: FadedPool) -> tuple[float, float]:
 
 def heard(snapshot: Snapshot, now: float) -> frozenset[str]:
     """The regions of which some report still counts."""
-    return frozenset(region for (region, _), held in snapshot.agents.items() if freshness(now - held.received_at) > 0.0)
+    listened = _listened_until(snapshot, now)
+    return frozenset(
+        region for (region, _), held in snapshot.agents.items() if freshness(listened - held.received_at) > 0.0
+    )
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -194,8 +196,9 @@ def demand(snapshot: Snapshot, now: float) -> list[Demand]:
     """Offered demand by origin and traffic class, faded by the age of the reports that told of it."""
     total: dict[tuple[str, str, str], float] = {}
     members: dict[str, frozenset[str]] = {}
+    listened = _listened_until(snapshot, now)
     for (region, _), held in snapshot.agents.items():
-        weight = freshness(now - held.received_at)
+        weight = freshness(listened - held.received_at)
         if weight <= 0.0:
             continue
         for one in held.report.demand:
@@ -207,6 +210,24 @@ def demand(snapshot: Snapshot, now: float) -> list[Demand]:
         Demand(origin, model, residency, members[residency], rate)
         for (origin, model, residency), rate in sorted(total.items())
     ]
+
+
+def _listened_until(snapshot: Snapshot, now: float) -> float:
+    """The time (s) at which ages are taken: not long after the newest report, if several regions are known at all.
+
+    When nobody is heard any more, that says more of who listens than of all others, and news do not age by it.
+    """
+    if len({region for region, _ in snapshot.agents}) < 2:
+        return now
+    return min(now, max(held.received_at for held in snapshot.agents.values()) + DEAF_S)
+
+
+def _aged_while_heard(snapshot: Snapshot, now: float) -> dict[tuple[str, str], Held]:
+    """Reports, younger by the time in which nobody was heard, so that the first after it does not make others old."""
+    deaf_s = now - _listened_until(snapshot, now)
+    if deaf_s <= 0.0:
+        return snapshot.agents
+    return {key: Held(held.report, held.received_at + deaf_s) for key, held in snapshot.agents.items()}
 
 
 def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:

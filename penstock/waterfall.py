@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.interventions import NO_INTERVENTIONS, Interventions, narrowed, scaled
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.slices import Edition, Key, NearestFirst, in_force, planned_for, slices
@@ -26,7 +25,6 @@ def plan(
     epoch: int,
     generation: int,
     elapsed_s: float,
-    interventions: Interventions = NO_INTERVENTIONS,
 ) -> dict[str, RegionPlan]:
     """One plan for the planet: a slice for every region of the policy.
 
@@ -36,11 +34,10 @@ def plan(
         previous: the slices in force, from which shares move at a bounded rate.
         now: the planner's clock, in seconds; for ages and ramps.
         elapsed_s: time since `previous` was made, in seconds.
-        interventions: what operators want meanwhile.
     """
     able = supply(policy, snapshot, now)
     demands = planned_for(policy, demand(snapshot, now))
-    wanted = pour(policy, narrowed(demands, able, interventions), scaled(able, interventions), policy.nearest_first)
+    wanted = pour(policy, demands, able, policy.nearest_first)
     edition = Edition(generation, epoch, policy.digest(), now, elapsed_s)
     return slices(
         policy,
@@ -52,51 +49,57 @@ def plan(
         able,
         edition,
         nearest_first=policy.nearest_first,
-        interventions=interventions,
     )
 
 
 def pour(
     policy: Policy, demands: Mapping[Key, Demand], able: Mapping[tuple[str, str], Supply], nearest_first: NearestFirst
 ) -> dict[Key, dict[str, float]]:
-    """The shares wanted: home first for everybody, then overflow; what fits nowhere stays at home."""
+    """The shares wanted: home first for everybody, then overflow.
+
+    What fits nowhere stays at home, or with the nearest that is whole where home is on its failback ramp.
+    """
     free = {key: one.slots * policy.spillover.target_utilisation for key, one in able.items()}
-    order = sorted(demands.items(), key=lambda one: (len(one[1].regions), one[0]))
-    homes: dict[Key, str] = {}
-    left: dict[Key, float] = {}
-    taken: dict[Key, dict[str, float]] = {}
-    for key, one in order:
-        home = next((name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able), None)
-        if home is not None:
-            homes[key], taken[key] = home, {}
-            left[key] = one.requests_per_s * able[home, one.model].service_s
-    for key, home in homes.items():
-        _take(key, home, free, left, taken)
-    for key, one in order:
-        for region in nearest_first(one.origin, one.regions):
-            if left.get(key, 0.0) <= 0.0:
+    pourings = []
+    for key, one in sorted(demands.items(), key=lambda one: (len(one[1].regions), one[0])):
+        choices = [name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able]
+        if choices:
+            pourings.append(_Pouring(key, one.requests_per_s, choices, able))
+    for pouring in pourings:
+        pouring.pour_into(pouring.choices[0], free)
+    for pouring in pourings:
+        for region in pouring.choices:
+            if pouring.left <= 0.0:
                 break
-            if (region, one.model) in able:
-                _take(key, region, free, left, taken)
-    return {key: _shares(taken[key], left[key], home) for key, home in homes.items()}
+            pouring.pour_into(region, free)
+    return {pouring.key: pouring.shares() for pouring in pourings}
 
 
-def _take(
-    key: Key,
-    region: str,
-    free: dict[tuple[str, str], float],
-    left: dict[Key, float],
-    taken: dict[Key, dict[str, float]],
-) -> None:
-    amount = min(left[key], free[region, key.model])
-    if amount > 0.0:
-        free[region, key.model] -= amount
-        left[key] -= amount
-        taken[key][region] = taken[key].get(region, 0.0) + amount
+class _Pouring:
+    """One class's demand at one origin, in slots, on its way into regions."""
 
+    def __init__(
+        self, key: Key, requests_per_s: float, choices: list[str], able: Mapping[tuple[str, str], Supply]
+    ) -> None:
+        """`choices` are the permitted regions that can serve it, the nearest first; at least one."""
+        self.key = key
+        self.choices = choices
+        self.left = requests_per_s * able[choices[0], key.model].service_s
+        whole = [name for name in choices if able[name, key.model].most >= 1.0]
+        # A region on its ramp is better than none.
+        self._rest = whole[0] if whole else choices[0]
+        self._room = {name: self.left * able[name, key.model].most if whole else self.left for name in choices}
+        self._taken: dict[str, float] = {}
 
-def _shares(taken: dict[str, float], left: float, home: str) -> dict[str, float]:
-    """Amounts to shares. What fits nowhere stays at home, whose agents queue, spill by credit, or refuse it."""
-    if not taken and left <= 0.0:
-        return {home: 1.0}
-    return without_crumbs({**taken, home: taken.get(home, 0.0) + left})
+    def pour_into(self, region: str, free: dict[tuple[str, str], float]) -> None:
+        amount = min(self.left, self._room[region], free[region, self.key.model])
+        if amount > 0.0:
+            free[region, self.key.model] -= amount
+            self._room[region] -= amount
+            self.left -= amount
+            self._taken[region] = self._taken.get(region, 0.0) + amount
+
+    def shares(self) -> dict[str, float]:
+        """Amounts to shares. What fits nowhere is for agents to queue, to spill by credit, or to refuse."""
+        taken = {**self._taken, self._rest: self._taken.get(self._rest, 0.0) + self.left}
+        return without_crumbs(taken) if sum(taken.values()) > 0.0 else {self._rest: 1.0}

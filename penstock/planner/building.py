@@ -75,6 +75,8 @@ class Builder:
         supplies = [having.get(name) for name in shape.pools]
         slots = np.array([max(one.slots, LEAST_SLOTS) if one is not None else 0.0 for one in supplies])
         service_s = np.array([one.service_s if one is not None else 1.0 for one in supplies])
+        most = np.array([one.most if one is not None else 1.0 for one in supplies])
+        whole = np.any(shape.permitted[:, (slots > 0.0) & (most >= 1.0)], axis=1)
         home = self._home(shape, slots > 0.0)
         demand = np.maximum([one.requests_per_s for one in asked.values()], LEAST_DEMAND_PER_S)
         objective = self.policy.objective
@@ -88,6 +90,8 @@ class Builder:
             demand=np.where(home >= 0, demand, 0.0),
             slots=slots,
             service_s=service_s,
+            most=most,
+            capped=whole[shape.group_of],
             target_utilisation=target,
             reach_s=reach_s,
             egress_s=egress_s,
@@ -104,19 +108,18 @@ class Builder:
         keys = tuple(asked)
         members = {one.residency: one.regions for one in asked.values()}
         groups = {name: members[name] for name in sorted(members)}
-        place = {name: at for at, name in enumerate(groups)}
-        group_of = np.array([place[one.residency] for one in asked.values()], dtype=np.intp)
         kept = self._shapes.get(model)
         pools = tuple(sorted(having.keys() | set(kept.pools if kept is not None else ())))
-        if kept is not None and kept.same_as(keys, pools, groups, group_of):
+        if kept is not None and kept.same_as(keys, pools, groups):
             return kept
+        place = {name: at for at, name in enumerate(groups)}
         shape = Shape(
             model=model,
             keys=keys,
             pools=pools,
             groups=tuple(groups),
             permitted=np.array([[pool in regions for pool in pools] for regions in groups.values()], dtype=np.bool_),
-            group_of=group_of,
+            group_of=np.array([place[key.residency] for key in keys], dtype=np.intp),
             origin_of=np.array([self.distances.index[key.origin] for key in keys], dtype=np.intp),
             pool_at=np.array([self.distances.index[pool] for pool in pools], dtype=np.intp),
         )

@@ -66,7 +66,7 @@ def evaluate(problem: Problem, sets: Confinements | None, price: Prices, key: In
         queueing=float((taken[:, : PIECES - 2] * problem.piece_cost_s[:, : PIECES - 2]).sum()),
         egress=egress,
         gpu=float(load @ problem.gpu_s),
-        change=problem.change_s * float(_moved(problem, key, pool, flow)),
+        change=float(problem.changing_s(key, pool) @ _moved(problem, key, pool, flow)),
         reserve=reserve,
         past_target=price.past_target * float(taken[:, PIECES - 2].sum()),
         no_room=price.no_room * float(taken[:, PIECES - 1].sum()),
@@ -86,12 +86,11 @@ def flows(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> tuple[
     return np.array(keys, dtype=np.intp), np.array(pools, dtype=np.intp), np.array(amounts, dtype=np.float64)
 
 
-def _moved(problem: Problem, key: Ints, pool: Ints, flow: Floats) -> float:
-    """Requests per second that the plan in force has elsewhere, those that come home excepted."""
+def _moved(problem: Problem, key: Ints, pool: Ints, flow: Floats) -> Floats:
+    """Requests per second, of each flow, that the plan in force has elsewhere."""
     held = problem.held
     pools = len(problem.shape.pools)
     at, there = located(held.key * pools + held.pool, key * pools + pool)
     stays = np.zeros(len(flow))
     stays[there] = held.stays_per_s(problem.demand)[at[there]]
-    away = problem.held.planned[key] & (pool != problem.home[key])
-    return float(np.maximum(0.0, flow - stays)[away].sum())
+    return np.maximum(0.0, flow - stays)

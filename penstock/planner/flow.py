@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.interventions import NO_INTERVENTIONS, Interventions, narrowed, remaining, scaled
-from penstock.plan import RegionPlan
+from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Details, Flows, cost, lacking, shares
 from penstock.planner.building import Builder
 from penstock.planner.cost import Cost, flows
@@ -21,10 +20,11 @@ from penstock.planner.problem import Ints, Problem, Shape, prices
 from penstock.planner.queueing import Floats
 from penstock.planner.shortfall import Shortfall
 from penstock.planner.solving import solve
+from penstock.planner.steadiness import Steadiness
 from penstock.policy import Policy
 from penstock.slices import Edition, Key, in_force, planned_for, slices
 from penstock.snapshot import Demand, Snapshot, demand
-from penstock.supply import supply
+from penstock.supply import Supply, supply
 from penstock.waterfall import pour
 
 BELIEVED_AHEAD = 0.9
@@ -61,6 +61,7 @@ class FlowPlanner:
         self._builder: Builder | None = None
         self._masters: dict[str, Master] = {}
         self._sets: dict[str, tuple[Shape, Confinements]] = {}
+        self._steadiness = Steadiness()
 
     def plan(
         self,
@@ -73,19 +74,10 @@ class FlowPlanner:
         generation: int,
         elapsed_s: float,
         ahead: Mapping[Key, float] = NOT_AHEAD,
-        interventions: Interventions = NO_INTERVENTIONS,
     ) -> dict[str, RegionPlan]:
         """The plan of `decide`, through the door that every planner has."""
         return self.decide(
-            policy,
-            snapshot,
-            previous,
-            now=now,
-            epoch=epoch,
-            generation=generation,
-            elapsed_s=elapsed_s,
-            ahead=ahead,
-            interventions=interventions,
+            policy, snapshot, previous, now=now, epoch=epoch, generation=generation, elapsed_s=elapsed_s, ahead=ahead
         ).plans
 
     def decide(
@@ -99,7 +91,6 @@ class FlowPlanner:
         generation: int,
         elapsed_s: float,
         ahead: Mapping[Key, float] = NOT_AHEAD,
-        interventions: Interventions = NO_INTERVENTIONS,
     ) -> Planned:
         """One plan for the planet, and why it is that one.
 
@@ -109,7 +100,6 @@ class FlowPlanner:
             elapsed_s: time since `previous` was made, in seconds.
             ahead: demand forecast by key, in requests per second; a plan is for most of it
                 where that is more than what is measured.
-            interventions: what operators want meanwhile.
         """
         if self._builder is None or self._builder.policy is not policy:
             self._builder = Builder(policy)
@@ -117,15 +107,15 @@ class FlowPlanner:
         able = supply(policy, snapshot, now)
         demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
         before = in_force(previous, demands)
-        asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
-        problems = builder.problems(asked, open_supply, remaining(before, asked) if interventions.overrides else before)
+        problems = builder.problems(demands, able, before)
         answers, late = self._answers(problems)
-        targets = {key: table for one in answers for key, table in shares(one).items()}
+        wanted = {key: table for one in answers for key, table in shares(one).items()}
         if late:
-            left = {key: one for key, one in asked.items() if key.model in late}
-            greedy = pour(policy, left, open_supply, builder.distances.nearest_first)
+            left = {key: one for key, one in demands.items() if key.model in late}
+            greedy = pour(policy, left, able, builder.distances.nearest_first)
             answers += [self._weighed(one, *flows(one, greedy)) for one in problems if one.shape.model in late]
-            targets |= greedy
+            wanted |= greedy
+        targets = self._steadied(wanted, before, able, now)
         plans = slices(
             policy,
             snapshot,
@@ -137,7 +127,6 @@ class FlowPlanner:
             Edition(generation, epoch, builder.digest, now, elapsed_s),
             nearest_first=builder.distances.nearest_first,
             detail=Details(answers, targets, builder.distances),
-            interventions=interventions,
         )
         return Planned(plans, late, sum((cost(one) for one in answers), Cost()), lacking(answers), tuple(answers))
 
@@ -158,6 +147,25 @@ class FlowPlanner:
                     del self._masters[problem.shape.model]
             left_s -= master.ran_s - before_s
         return answers, late
+
+    def _steadied(
+        self,
+        targets: Mapping[Key, Mapping[str, float]],
+        before: Mapping[Key, ClassPlan],
+        able: Mapping[tuple[str, str], Supply],
+        now: float,
+    ) -> dict[Key, Mapping[str, float]]:
+        """What is wanted, without turning round for a whim; whatever comes, goes or ramps is none."""
+        for model in {key.model for key in targets}:
+            serving = {(name, one.most) for (name, of), one in able.items() if of == model}
+            self._steadiness.begin(model, serving)
+        self._steadiness.keep(targets)
+        steadied = {}
+        for key, target in targets.items():
+            entry = before.get(key)
+            standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+            steadied[key] = self._steadiness.steadied(key, standing, target, now)
+        return steadied
 
     def _weighed(self, problem: Problem, key: Ints, pool: Ints, flow: Floats) -> Flows:
         return Flows(problem, self._confined(problem.shape), key, pool, flow)

@@ -24,7 +24,7 @@ class Shape:
     pools: tuple[str, ...]
     """Regions that have, or lately had, the model; sorted."""
     groups: tuple[str, ...]
-    """Names of the residency classes, as far as overrides leave them open."""
+    """Names of the residency classes."""
     permitted: Flags
     """Group by pool: absent means absent; no column of the program stands for a forbidden arc."""
     group_of: Ints
@@ -34,20 +34,22 @@ class Shape:
     pool_at: Ints
     """By pool: its place in `Distances.names`."""
 
-    def same_as(
-        self, keys: tuple[Key, ...], pools: tuple[str, ...], groups: Mapping[str, frozenset[str]], group_of: Ints
-    ) -> bool:
+    def same_as(self, keys: tuple[Key, ...], pools: tuple[str, ...], groups: Mapping[str, frozenset[str]]) -> bool:
         """Whether this is still the shape of what is asked."""
         return (
             self.keys == keys
             and self.pools == pools
             and self.groups == tuple(groups)
-            and np.array_equal(self.group_of, group_of)
             and all(
                 {pool for pool, allowed in zip(pools, row, strict=True) if allowed} == groups[name] & set(pools)
                 for name, row in zip(self.groups, self.permitted.tolist(), strict=True)
             )
         )
+
+
+RETURNS = 0.1
+"""Going home costs this part of what other changes cost: hardly anything, but of two equal answers the one in which
+fewer classes move is taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +78,10 @@ class Problem:
     slots: Floats
     """By pool; 0 where it is not alive."""
     service_s: Floats
+    most: Floats
+    """By pool: the most (0-1) of a key's demand that it may have; less than all on a failback ramp."""
+    capped: Flags
+    """By key: some permitted pool may have all of it, so that the others keep to their ramps."""
     target_utilisation: float
     reach_s: Floats
     """By (place of an origin, pool): the round trip, what moving the bytes costs, and a whiff that settles ties."""
@@ -97,6 +103,15 @@ class Problem:
     def capacity_per_s(self) -> Floats:
         """By pool: requests per second that it serves with every slot busy."""
         return self.slots / self.service_s
+
+    def changing_s(self, key: Ints, pool: Ints) -> Floats:
+        """By pairs of them: what it costs to bring a request there that the plan in force has elsewhere."""
+        price: Floats = np.where(pool == self.home[key], RETURNS * self.change_s, self.change_s)
+        return np.where(self.held.planned[key], price, 0.0)
+
+    def limits_per_s(self, key: Ints, pool: Ints) -> Floats:
+        """By pairs of them: requests per second of the key that may go to the pool."""
+        return np.where(self.capped[key] & (self.most[pool] < 1.0), self.most[pool] * self.demand[key], np.inf)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

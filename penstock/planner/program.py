@@ -145,15 +145,23 @@ class Program:
             cost[self.losses_at : self.loads_at] = price.reserve
             lower[self.losses_at : self.loads_at] = _unavoidable(problem, self.sets)
             lower[self.loads_at : self.arcs_at] = -np.inf
-        away = self.arc_pool != problem.home[self.arc_key]
-        moves = problem.held.planned[self.arc_key] & away & ~self.arc_stays
-        reach = problem.reach_s[self.shape.origin_of[self.arc_key], self.arc_pool]
-        cost[self.arcs_at :] = reach + problem.change_s * moves
-        upper[self.arcs_at + np.flatnonzero(self.arc_stays)] = 0.0
+        changing = np.where(self.arc_stays, 0.0, problem.changing_s(self.arc_key, self.arc_pool))
+        cost[self.arcs_at :] = problem.reach_s[self.shape.origin_of[self.arc_key], self.arc_pool] + changing
+        limits = problem.limits_per_s(self.arc_key, self.arc_pool)
+        staying = np.zeros(len(self.arc_key))
         stays, there = self.stays_of(problem)
-        amounts = problem.held.stays_per_s(problem.demand)
-        upper[self.arcs_at + stays[there]] = amounts[there]
+        staying[stays[there]] = problem.held.stays_per_s(problem.demand)[there]
+        staying = np.minimum(staying, limits)
+        upper[self.arcs_at :] = np.where(self.arc_stays, staying, limits - self._beside(staying))
         return cost, lower, upper
+
+    def _beside(self, staying: Floats) -> Floats:
+        """By arc: how much of its key and pool the arc that stays takes already."""
+        codes = self.arc_key * self.pools + self.arc_pool
+        mine = np.flatnonzero(self.arc_stays)
+        at, there = located(codes[mine], codes)
+        taken: Floats = np.where(there, staying[mine[at]] if len(mine) else 0.0, 0.0)
+        return taken
 
     def _row_numbers(self, problem: Problem) -> tuple[Floats, Floats]:
         capacity = problem.capacity_per_s

@@ -74,13 +74,14 @@ def _missing_arcs(master: Master, problem: Problem, answer: Answer) -> tuple[Int
     for group in np.unique(shape.group_of[hopeful]).tolist():
         rows = hopeful[shape.group_of[hopeful] == group]
         columns = np.flatnonzero(shape.permitted[group] & alive)
-        change = problem.change_s * (problem.held.planned[rows, None] & (columns[None, :] != problem.home[rows, None]))
+        change = problem.changing_s(rows[:, None], columns[None, :])
         saves = (
             key_price[rows, None]
             - problem.reach_s[np.ix_(shape.origin_of[rows], columns)]
             - pool_price[group, columns][None, :]
             - change
         )
+        saves[_there(master, rows, columns, problem)] = -np.inf
         saving = np.flatnonzero(saves.max(axis=1) > WORTHWHILE_S)
         rows, saves = rows[saving], saves[saving]
         some = min(ARCS_A_ROUND, len(columns))
@@ -89,6 +90,17 @@ def _missing_arcs(master: Master, problem: Problem, answer: Answer) -> tuple[Int
         keys.append(rows[row])
         pools.append(columns[best[row, rank]])
     return np.concatenate(keys), np.concatenate(pools)
+
+
+def _there(master: Master, rows: Ints, columns: Ints, problem: Problem) -> Flags:
+    """By (row, column): the program has this arc already, and the ramp of its pool is why it takes no more."""
+    there = np.zeros((len(rows), len(columns)), np.bool_)
+    ramping = np.flatnonzero(problem.most[columns] < 1.0)
+    if len(ramping):
+        program = master.program
+        known = (program.arc_key * program.pools + program.arc_pool)[~program.arc_stays]
+        there[:, ramping] = np.isin(rows[:, None] * program.pools + columns[None, ramping], known)
+    return there
 
 
 def _rebate(outside: Flags, pool: Ints, cut_price: Floats, prices: Floats) -> None:

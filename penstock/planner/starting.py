@@ -39,6 +39,10 @@ def first_arcs(problem: Problem, before: Program | None, basis: tuple[Ints, Ints
         codes.append((rows[:, None] * pools + allowed[order]).ravel())
         if some < len(allowed):
             horizon_s[rows] = np.take_along_axis(reach, order, axis=1).max(axis=1)
+        whole = np.flatnonzero((problem.most[allowed] >= 1.0) & (problem.slots[allowed] > 0.0))
+        if len(whole) and (problem.most[allowed] < 1.0).any():
+            # Somebody must be able to take what ramps hold back.
+            codes.append(rows * pools + allowed[whole[reach[:, whole].argmin(axis=1)]])
     if before is not None and basis is not None:
         keys_now, pools_now = _places(before, problem)
         used = np.flatnonzero(basis[0][before.arcs_at :] == BASIC)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planner.building import Builder
-from penstock.planner.problem import Prices, Problem
+from penstock.planner.problem import RETURNS, Prices, Problem
 from penstock.planner.queueing import PIECES
 from penstock.policy import Model, Objective, Policy, Region, Spillover
 from penstock.region_health import RegionHealth, RegionState
@@ -33,6 +33,8 @@ class World(msgspec.Struct):
     previous: dict[str, RegionPlan]
     usable: dict[tuple[str, str], float]
     """Requests per second up to the target by (region, model), where there is anything to plan for."""
+    ramps: dict[str, float]
+    """The most (0-1) of a class that a region on its failback ramp may have."""
 
     def problems(self, *, fresh: bool = False) -> list[Problem]:
         demands = planned_for(self.policy, demand(self.snapshot, 0.0))
@@ -77,17 +79,20 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0
     )
     keys = st.tuples(st.sampled_from(NAMES), st.sampled_from(MODELS), subsets)
     asked = draw(st.dictionaries(keys, st.floats(0.0, largest_rate), max_size=8))
-    states = SERVING if healthy else (*SERVING, RegionState.FAILED, RegionState.UNKNOWN)
-    agents, health, usable = {}, {}, {}
+    states = SERVING if healthy else tuple(RegionState)
+    agents, health, usable, ramps = {}, {}, {}, {}
     for name in NAMES:
         state = draw(st.sampled_from(states))
-        health[name] = RegionHealth(state)
+        ramping_s = draw(st.floats(1.0, policy.failover.failback_ramp_s)) if state is RegionState.RECOVERING else 0.0
+        health[name] = RegionHealth(state, -ramping_s)
+        if state is RegionState.RECOVERING and ramping_s < policy.failover.failback_ramp_s:
+            ramps[name] = ramping_s / policy.failover.failback_ramp_s
         pools = []
         for model in MODELS:
             slots, ready = draw(st.integers(1, 100)), draw(st.integers(1 if healthy else 0, 2))
             service_s = draw(st.sampled_from((0.5, 1.0, 2.0)))
             pools.append(PoolReport(model, 2, ready, slots, 0, service_s))
-            if state in SERVING and ready:
+            if state in (*SERVING, RegionState.RECOVERING) and ready:
                 usable[name, model] = slots * TARGET / service_s
         offered = tuple(
             DemandReport(model, residency_class(where).name, tuple(sorted(where)), rate)
@@ -95,7 +100,7 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0
             if origin == name
         )
         agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
-    return World(policy, Snapshot(agents, health), draw(plans_before()), usable)
+    return World(policy, Snapshot(agents, health), draw(plans_before()), usable, ramps)
 
 
 class WrittenOut:
@@ -118,10 +123,18 @@ class WrittenOut:
             for p in pools:
                 if may[k][p]:
                     reach = float(problem.reach_s[shape.origin_of[k], p]) * weigh
-                    moves = weigh * problem.change_s * bool(problem.held.planned[k] and p != problem.home[k])
+                    moves = (
+                        weigh
+                        * problem.change_s
+                        * bool(problem.held.planned[k])
+                        * (RETURNS if p == problem.home[k] else 1.0)
+                    )
                     both = [self._column(reach, held.get((k, p), 0.0)), self._column(reach + moves)]
                     flow[k, p] = both
                     load[p] += both
+            for p in pools:
+                if may[k][p] and problem.capped[k] and problem.most[p] < 1.0:
+                    self._row(-np.inf, float(problem.most[p] * problem.demand[k]), [(c, 1.0) for c in flow[k, p]])
             self._row(problem.demand[k], problem.demand[k], [(c, 1.0) for p in pools if may[k][p] for c in flow[k, p]])
         self.reserve: list[int] = []
         for p in pools:

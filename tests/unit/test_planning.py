@@ -256,7 +256,7 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
         await office.tick(*whole_fleet())
     office.campaign.belief = Leadership()
     for _ in range(10):
-        await office.tick()
+        await office.tick(report("us-east"))
     assert office.fleet.snapshot.state("eu-de") is RegionState.FAILED
     await office.elect()
     await office.tick(*whole_fleet())

@@ -227,3 +227,35 @@ class TestLeading:
         assert not settled(some, 0.5, POLICY, leading_since=0.0)
         assert settled(some, SETTLE_S, POLICY, leading_since=0.0)
         assert settled(take_in(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
+
+
+def deaf() -> Snapshot:
+    """Three regions that spoke at 0 s, of which nothing was heard since."""
+    return tick(held(report("a"), report("b"), report("c", demand=(offered(4.0, "c"),))), 0.5, POLICY)
+
+
+def test_when_all_regions_are_silent_at_once_it_is_we_who_do_not_hear() -> None:
+    still = deaf()
+    for at in range(1, 100):
+        still = tick(still, float(at), POLICY)
+    assert {one.state for one in still.health.values()} == {RegionState.HEALTHY}
+    assert heard(still, 99.0) == {"a", "b", "c"}
+    assert [one.requests_per_s for one in demand(still, 99.0)] == [4.0]
+
+
+def test_the_first_report_after_a_silence_does_not_make_the_others_old() -> None:
+    again, _ = take_in(deaf(), report("a", seq=2), 60.0, POLICY)
+    assert {one.state for one in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
+    assert heard(again, 60.1) == {"a", "b", "c"}
+    for at in range(1, 20):
+        again, _ = take_in(again, report("a", seq=at + 2), 60.0 + at, POLICY)
+        again = tick(again, 60.0 + at, POLICY)
+    assert again.state("b") is RegionState.FAILED, "but it must speak up before long"
+    assert heard(again, 79.0) == {"a"}
+
+
+def test_the_only_region_that_ever_spoke_is_lost_when_it_is_silent() -> None:
+    alone = held(report("a"))
+    for at in range(1, 10):
+        alone = tick(alone, float(at), POLICY)
+    assert alone.state("a") is RegionState.FAILED

@@ -18,7 +18,7 @@ class ObjectiveDocument(PolicyDocument):
     queueing_weight: float = Field(ge=0, le=1000)
     """How many milliseconds of round trip one millisecond of expected queueing is worth."""
     change_ms: float = Field(ge=0, le=60_000)
-    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; going home is free."""
+    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; a tenth for home."""
     survive_one_loss: bool
     """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
     forecast_ahead_s: float = Field(ge=0, le=3600)

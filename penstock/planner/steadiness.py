@@ -1,0 +1,108 @@
+"""Shares that have just moved one way do not turn round for a whim.
+
+A step of demand reaches the planner as a curve, since rates are moving means, and the cheapest plans along that curve
+need not lie on a line: one class moves away, another takes its place, the first comes back. So a share that has moved
+turns round only when enough of a turn has been wanted for long enough without a break, which is a cumulative sum test
+(Page, "Continuous inspection schemes", Biometrika 41, 1954): large turns soon, small ones late. Servers that come, go
+or are on a ramp are no whim: then everything may move either way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.slices import Key
+
+TURN_SHARE_S = 1.0
+"""A share turns round once the turn wanted, summed over the time (s) it was wanted, has come to this: a quarter of the
+traffic after 4 s, when a moving mean of 3 s has seen most of a step."""
+
+SETTLED_S = 30.0
+"""A share that has not moved for this long (s) may go either way."""
+
+NOTICED = 0.005
+"""A share has moved when it is this far from where it was last seen to move to."""
+
+
+class _Heading:
+    """Which way one share went last."""
+
+    __slots__ = ("_asked_at", "_at", "_moved_at", "_wanted", "_way")
+
+    def __init__(self, share: float, now: float) -> None:
+        self._at = share
+        self._way = 0
+        self._moved_at = self._asked_at = now
+        self._wanted = 0.0
+
+    def follow(self, share: float, now: float) -> None:
+        """Take in what is in force."""
+        if abs(share - self._at) > NOTICED:
+            self._way = 1 if share > self._at else -1
+            self._at, self._moved_at = share, now
+        elif now - self._moved_at > SETTLED_S:
+            self._way = 0
+
+    def holds(self, change: float, now: float) -> bool:
+        """Whether a change is to wait."""
+        elapsed_s, self._asked_at = now - self._asked_at, now
+        if change * self._way >= 0.0:
+            self._wanted = 0.0
+            return False
+        self._wanted += abs(change) * elapsed_s
+        return self._wanted < TURN_SHARE_S
+
+
+class Steadiness:
+    """Remembers which way every share went; two that saw the same say the same."""
+
+    def __init__(self) -> None:
+        self._headings: dict[Key, dict[str, _Heading]] = {}
+        self._serving: dict[str, object] = {}
+
+    def begin(self, model: str, serving: object) -> None:
+        """Note who serves a model, and how much of a class each may have; when that changes, nothing holds."""
+        if self._serving.get(model) != serving:
+            self._serving[model] = serving
+            self._headings = {key: one for key, one in self._headings.items() if key.model != model}
+
+    def keep(self, keys: Mapping[Key, object]) -> None:
+        """Forget the shares of all other keys."""
+        self._headings = {key: one for key, one in self._headings.items() if key in keys}
+
+    def steadied(
+        self, key: Key, standing: Mapping[str, float], target: Mapping[str, float], now: float
+    ) -> Mapping[str, float]:
+        """The shares to aim at.
+
+        Args:
+            standing: shares in force; none where the key is new.
+            target: shares wanted.
+            now: the planner's clock, in seconds.
+        """
+        if not standing:
+            return target
+        headings = self._headings.setdefault(key, {})
+        changes = {name: target.get(name, 0.0) - standing.get(name, 0.0) for name in standing.keys() | target.keys()}
+        held = set()
+        for name, change in changes.items():
+            share = standing.get(name, 0.0)
+            heading = headings.get(name)
+            if heading is None:
+                heading = headings[name] = _Heading(share, now)
+            heading.follow(share, now)
+            if heading.holds(change, now):
+                held.add(name)
+        return _moved(standing, {name: one for name, one in changes.items() if name not in held}) if held else target
+
+
+def _moved(standing: Mapping[str, float], changes: Mapping[str, float]) -> dict[str, float]:
+    """Make changes as far as those that give and those that take are even."""
+    given = -sum(one for one in changes.values() if one < 0.0)
+    taken = sum(one for one in changes.values() if one > 0.0)
+    both = min(given, taken)
+    moved = dict(standing)
+    for name, one in sorted(changes.items()):
+        if both > 0.0 and one:
+            moved[name] = moved.get(name, 0.0) + one * both / (taken if one > 0.0 else given)
+    return {name: share for name, share in moved.items() if share > 0.0}

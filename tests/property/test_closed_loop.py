@@ -1,0 +1,169 @@
+"""The whole loop on a virtual clock, planner and agents: steps, flapping, loss and return, late and missing reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import waterfall
+from penstock.planner.flow import FlowPlanner
+from penstock.policy import Failover, Model, Objective, Policy, Region
+from penstock.region_health import RegionState
+from penstock.residency import residency_class
+from penstock.slices import Key
+from penstock.steps import DEADBAND
+from tests.closed_loop import TICK_S, Loop, Plan, World
+from tests.property.test_planner_stability import reversals
+
+PATIENT_S = 30.0
+RAMP_S = 10.0
+SERVICE_S = 2.0
+NAMES = ("a", "b", "c", "d")
+ANYWHERE, BLOC = frozenset(NAMES), frozenset("abc")
+RTT_MS = {
+    "a": {"a": 0.0, "b": 12.0, "c": 25.0, "d": 90.0},
+    "b": {"a": 12.0, "b": 0.0, "c": 20.0, "d": 95.0},
+    "c": {"a": 25.0, "b": 20.0, "c": 0.0, "d": 80.0},
+    "d": {"a": 90.0, "b": 95.0, "c": 80.0, "d": 0.0},
+}
+POLICY = Policy(
+    regions={name: Region(name, "DE", 0.0, 0.0) for name in NAMES},
+    models={"m": Model("m", expected_service_s=SERVICE_S)},
+    tenants={},
+    residency=(),
+    rtt_ms=RTT_MS,
+    failover=Failover(failback_ramp_s=RAMP_S),
+)
+ASKED = tuple((home, where) for home in NAMES for where in (ANYWHERE, BLOC) if home in where)
+HOME = Key("a", "m", residency_class(ANYWHERE).name)
+
+PLANNERS: dict[str, Callable[[], Plan]] = {
+    "flow": lambda: FlowPlanner(PATIENT_S).plan,
+    "waterfall": lambda: waterfall.plan,
+}
+planners = pytest.mark.parametrize("planner", PLANNERS)
+delays = pytest.mark.parametrize("delay_s", [0.0, 2.0, 10.0])
+
+Rates = dict[tuple[str, frozenset[str]], float]
+
+
+def even(per_s: float, **others: float) -> Rates:
+    """The same rate everywhere, but for the clients of some regions."""
+    return {(home, where): others.get(home, per_s) for home, where in ASKED}
+
+
+def world(rates: Callable[[float], Rates], **more: object) -> World:
+    return msgspec.structs.replace(World(POLICY, dict.fromkeys(NAMES, 40), SERVICE_S, rates), **more)
+
+
+def series(loop: Loop, from_s: float) -> dict[tuple[Key, str], list[float]]:
+    """Every share of the plan, tick by tick."""
+    every = {arc for tick in loop.ticks for arc in tick.shares}
+    return {arc: [tick.shares.get(arc, 0.0) for tick in loop.ticks if tick.at >= from_s] for arc in every}
+
+
+def moved_after(loop: Loop, at_s: float) -> float:
+    """The largest way that any share still went after a time."""
+    return max(max(one) - min(one) for one in series(loop, at_s).values())
+
+
+rate = st.floats(0.5, 8.0)
+
+
+@given(
+    st.tuples(*[rate] * len(ASKED)),
+    st.dictionaries(st.sampled_from(ASKED), st.floats(0.5, 20.0), min_size=1, max_size=3),
+    st.sampled_from((0.0, 2.0, 10.0)),
+    st.sampled_from((0.1, 1.0)),
+    st.booleans(),
+)
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_a_step_of_demand_turns_no_share_round_more_than_once(
+    before: tuple[float, ...], changed: Rates, delay_s: float, queueing_weight: float, survive_one_loss: bool
+) -> None:
+    rates = dict(zip(ASKED, before, strict=True))
+    objective = Objective(queueing_weight=queueing_weight, survive_one_loss=survive_one_loss)
+    policy = msgspec.structs.replace(POLICY, objective=objective)
+    one = world(lambda at: rates | changed if at >= 15.0 else rates, policy=policy, report_delay_s=lambda at: delay_s)
+    loop = Loop(one, FlowPlanner(PATIENT_S).plan).run(45.0 + delay_s)
+    for arc, shares in series(loop, 14.0).items():
+        assert reversals(shares) <= 1, (arc, shares)
+
+
+@planners
+@delays
+def test_after_a_step_of_demand_the_plan_comes_to_rest(planner: str, delay_s: float) -> None:
+    """All but crumbs within the time that a moving mean of 3 s takes to get there, and the time to turn once."""
+    one = world(lambda at: even(5.0, a=15.0) if at >= 15.0 else even(5.0), report_delay_s=lambda at: delay_s)
+    loop = Loop(one, PLANNERS[planner]()).run(65.0 + delay_s)
+    assert moved_after(loop, 14.0) > 0.2
+    assert moved_after(loop, 40.0 + delay_s) <= 3 * DEADBAND
+    assert not [ended for ended in loop.ended if ended.served_by is None]
+
+
+@planners
+@delays
+def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_the_end(
+    planner: str, delay_s: float
+) -> None:
+    back_s = 30.0
+    one = world(
+        lambda at: even(5.0),
+        up=lambda region, at: region != "a" or not 15.0 <= at < back_s,
+        report_delay_s=lambda at: delay_s,
+    )
+    loop = Loop(one, PLANNERS[planner]()).run(back_s + delay_s + RAMP_S + 10.0)
+    began = next(tick.at for tick in loop.ticks if tick.health["a"] is RegionState.RECOVERING)
+    assert began - back_s <= delay_s + 4.0
+    for tick in loop.ticks:
+        for (_, server), share in tick.shares.items():
+            if server == "a" and tick.health["a"] is RegionState.RECOVERING:
+                assert share <= (tick.at - began) / RAMP_S + 1e-6
+    home = dict(loop.share(HOME, "a"))
+    assert min(share for at, share in home.items() if at >= began + RAMP_S + TICK_S) == 1.0
+    half = [share for at, share in home.items() if abs(at - began - RAMP_S / 2) <= TICK_S]
+    assert min(half) >= 0.35, "the ramp is followed from below as well"
+    assert loop.served_at_home("a", back_s + delay_s, began + RAMP_S / 3) <= 0.35
+    assert loop.served_at_home("a", began + RAMP_S + 2.0, loop.now - 1.0) >= 0.95
+
+
+@planners
+@delays
+def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str, delay_s: float) -> None:
+    """Each return begins a ramp of its own, and between its deaths nothing but what it loses and regains moves."""
+    flaps = (20.0, 50.0)
+    one = world(
+        lambda at: even(5.0),
+        up=lambda region, at: region != "a" or not flaps[0] <= at < flaps[1] or at % 6.0 >= 3.0,
+        report_delay_s=lambda at: delay_s,
+    )
+    loop = Loop(one, PLANNERS[planner]()).run(flaps[1] + delay_s + RAMP_S + 15.0)
+    flapping = [one for one in loop.ticks if flaps[0] + delay_s + 3.0 <= one.at < flaps[1] + delay_s]
+    assert max(tick.shares.get((HOME, "a"), 0.0) for tick in flapping) <= 4.0 / RAMP_S
+    assert not [ended for ended in loop.ended if ended.served_by is None]
+    assert dict(loop.share(HOME, "a"))[loop.ticks[-1].at] == 1.0
+
+
+@planners
+def test_a_plan_outlives_the_silence_of_all_regions(planner: str) -> None:
+    """A leader that nobody reports to has no news, and neither fails regions nor takes back what it planned."""
+    one = world(lambda at: even(5.0, a=12.0), report_delay_s=lambda at: float("inf") if 20.0 <= at < 50.0 else 0.0)
+    loop = Loop(one, PLANNERS[planner]()).run(65.0)
+    assert moved_after(loop, 19.0) <= 2 * DEADBAND
+    assert {state for tick in loop.ticks if tick.at >= 10.0 for state in tick.health.values()} == {RegionState.HEALTHY}
+
+
+@planners
+def test_a_region_that_dies_takes_nothing_with_it(planner: str) -> None:
+    """Agents turn elsewhere by themselves, with reports that are 10 s late: nobody waits for a plan."""
+    one = world(lambda at: even(3.0), up=lambda region, at: region != "a" or at < 20.0, report_delay_s=lambda at: 10.0)
+    loop = Loop(one, PLANNERS[planner]()).run(60.0)
+    assert not [ended for ended in loop.ended if ended.served_by is None]
+    assert max(ended.waited_s for ended in loop.ended) < 1.0
+    after = [ended for ended in loop.ended if ended.came_at >= 21.0]
+    assert after
+    assert {ended.served_by for ended in after} <= {"b", "c", "d"}
