@@ -1,0 +1,168 @@
+"""/v1/explain and /v1/steer: what they answer, by whose knowledge, and how they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from control_plane.access.access import Access
+from control_plane.api.steer import MOST_CLIENTS
+from control_plane.app import create_app
+from control_plane.daemon import ControlPlane
+from control_plane.explained import Explained
+from control_plane.places import LOOK_S, Places
+from lab.geoip import SITES, write_geoip
+from penstock.explain import Standing
+from penstock.reasons import Reason
+from penstock.steer import Advice
+from tests.reports import MODEL, offered, packed, report
+from tests.stores import SetClock, eventually
+from tests.unit.test_control_plane_app import OPERATOR, REGIONS, TOKEN, control_plane, is_problem, leading
+
+__all__ = ["control_plane"]
+
+HAMBURG, NEW_YORK = "198.18.1.7", "198.18.13.7"
+DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123be0a"
+
+
+@pytest.fixture
+async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    write_geoip(tmp_path / "geo.mmdb")
+    app = create_app(control_plane, Access(TOKEN), Places(tmp_path / "geo.mmdb", control_plane.now))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
+        yield client
+
+
+async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: str) -> None:
+    """Let every region report, and be planned for."""
+    await leading(control_plane)
+    for region in REGIONS:
+        ready = 0 if region in failed else 4
+        body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es"), ready=ready))
+        assert (await http.post("/v1/reports", content=body, headers=headers)).status_code == 202
+    await eventually(lambda: all(plan.classes for plan in control_plane.plans.values()))
+
+
+async def explained(http: httpx.AsyncClient, **body: Any) -> Explained:
+    response = await http.post("/v1/explain", json={"model": MODEL} | body)
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=Explained)
+
+
+async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    told = await explained(http, origin="eu-de", tenant="personal", country="DE")
+    assert (told.seen_by, told.leading) == ("north", True)
+    assert told.policy.digest == told.explanation.policy_digest
+    assert told.explanation.residency == "eu-de+eu-es"
+    assert told.explanation.planned
+    by_name = {one.region: one for one in told.explanation.regions}
+    assert by_name["eu-de"].standing is Standing.SERVES
+    assert by_name["us-east"].standing is Standing.FORBIDDEN
+    assert by_name["us-east"].reasons[0].detail.startswith("eea-clients-stay-in-eu (residency.yaml:")
+    assert told.explanation.chosen is not None
+
+
+async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http, "eu-de")
+    told = await explained(http, origin="eu-de", tenant="eu-personal")
+    by_name = {one.region: one for one in told.explanation.regions}
+    assert [one.reason for one in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
+    assert told.explanation.chosen is not None
+    assert told.explanation.chosen.region == "eu-es"
+
+
+async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
+    told = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
+    assert told.explanation.asked.tenant == "personal"
+    assert told.explanation.asked.location.country == "DE"
+    assert told.explanation.refusal is not None
+    assert told.explanation.refusal.reason is Reason.MISDIRECTED
+    assert told.explanation.refusal.try_regions == ("eu-es", "eu-de")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"origin": "us-est"}, "did you mean us-east?"),
+        ({"origin": "us-east", "tried": {"eu-d": "saturated"}}, "tried: there is no region 'eu-d'"),
+        ({"origin": "us-east", "tried": {"eu-de": "tired"}}, "body.tried.eu-de"),
+        ({"origin": "us-east", "ip": "1.2.3"}, "no IP address"),
+        ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "not both"),
+        ({"origin": "us-east", "subdivision": "CA"}, "give that too"),
+        ({"origin": "us-east", "country": "de"}, "body.country"),
+        ({"origin": "us-east", "key_digest": "0" * 64}, "no tenant has this key"),
+        ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "not both"),
+        ({"origin": "us-east", "key": "secret"}, "body.key"),
+        ({}, "body.origin"),
+    ],
+)
+async def test_what_cannot_be_explained(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+    response = await http.post("/v1/explain", json={"model": MODEL} | body)
+    assert is_problem(response, 422)
+    assert says in response.json()["detail"]
+
+
+async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
+    transport = httpx.ASGITransport(create_app(control_plane, Access(TOKEN)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+        response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})
+        assert is_problem(response, 422)
+        steered = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal"})
+    advice = msgspec.json.decode(steered.content, type=Advice)
+    assert advice.refusal is not None
+    assert advice.refusal.reason is Reason.LOCATION_UNKNOWN
+
+
+async def test_where_to_come_in(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    response = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal", "model": MODEL})
+    advice = msgspec.json.decode(response.content, type=Advice)
+    assert [entry.region for entry in advice.entries] == ["eu-de", "eu-es"]
+    assert response.headers["cache-control"] == f"private, max-age={int(advice.ttl_s)}"
+    nobody = await http.get("/v1/steer", params={"ip": "192.0.2.1", "tenant": "personal"})
+    assert nobody.json()["entries"] == []
+    assert nobody.json()["refusal"]["reason"] == "location_unknown"
+
+
+async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    clients = [{"ip": site.network.removesuffix("0/24") + "9", "tenant": "open"} for site in SITES] * 2
+    response = await http.post("/v1/steer", json={"clients": clients})
+    advice = response.json()["advice"]
+    nearest = {site.city: one["entries"][0]["region"] for site, one in zip(SITES, advice, strict=False)}
+    assert len(advice) == len(clients)
+    assert (nearest["Hamburg"], nearest["New York"], nearest["Osaka"]) == ("eu-de", "us-east", "jp-tok")
+    too_many = await http.post("/v1/steer", json={"clients": [{"tenant": "open"}] * (MOST_CLIENTS + 1)})
+    assert is_problem(too_many, 422)
+
+
+async def test_a_place_that_is_said_twice_is_refused(http: httpx.AsyncClient) -> None:
+    assert is_problem(await http.get("/v1/steer", params={"ip": HAMBURG, "country": "DE"}), 422)
+    assert is_problem(await http.post("/v1/steer", json={"clients": [{"ip": "nonsense"}]}), 422)
+    assert is_problem(await http.get("/v1/steer", params={"region": "eu-de"}), 422)
+
+
+def test_a_new_database_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    from ipaddress import ip_address
+
+    file, clock = tmp_path / "geo.mmdb", SetClock()
+    write_geoip(file)
+    places = Places(file, clock)
+    assert places.locate(ip_address(NEW_YORK)).country == "US"
+    (tmp_path / "broken").write_text("nonsense")
+    (tmp_path / "broken").rename(file)
+    clock.now += LOOK_S
+    assert places.locate(ip_address(NEW_YORK)).country == "US"
+    file.unlink()
+    clock.now += LOOK_S
+    assert places.locate(ip_address(NEW_YORK)).country == "US"
+    write_geoip(file)
+    clock.now += LOOK_S
+    assert places.locate(ip_address(HAMBURG)).country == "DE"
