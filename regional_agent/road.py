@@ -46,6 +46,10 @@ REQUEST_DEADLINE_S = 600.0
 MOST_ADMITTED = 4096
 """Answers of the mask that are kept at once: models x tenants x places seen lately."""
 
+BUSY_REST_S = 0.5
+"""A request that engines turned down as busy waits at least so long (s) before it is offered to them again. Nobody else
+is kept from them: what one is told (429 for a quota of its own, say) says nothing of the others."""
+
 UNTOLD_COST = Cost()
 """Of a model that a policy of another region knows and ours does not, yet."""
 
@@ -69,6 +73,7 @@ class Ticket:
         "priority",
         "received_at",
         "request_id",
+        "rests_until",
         "traceparent",
         "tried_endpoints",
         "tried_regions",
@@ -93,6 +98,8 @@ class Ticket:
         """It has waited, and room that appears now is for it."""
         self.failed_because = Reason.ENGINE_FAILED
         """Why the last attempt did not start."""
+        self.rests_until = 0.0
+        """Where it has to wait, it is offered to nobody before."""
         self.busy_endpoints: set[str] = set()
         """Those that answered that they are full: what is left undone is saturation, not absence."""
         self.tried_regions: dict[str, Reason] = {}
@@ -294,6 +301,7 @@ class Road:
         if target.endpoint is not None:
             ticket.tried_endpoints.add(target.endpoint.name)
             ticket.busy_endpoints.add(target.endpoint.name)
+            ticket.rests_until = self._clock() + BUSY_REST_S
         else:
             ticket.tried_regions[target.region] = reason
 

@@ -119,7 +119,7 @@ class WaitingRoom:
             return _refusal("too many wait", wait_s)
         self._shared_view.tell()
         self._set_timer()
-        if self._shared_view.others_waiting(model):
+        if _has_room(pool):
             self.room_appeared()
         return place
 
@@ -167,7 +167,7 @@ class WaitingRoom:
         for place in queue.in_order():
             ticket = place.item.ticket
             residency = ticket.admitted.permitted.name
-            if residency in nowhere:
+            if residency in nowhere or now < ticket.rests_until:
                 continue
             if not _has_room(pool):
                 if not elsewhere:
@@ -219,11 +219,16 @@ class WaitingRoom:
         try:
             for model, queue in list(self._queues.items()):
                 for place in queue.give_up(now):
-                    waited_s = now - place.item.ticket.received_at
-                    place.item.answer(_refusal(f"no room within {waited_s:.0f} s", self.wait_s(model)))
+                    place.item.answer(self._too_late(place.item.ticket, now))
                 self._offer(model, queue, elsewhere=True)
         finally:
             self._set_timer()
+
+    def _too_late(self, ticket: Ticket, now: float) -> Refusal:
+        waited_s = now - ticket.received_at
+        if now >= ticket.deadline_at:
+            return Refusal(Reason.DEADLINE_PASSED, f"no room within {waited_s:.1f} s, the request's deadline")
+        return _refusal(f"waited {waited_s:.0f} s for it", self.wait_s(ticket.model))
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):

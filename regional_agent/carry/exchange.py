@@ -149,6 +149,8 @@ class Exchange:
         self._stage, self._place = Stage.SEEKING, None
         if isinstance(target, Target):
             self._go_to(target)
+        elif target.reason is Reason.DEADLINE_PASSED:
+            self._refuse(target, RequestOutcome.TIMEOUT)
         else:
             self._refuse(target)
 

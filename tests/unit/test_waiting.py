@@ -62,6 +62,7 @@ class Here:
             received_at=received_at,
             deadline_at=self.clock.now + 600,
             attempts=0,
+            rests_until=0.0,
         )
         ticket.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         ticket.errand = SimpleNamespace(tenant="t")

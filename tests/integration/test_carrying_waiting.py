@@ -1,0 +1,193 @@
+"""Requests that wait in an agent for room: every way out of the queue, on the wire, with nothing left held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from regional_agent.carry.listener import leave
+from regional_agent.carry.upstream import Address
+from tests.agents import Agent, agent
+from tests.integration.test_carrying import BODY, NOBODY, answers, ask, code, is_busy, streams_forever, until
+from tests.planet import MODEL
+from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+
+
+@asynccontextmanager
+async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
+    """An agent whose one slot is taken, and by whom; it expects requests to be short."""
+    async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
+        pool = one.knowing.endpoints.pool(MODEL)
+        pool.prior_s = 0.1
+        pool.recount()
+        first = await RawClient.connect(one.traffic)
+        first.say(post(BODY))
+        await first.head()
+        yield one, first
+        first.close()
+        await until(lambda: one.held() == one.waiting() == 0)
+
+
+async def one_more(one: Agent, *headers: str) -> RawClient:
+    """A client whose request waits."""
+    before = one.waiting()
+    client = await RawClient.connect(one.traffic)
+    client.say(post(BODY, *headers))
+    await until(lambda: one.waiting() == before + 1)
+    return client
+
+
+def tell_dead(one: Agent) -> None:
+    """The only endpoint is found out to be gone."""
+    for endpoint in one.knowing.endpoints.every():
+        endpoint.broke()
+
+
+async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
+        client = await one_more(one, "x-request-timeout-ms: 300")
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (504, "deadline_passed")
+        assert (one.waiting(), one.held(), one.counted()) == (0, 1, {"timeout": 1})
+
+
+async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
+        clients = [await one_more(one) for _ in range(3)]
+        for client in clients[:2]:
+            client.close()
+        await until(lambda: one.waiting() == 1)
+        first.close()
+        assert (await clients[2].head())[0] == 200
+        assert (len(gpu.heard), one.held()) == (2, 1)
+        clients[2].close()
+        await until(lambda: one.counted() == {"cancelled": 4})
+
+
+async def test_when_the_last_endpoint_dies_who_waits_fails_over(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as near,
+        engine(answers) as far,
+        agent(tmp_path / "far", [far.address], region="us-east") as server,
+        full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (one, _),
+    ):
+        clients = [await one_more(one) for _ in range(3)]
+        assert not far.heard, "nobody was invited there"
+        tell_dead(one)
+        for client in clients:
+            answer = await client.answer()
+            assert (answer.status, answer.headers["x-penstock-region"]) == (200, "us-east")
+
+
+async def test_when_the_last_endpoint_dies_and_nobody_else_is_left_it_is_503(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
+        clients = [await one_more(one) for _ in range(3)]
+        tell_dead(one)
+        for client in clients:
+            answer = await client.answer()
+            assert (answer.status, code(answer.body)) == (503, "none_ready")
+            assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Path) -> None:
+    async def breaks_the_second(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if len(e.heard) == 2:
+            writer.close()
+        else:
+            await streams_forever(e, heard, writer)
+
+    async with (
+        engine(breaks_the_second) as gpu,
+        engine(streams_forever) as other,
+        agent(tmp_path, [gpu.address, other.address], slots=1, queue=0) as one,
+    ):
+        for endpoint in one.knowing.endpoints.every():
+            endpoint.service_s = 0.1
+        one.knowing.endpoints.pool(MODEL).recount()
+        running = [await RawClient.connect(one.traffic) for _ in range(2)]
+        runs_on = {}
+        for client in running:
+            client.say(post(BODY))
+            _, headers = await client.head()
+            runs_on[headers["x-penstock-endpoint"]] = client
+        clients = [await one_more(one, f"x-request-id: r{n}") for n in range(2)]
+        runs_on["gpu-0"].close()
+        await until(lambda: len(gpu.heard) >= 2)
+        assert gpu.heard[1].header("x-request-id") == "r0"
+        runs_on["gpu-1"].close()
+        assert (await clients[0].head())[0] == 200
+        assert other.heard[1].header("x-request-id") == "r0", "not r1"
+        for client in (*running, *clients):
+            client.close()
+        await until(lambda: one.held() == one.waiting() == 0)
+
+
+async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
+        client = await one_more(one)
+        leaving = asyncio.create_task(leave([one.listener], PATIENCE_S))
+        await until(lambda: one.listener.draining)
+        first.close()
+        assert (await client.head())[0] == 200
+        client.close()
+        assert await leaving == 0
+
+
+async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
+        clients = [await one_more(one) for _ in range(2)]
+        assert await leave([one.listener], 0.0) == 3
+        await until(lambda: one.held() == one.waiting() == 0)
+        for client in clients:
+            assert await client.closed()
+        assert one.counted() == {"cancelled": 3}
+
+
+async def test_higher_priority_goes_first_and_the_queue_is_told_in_metrics(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
+        low = await one_more(one, "x-request-id: low")
+        directives = one.knowing.directives
+        tenants = {name: replace(tenant, priority=7) for name, tenant in directives.policy.tenants.items()}
+        directives.policy = replace(directives.policy, tenants=tenants)
+        high = await one_more(one, "x-request-id: high")
+        first.close()
+        assert (await high.head())[0] == 200
+        assert [heard.header("x-request-id") for heard in gpu.heard[1:]] == ["high"]
+        for client in (low, high):
+            client.close()
+
+
+async def test_a_forwarded_request_waits_where_it_was_sent(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as far,
+        full(tmp_path / "far", far.address, region="us-east") as (server, first),
+        agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
+    ):
+        tell_dead(origin)
+        client = await RawClient.connect(origin.traffic)
+        client.say(post(BODY))
+        await until(lambda: server.waiting() == 1)
+        first.close()
+        assert (await client.head())[0] == 200
+        client.close()
+        await until(lambda: server.held() == origin.held() == 0)
+
+
+async def test_an_engine_that_turns_requests_down_keeps_nobody_else_from_it(tmp_path: Path) -> None:
+    async def picky(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await (is_busy if heard.header("x-request-id") == "unwelcome" else answers)(e, heard, writer)
+
+    async with engine(picky) as gpu, agent(tmp_path, [gpu.address]) as one:
+        unwelcome = asyncio.create_task(ask(one, "x-request-id: unwelcome"))
+        await until(lambda: bool(gpu.heard))
+        for _ in range(5):
+            assert (await ask(one))[0] == 200
+        status, headers, body = await unwelcome
+        assert (status, code(body)) == (429, "saturated")
+        assert int(headers["retry-after"]) >= 1
+        assert sum(heard.header("x-request-id") == "unwelcome" for heard in gpu.heard) > 1, "it was tried again"
+        assert one.held() == one.waiting() == 0
