@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from penstock.plan import RegionPlan
+from penstock.plan import NONE_CLOSED, RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import Mask, RequestFacts, mask
@@ -65,6 +65,7 @@ def decide(
         tried=tried,
         overflow=overflow,
         ramp=plan.ramp if plan is not None else 1.0,
+        closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
     )
     if isinstance(where, Refusal):
         return where
@@ -92,5 +93,14 @@ def outlook(
 ) -> tuple[Prospect, ...] | Refusal:
     """Every way that `decide` may go with the same arguments, and how likely it is."""
     class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
-    ramp = plan.ramp if plan is not None else 1.0
-    return prospects(policy, origin, admitted.permitted, class_plan, views, tried=tried, overflow=overflow, ramp=ramp)
+    return prospects(
+        policy,
+        origin,
+        admitted.permitted,
+        class_plan,
+        views,
+        tried=tried,
+        overflow=overflow,
+        ramp=plan.ramp if plan is not None else 1.0,
+        closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
+    )

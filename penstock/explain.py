@@ -204,6 +204,8 @@ def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
     for region in policy.regions:
         health = snapshot.health.get(region, RegionHealth())
         state = RegionState.HEALTHY if region == origin else states.get(region, health.state)
+        if state is RegionState.DRAINING:
+            state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
         here = pool(snapshot, region, model, now)
         ready = here is not None and here.report.ready > 0
         weight = health.weight(now, policy.failover) if state is RegionState.RECOVERING is health.state else 1.0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 
 from penstock.provenance import Provenance
+
+NONE_CLOSED: Mapping[str, bool] = MappingProxyType({})
 
 
 class ArcReason(StrEnum):
@@ -44,6 +48,15 @@ class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     """Other permitted regions that serve the model, best first: the table for when arcs are dead."""
 
 
+class Closed(msgspec.Struct, frozen=True, gc=False):
+    """A region that an operator has closed to an origin's new traffic for one model, beyond what its arcs say."""
+
+    region: str
+    model: str
+    last_resort: bool
+    """Whether it serves what no other permitted region can."""
+
+
 class RegionPlan(msgspec.Struct, frozen=True):
     """One origin's slice of a plan: what is published at that region's key, and what its agents obey."""
 
@@ -61,6 +74,8 @@ class RegionPlan(msgspec.Struct, frozen=True):
     to whole, as the shares of the entries do."""
     provenance: Provenance | None = None
     """The commit that the policy is from; None where it is from a folder."""
+    closed: tuple[Closed, ...] = ()
+    """Where nothing may go that no arc says, neither as the nearest nor on a credit."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""
@@ -68,6 +83,12 @@ class RegionPlan(msgspec.Struct, frozen=True):
             if entry.model == model and entry.residency == residency:
                 return entry
         return None
+
+    def closed_for(self, model: str) -> Mapping[str, bool]:
+        """The regions closed to a model's new traffic, and whether each is a last resort."""
+        return (
+            {one.region: one.last_resort for one in self.closed if one.model == model} if self.closed else NONE_CLOSED
+        )
 
     def supersedes(self, other: RegionPlan | None) -> bool:
         """Whether this plan may replace `other`: a newer epoch always, else a newer generation of the same."""

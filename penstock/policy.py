@@ -157,6 +157,37 @@ class Objective(msgspec.Struct, frozen=True):
     """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
 
 
+class GuardRails(msgspec.Struct, frozen=True):
+    """What operators may do by an override without saying that they know what it does."""
+
+    most_withdrawn_share: float = 0.5
+    """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
+
+
+class Recurrence(StrEnum):
+    """How often a maintenance window comes again, by UTC."""
+
+    NEVER = "never"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+
+
+class MaintenanceWindow(msgspec.Struct, frozen=True):
+    """When regions are emptied, so that people may work on them."""
+
+    name: str
+    regions: frozenset[str]
+    starts_at: float
+    """Unix time (s) of its first beginning, by when the regions are to be empty."""
+    duration_s: float
+    """How long (s) it takes each time."""
+    recurrence: Recurrence = Recurrence.NEVER
+    lead_s: float = 0.0
+    """How long (s) before each beginning the drain begins."""
+    source: str = ""
+    """The file and line it was written at."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
@@ -172,6 +203,8 @@ class Policy(msgspec.Struct, frozen=True):
     """The tenant of requests that carry no key; None refuses them."""
     objective: Objective = Objective()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
+    guard_rails: GuardRails = GuardRails()
+    maintenance: tuple[MaintenanceWindow, ...] = ()
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

@@ -35,6 +35,8 @@ class RegionEvent(StrEnum):
     """The miss that made it enough."""
     RISEN = "risen"
     """Enough good ones in a row after a failure, and the hold-down is over."""
+    RISEN_DRAINED = "risen_drained"
+    """The same, while a drain holds that began before the failure or during it."""
     RAMPED = "ramped"
     """The failback ramp has reached its end."""
     DRAIN = "drain"
@@ -60,7 +62,9 @@ TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
     (_S.FAILED, _E.MISSED): _S.FAILED,
     (_S.FAILED, _E.LOST): _S.FAILED,
     (_S.FAILED, _E.RISEN): _S.RECOVERING,
-    (_S.FAILED, _E.DRAIN): _S.DRAINING,
+    (_S.FAILED, _E.RISEN_DRAINED): _S.DRAINING,
+    (_S.FAILED, _E.DRAIN): _S.FAILED,
+    (_S.FAILED, _E.UNDRAIN): _S.FAILED,
     (_S.RECOVERING, _E.HEARD): _S.RECOVERING,
     (_S.RECOVERING, _E.MISSED): _S.RECOVERING,
     (_S.RECOVERING, _E.LOST): _S.FAILED,
@@ -84,6 +88,8 @@ class RegionHealth(msgspec.Struct, frozen=True):
     """Consecutive misses."""
     hits: int = 0
     """Consecutive good ones."""
+    drained: bool = False
+    """A drain holds, whether or not the region is there: a loss does not end it."""
 
     def weight(self, now: float, failover: Failover) -> float:
         """How much of its share the region may have: 1 when healthy, rising over the ramp, 0 otherwise."""
@@ -117,7 +123,9 @@ def _event(health: RegionHealth, good: bool, misses: int, hits: int, now: float,
         return RegionEvent.LOST if misses >= failover.misses_to_fail else RegionEvent.MISSED
     if health.state is RegionState.FAILED:
         rested = now - health.since >= failover.hold_down_s
-        return RegionEvent.RISEN if rested and hits >= failover.hits_to_rise else RegionEvent.HEARD
+        if not rested or hits < failover.hits_to_rise:
+            return RegionEvent.HEARD
+        return RegionEvent.RISEN_DRAINED if health.drained else RegionEvent.RISEN
     if health.state is RegionState.RECOVERING and health.weight(now, failover) >= 1.0:
         return RegionEvent.RAMPED
     return RegionEvent.HEARD
@@ -126,4 +134,5 @@ def _event(health: RegionHealth, good: bool, misses: int, hits: int, now: float,
 def _enter(health: RegionHealth, event: RegionEvent, now: float, misses: int, hits: int) -> RegionHealth:
     state = TRANSITIONS[health.state, event]
     since = health.since if state is health.state else now
-    return RegionHealth(state, since, misses, hits)
+    drained = event is RegionEvent.DRAIN or (health.drained and event is not RegionEvent.UNDRAIN)
+    return RegionHealth(state, since, misses, hits, drained)

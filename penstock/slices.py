@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.interventions import NO_INTERVENTIONS, Interventions, capped, stays
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
@@ -93,6 +94,7 @@ def slices(
     *,
     nearest_first: NearestFirst,
     detail: Detail = no_detail,
+    interventions: Interventions = NO_INTERVENTIONS,
 ) -> dict[str, RegionPlan]:
     """One slice for every region of the policy.
 
@@ -102,9 +104,10 @@ def slices(
     Args:
         previous: the slices in force.
         before: their entries, from which shares move at a bounded rate: what `in_force` found.
-        demands: what is planned for.
+        demands: what is planned for, with all the regions that each permits, closed ones included.
         targets: the shares wanted, by key; a demand without any has no entry, since nobody can serve it.
         supply: who can take traffic.
+        interventions: what operators want; `targets` are within it already.
     """
     spoke = heard(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
@@ -121,15 +124,23 @@ def slices(
     for key, one in demands.items():
         if not (target := targets.get(key)):
             continue
-        serving = alive[one.model]
+        orders = interventions.of(one.origin, one.model)
+        serving = alive[one.model] - orders.at_once if orders.at_once else alive[one.model]
+        closed = orders.closed
         entry = before.get(key)
         standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-        shares = target if standing == target else step_towards(standing, target, largest_step, serving)
         nearest = nearest_first(one.origin, one.regions)
+        if orders.weights:
+            target = capped(target, orders, [name for name in nearest if name in serving])
+        if standing == target or stays(standing, orders, serving):
+            shares: Mapping[str, float] = standing
+        else:
+            shares = step_towards(standing, target, largest_step, serving)
         if ramps:
-            shares = ramped(shares, ramps, (name for name in nearest if name in serving))
+            heirs = (name for name in nearest if name in serving and name not in closed)
+            shares = ramped(shares, _not_torn(ramps, standing, orders.returning), heirs)
         home = words.home(nearest, one.model)
-        away = _why_away(snapshot.state(home), home in serving)
+        away = _why_away(snapshot.state(home), home in serving and home not in closed)
         arcs = tuple(
             [
                 Arc(name, shares[name], ArcReason.HOME)
@@ -138,7 +149,8 @@ def slices(
                 for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
             ]
         )
-        spare = islice((name for name in nearest if name not in shares and name in serving), MOST_FALLBACKS)
+        others = (name for name in nearest if name not in shares and name in serving and name not in closed)
+        spare = islice(others, MOST_FALLBACKS)
         now = ClassPlan(one.model, one.residency, arcs, tuple(spare))
         classes[one.origin].append(entry if entry == now else now)
     return {
@@ -150,8 +162,20 @@ def slices(
             edition.now,
             tuple(entries),
             granted[region],
+            closed=interventions.closed_to(region, policy.models),
         )
         for region, entries in classes.items()
+    }
+
+
+def _not_torn(
+    ramps: Mapping[str, float], standing: Mapping[str, float], returning: frozenset[str]
+) -> Mapping[str, float]:
+    """Ramps that take nothing at once from a region whose drain ended half way: it never was away."""
+    if not returning:
+        return ramps
+    return {
+        region: max(part, standing.get(region, 0.0)) if region in returning else part for region, part in ramps.items()
     }
 
 

@@ -7,13 +7,14 @@ the other regions sees of it decides, and its own word only where they are split
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import StrEnum
 from math import isfinite
 
 import msgspec
 
 from penstock.policy import Policy
-from penstock.region_health import RegionHealth, RegionState, observe
+from penstock.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.report import AgentReport, PoolReport
 from penstock.residency import residency_class
 
@@ -101,11 +102,14 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
     return Snapshot({**_aged_while_heard(snapshot, now), key: Held(report, now)}, snapshot.health), Verdict.ACCEPTED
 
 
-def tick(snapshot: Snapshot, now: float, policy: Policy) -> Snapshot:
+def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
     """Let time pass: judge every region of which anything was ever heard, and forget agents that have long been silent.
 
     A region of which nothing was heard stays unknown: a leader that has just begun to listen has seen no failure. When
     several regions reported and all of them are silent, that says more of who listens than of them, and beliefs stay.
+
+    Args:
+        drained: regions that operators want empty now; one that no longer is returns by the failback ramp.
     """
     agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
     kept = Snapshot(agents, snapshot.health)
@@ -118,6 +122,9 @@ def tick(snapshot: Snapshot, now: float, policy: Policy) -> Snapshot:
             health[region] = observe(before, good, now, policy.failover)
         elif before.state is not RegionState.UNKNOWN:
             health[region] = observe(before, False, now, policy.failover)
+        if (region in drained) is not before.drained:
+            event = RegionEvent.DRAIN if region in drained else RegionEvent.UNDRAIN
+            health[region] = command(health.get(region, before), event, now)
     return Snapshot(agents, health)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy import Policy
-from penstock.region_health import RegionHealth
+from penstock.policy import Failover, Policy
+from penstock.region_health import RegionHealth, RegionState
 from penstock.snapshot import Snapshot, pools
 
 
@@ -25,18 +25,29 @@ class Supply(msgspec.Struct, frozen=True):
 
 
 def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, str], Supply]:
-    """By (region, model), of every region that may be planned for: not failed, not draining, some endpoint ready.
+    """By (region, model), of every region that can serve: not failed, some endpoint ready.
+
+    One that is being drained can, too: who may still use it is what overrides say, and not its health. So can one that
+    has just begun its failback ramp, which grants it nothing yet.
 
     Args:
         now: the planner's clock, in seconds; for ages and ramps.
     """
     weights = {
-        region: snapshot.health.get(region, RegionHealth()).weight(now, policy.failover) for region in policy.regions
+        region: _standing(snapshot.health.get(region, RegionHealth()), now, policy.failover)
+        for region in policy.regions
     }
     found = {}
     for (region, model), seen in sorted(pools(snapshot, now).items()):
-        weight = weights.get(region, 0.0)
-        if weight > 0.0 and model in policy.models and seen.report.ready > 0:
+        weight = weights.get(region)
+        if weight is not None and model in policy.models and seen.report.ready > 0:
             service_s = seen.report.service_s or policy.models[model].expected_service_s
             found[region, model] = Supply(seen.report.slots * seen.counts, service_s, weight)
     return found
+
+
+def _standing(health: RegionHealth, now: float, failover: Failover) -> float | None:
+    """How much of the region counts; None where it is not there."""
+    if health.state in (RegionState.UNKNOWN, RegionState.FAILED):
+        return None
+    return 1.0 if health.state is RegionState.DRAINING else health.weight(now, failover)

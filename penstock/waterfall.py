@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.interventions import NO_INTERVENTIONS, Interventions, narrowed, scaled
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.slices import Edition, Key, NearestFirst, in_force, planned_for, slices
@@ -25,6 +26,7 @@ def plan(
     epoch: int,
     generation: int,
     elapsed_s: float,
+    interventions: Interventions = NO_INTERVENTIONS,
 ) -> dict[str, RegionPlan]:
     """One plan for the planet: a slice for every region of the policy.
 
@@ -34,10 +36,11 @@ def plan(
         previous: the slices in force, from which shares move at a bounded rate.
         now: the planner's clock, in seconds; for ages and ramps.
         elapsed_s: time since `previous` was made, in seconds.
+        interventions: what operators want meanwhile.
     """
     able = supply(policy, snapshot, now)
     demands = planned_for(policy, demand(snapshot, now))
-    wanted = pour(policy, demands, able, policy.nearest_first)
+    wanted = pour(policy, narrowed(demands, able, interventions), scaled(able, interventions), policy.nearest_first)
     edition = Edition(generation, epoch, policy.digest(), now, elapsed_s)
     return slices(
         policy,
@@ -49,6 +52,7 @@ def plan(
         able,
         edition,
         nearest_first=policy.nearest_first,
+        interventions=interventions,
     )
 
 

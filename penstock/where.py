@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.plan import ArcReason, ClassPlan
+from penstock.plan import NONE_CLOSED, ArcReason, ClassPlan
 from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal, Rejection
@@ -73,6 +73,7 @@ def choose_region(
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
     ramp: float = 1.0,
+    closed: Mapping[str, bool] = NONE_CLOSED,
 ) -> Where | Refusal:
     """Pick the serving region for one request that landed on `origin`.
 
@@ -84,11 +85,14 @@ def choose_region(
         tried: regions that did not start this request, and why each did not.
         overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
         ramp: how much (0-1) of a class without a plan the origin may serve itself, by its plan.
+        closed: regions that take nothing but what the plan's arcs give them, and whether each is a last resort.
     """
     usable, rejected = _usable(permitted, views, tried)
+    if closed:
+        usable = _open(plan, usable, closed, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable))
+    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
     shares, reasons = _odds(plan, usable, order, origin, ramp)
@@ -106,12 +110,15 @@ def prospects(
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
     ramp: float = 1.0,
+    closed: Mapping[str, bool] = NONE_CLOSED,
 ) -> tuple[Prospect, ...] | Refusal:
     """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
     usable, rejected = _usable(permitted, views, tried)
+    if closed:
+        usable = _open(plan, usable, closed, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable))
+    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
     if overflow:
         where = _invited(policy, origin, order, usable, views, rejected)
         return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
@@ -164,6 +171,26 @@ def _nobody(
         tuple(rejected),
         retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
     )
+
+
+def _open(
+    plan: ClassPlan | None,
+    usable: dict[str, RegionView],
+    closed: Mapping[str, bool],
+    tried: Mapping[str, Reason],
+    rejected: list[Rejection],
+) -> dict[str, RegionView]:
+    """Without the closed regions that the plan gives nothing; where none else is there, with the last resorts of them.
+
+    A region that is merely full is there: what waits for it must not fill one that is being emptied.
+    """
+    given = {arc.server for arc in plan.arcs if arc.share > 0.0} if plan is not None else set()
+    left = {name: view for name, view in usable.items() if name not in closed or name in given}
+    full = any(reason is Reason.SATURATED and name not in closed for name, reason in tried.items())
+    if not left and not full:
+        left = {name: view for name, view in usable.items() if closed[name]}
+    rejected += [Rejection(name, Reason.REGION_DRAINING) for name in usable if name not in left]
+    return left
 
 
 def _odds(

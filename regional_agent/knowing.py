@@ -113,6 +113,7 @@ class Knowing:
             self.endpoints,
             self.waiting,
             policy=lambda: self.directives.policy,
+            plan=lambda: self.directives.plan,
             agents_here=lambda: self._directory.names(settings.region),
             clock=self._clock,
         )

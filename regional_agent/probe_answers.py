@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock import probe
 from penstock.load import headroom_slots
+from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.probe import Answer, ModelAnswer, Question
 from penstock.signing import FleetKey
@@ -30,6 +31,7 @@ class ProbeAnswers:
         waiting: WaitingRoom,
         *,
         policy: Callable[[], Policy | None],
+        plan: Callable[[], RegionPlan | None],
         agents_here: Callable[[], tuple[str, ...]],
         clock: Callable[[], float],
     ) -> None:
@@ -47,6 +49,7 @@ class ProbeAnswers:
         self._endpoints = endpoints
         self._waiting = waiting
         self._policy = policy
+        self._plan = plan
         self._agents_here = agents_here
         self._clock = clock
         self._grants: dict[str, Grants] = {}
@@ -79,6 +82,9 @@ class ProbeAnswers:
         headroom = fair_part(
             headroom_slots(in_flight, pool.slots, policy.spillover.target_utilisation), rank, len(agents)
         )
+        plan = self._plan()
+        if plan is not None and self._region in plan.closed_for(model):
+            headroom = 0  # whoever closed this region wants it empty, not filled up on credit
         grants, given = grant(
             self._grants.get(model, Grants()),
             f"{question.origin}/{question.agent}",

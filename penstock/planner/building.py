@@ -108,18 +108,19 @@ class Builder:
         keys = tuple(asked)
         members = {one.residency: one.regions for one in asked.values()}
         groups = {name: members[name] for name in sorted(members)}
+        place = {name: at for at, name in enumerate(groups)}
+        group_of = np.array([place[one.residency] for one in asked.values()], dtype=np.intp)
         kept = self._shapes.get(model)
         pools = tuple(sorted(having.keys() | set(kept.pools if kept is not None else ())))
-        if kept is not None and kept.same_as(keys, pools, groups):
+        if kept is not None and kept.same_as(keys, pools, groups, group_of):
             return kept
-        place = {name: at for at, name in enumerate(groups)}
         shape = Shape(
             model=model,
             keys=keys,
             pools=pools,
             groups=tuple(groups),
             permitted=np.array([[pool in regions for pool in pools] for regions in groups.values()], dtype=np.bool_),
-            group_of=np.array([place[key.residency] for key in keys], dtype=np.intp),
+            group_of=group_of,
             origin_of=np.array([self.distances.index[key.origin] for key in keys], dtype=np.intp),
             pool_at=np.array([self.distances.index[pool] for pool in pools], dtype=np.intp),
         )

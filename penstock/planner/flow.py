@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from penstock.interventions import NO_INTERVENTIONS, Interventions, narrowed, remaining, scaled
 from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Details, Flows, cost, lacking, shares
 from penstock.planner.building import Builder
@@ -74,10 +75,19 @@ class FlowPlanner:
         generation: int,
         elapsed_s: float,
         ahead: Mapping[Key, float] = NOT_AHEAD,
+        interventions: Interventions = NO_INTERVENTIONS,
     ) -> dict[str, RegionPlan]:
         """The plan of `decide`, through the door that every planner has."""
         return self.decide(
-            policy, snapshot, previous, now=now, epoch=epoch, generation=generation, elapsed_s=elapsed_s, ahead=ahead
+            policy,
+            snapshot,
+            previous,
+            now=now,
+            epoch=epoch,
+            generation=generation,
+            elapsed_s=elapsed_s,
+            ahead=ahead,
+            interventions=interventions,
         ).plans
 
     def decide(
@@ -91,6 +101,7 @@ class FlowPlanner:
         generation: int,
         elapsed_s: float,
         ahead: Mapping[Key, float] = NOT_AHEAD,
+        interventions: Interventions = NO_INTERVENTIONS,
     ) -> Planned:
         """One plan for the planet, and why it is that one.
 
@@ -100,6 +111,7 @@ class FlowPlanner:
             elapsed_s: time since `previous` was made, in seconds.
             ahead: demand forecast by key, in requests per second; a plan is for most of it
                 where that is more than what is measured.
+            interventions: what operators want meanwhile.
         """
         if self._builder is None or self._builder.policy is not policy:
             self._builder = Builder(policy)
@@ -107,12 +119,13 @@ class FlowPlanner:
         able = supply(policy, snapshot, now)
         demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
         before = in_force(previous, demands)
-        problems = builder.problems(demands, able, before)
+        asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
+        problems = builder.problems(asked, open_supply, remaining(before, asked) if interventions.overrides else before)
         answers, late = self._answers(problems)
         wanted = {key: table for one in answers for key, table in shares(one).items()}
         if late:
-            left = {key: one for key, one in demands.items() if key.model in late}
-            greedy = pour(policy, left, able, builder.distances.nearest_first)
+            left = {key: one for key, one in asked.items() if key.model in late}
+            greedy = pour(policy, left, open_supply, builder.distances.nearest_first)
             answers += [self._weighed(one, *flows(one, greedy)) for one in problems if one.shape.model in late]
             wanted |= greedy
         targets = self._steadied(wanted, before, able, now)
@@ -127,6 +140,7 @@ class FlowPlanner:
             Edition(generation, epoch, builder.digest, now, elapsed_s),
             nearest_first=builder.distances.nearest_first,
             detail=Details(answers, targets, builder.distances),
+            interventions=interventions,
         )
         return Planned(plans, late, sum((cost(one) for one in answers), Cost()), lacking(answers), tuple(answers))
 

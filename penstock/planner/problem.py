@@ -24,7 +24,7 @@ class Shape:
     pools: tuple[str, ...]
     """Regions that have, or lately had, the model; sorted."""
     groups: tuple[str, ...]
-    """Names of the residency classes."""
+    """Names of the residency classes, as far as overrides leave them open."""
     permitted: Flags
     """Group by pool: absent means absent; no column of the program stands for a forbidden arc."""
     group_of: Ints
@@ -34,12 +34,15 @@ class Shape:
     pool_at: Ints
     """By pool: its place in `Distances.names`."""
 
-    def same_as(self, keys: tuple[Key, ...], pools: tuple[str, ...], groups: Mapping[str, frozenset[str]]) -> bool:
+    def same_as(
+        self, keys: tuple[Key, ...], pools: tuple[str, ...], groups: Mapping[str, frozenset[str]], group_of: Ints
+    ) -> bool:
         """Whether this is still the shape of what is asked."""
         return (
             self.keys == keys
             and self.pools == pools
             and self.groups == tuple(groups)
+            and np.array_equal(self.group_of, group_of)
             and all(
                 {pool for pool, allowed in zip(pools, row, strict=True) if allowed} == groups[name] & set(pools)
                 for name, row in zip(self.groups, self.permitted.tolist(), strict=True)

@@ -79,7 +79,7 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0
     )
     keys = st.tuples(st.sampled_from(NAMES), st.sampled_from(MODELS), subsets)
     asked = draw(st.dictionaries(keys, st.floats(0.0, largest_rate), max_size=8))
-    states = SERVING if healthy else tuple(RegionState)
+    states = SERVING if healthy else (*SERVING, RegionState.FAILED, RegionState.UNKNOWN)
     agents, health, usable, ramps = {}, {}, {}, {}
     for name in NAMES:
         state = draw(st.sampled_from(states))

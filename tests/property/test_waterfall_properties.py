@@ -51,7 +51,7 @@ def worlds(draw: st.DrawFn) -> World:
     demand = draw(st.dictionaries(keys, rates, max_size=8))
     agents, health, usable = {}, {}, {}
     for name in NAMES:
-        state = draw(st.sampled_from((*SERVING, RegionState.FAILED, RegionState.UNKNOWN, RegionState.DRAINING)))
+        state = draw(st.sampled_from((*SERVING, RegionState.FAILED, RegionState.UNKNOWN)))
         health[name] = RegionHealth(state)
         pools = []
         for model in MODELS:

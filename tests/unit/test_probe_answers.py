@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from penstock.endpoint_health import ProbeOutcome
+from penstock.plan import Closed, RegionPlan
 from penstock.policy import Model, Policy, Region, Spillover
 from penstock.probe import Answer, Question, ask, heard
 from penstock.signing import FleetKey
@@ -34,6 +35,7 @@ class Clock:
 class Here:
     def __init__(self, directory: Path) -> None:
         self.policy: Policy | None = POLICY
+        self.plan: RegionPlan | None = None
         self.agents: tuple[str, ...] = ("agent-1",)
         self.clock = Clock()
         file = directory / "endpoints.yaml"
@@ -52,6 +54,7 @@ class Here:
             self.endpoints,
             WaitingRoom(self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock),
             policy=lambda: self.policy,
+            plan=lambda: self.plan,
             agents_here=lambda: self.agents,
             clock=self.clock,
         )
@@ -105,6 +108,14 @@ def test_grants_nothing_that_is_not_there(here: Here) -> None:
         here.gpu.take()
     assert here.ask(m=5, cold=5).models["m"].credits == 0
     assert here.ask(m=-5, cold=5).models["cold"].credits == 0
+
+
+def test_a_region_that_is_closed_invites_nobody_and_still_says_that_it_is_ready(here: Here) -> None:
+    here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
+    answer = here.ask(m=5)
+    assert (answer.models["m"].ready, answer.models["m"].credits) == (True, 0)
+    here.plan = RegionPlan("here", 2, 1, "digest", 0.0, (), closed=(Closed("elsewhere", "m", True),))
+    assert here.ask(m=5).models["m"].credits == 5
 
 
 def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:

@@ -86,3 +86,21 @@ def test_every_state_can_hear_miss_lose_and_drain() -> None:
         for event in (RegionEvent.HEARD, RegionEvent.MISSED, RegionEvent.LOST):
             assert (state, event) in TRANSITIONS
         assert state is RegionState.DRAINING or (state, RegionEvent.DRAIN) in TRANSITIONS
+
+
+def test_a_loss_does_not_end_a_drain() -> None:
+    drained = command(after((True, 0.0)), RegionEvent.DRAIN, 5.0)
+    lost = after((False, 6.0), (False, 6.1), start=drained)
+    assert (lost.state, lost.drained) == (RegionState.FAILED, True)
+    back = after((True, 7.0), (True, 7.1), (True, 7.2), start=lost)
+    assert (back.state, back.weight(100.0, FAILOVER)) == (RegionState.DRAINING, 0.0)
+    assert command(back, RegionEvent.UNDRAIN, 8.0).state is RegionState.RECOVERING
+
+
+def test_a_failed_region_can_be_drained_and_undrained_and_stays_failed() -> None:
+    failed = after((False, 0.0), (False, 0.1))
+    drained = command(failed, RegionEvent.DRAIN, 1.0)
+    assert (drained.state, drained.drained) == (RegionState.FAILED, True)
+    undrained = command(drained, RegionEvent.UNDRAIN, 2.0)
+    assert (undrained.state, undrained.drained) == (RegionState.FAILED, False)
+    assert after((True, 3.0), (True, 3.1), (True, 3.2), start=undrained).state is RegionState.RECOVERING

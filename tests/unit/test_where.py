@@ -171,3 +171,44 @@ def test_all_refused_is_saturated_but_all_unreachable_is_not_ready() -> None:
     assert isinstance(busy, Refusal)
     assert isinstance(gone, Refusal)
     assert (busy.reason, gone.reason) == (Reason.SATURATED, Reason.NONE_READY)
+
+
+def test_a_closed_region_gets_what_the_plan_still_gives_it_and_no_more() -> None:
+    views = healthy("eu-de", "eu-es", "us-east")
+    counts = served(views, shares={"eu_de": 0.5, "us_east": 0.5}, closed={"eu-de": True})
+    assert 150 < counts["eu-de"] < 250
+    assert served(views, shares={"eu_es": 1.0}, closed={"eu-de": True}) == {"eu-es": 400}
+
+
+def test_a_closed_region_is_not_the_nearest_that_takes_over() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
+    where = choose(views, shares={"eu_es": 1.0}, closed={"eu-de": True})
+    assert isinstance(where, Where)
+    assert (where.region, where.why) == ("us-east", ArcReason.FAILOVER)
+    assert ("eu-de", Reason.REGION_DRAINING) in [(one.what, one.reason) for one in where.rejected]
+    assert served(views, closed={"eu-de": True}) == {"us-east": 400}
+
+
+def test_a_closed_region_gets_nothing_on_a_credit() -> None:
+    views = healthy("eu-es", credits=5) | healthy("us-east", credits=5)
+    views["eu-de"] = RegionView(RegionState.HEALTHY, ready=True, expected_wait_s=60.0)
+    assert served(views, shares={"eu_de": 1.0}, closed={"eu-es": True}) == {"us-east": 400}
+    assert served(views, overflow=True, closed={"eu-es": True}) == {"us-east": 400}
+
+
+def test_a_closed_region_is_the_last_resort_where_nobody_else_is_there_unless_it_is_shut() -> None:
+    views = healthy("eu-de") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
+    assert served(views, EU, shares={"eu_es": 1.0}, closed={"eu-de": True}) == {"eu-de": 400}
+    refusal = choose(views, EU, shares={"eu_es": 1.0}, closed={"eu-de": False})
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.NONE_READY
+
+
+def test_a_region_that_is_only_full_is_no_reason_to_fill_one_that_is_closed() -> None:
+    views = healthy("eu-de", "eu-es")
+    refusal = choose(views, EU, closed={"eu-de": True}, tried={"eu-es": Reason.SATURATED})
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.SATURATED
+    where = choose(views, EU, closed={"eu-de": True}, tried={"eu-es": Reason.UNREACHABLE})
+    assert isinstance(where, Where)
+    assert where.region == "eu-de"

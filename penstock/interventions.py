@@ -1,0 +1,190 @@
+"""What the overrides of a moment mean for a plan: which regions an origin's demand may use less of, or not at all.
+
+An override narrows and never widens: it takes regions away from those that a demand permits, or caps what they get.
+Where that would leave demand which somebody can serve with nobody who may, the emptied region stays, as a last resort,
+unless the override says that not even that is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from penstock.overrides import WITHDRAWS, Override, OverrideKind
+from penstock.plan import Arc, ClassPlan, Closed
+from penstock.residency import residency_class
+from penstock.snapshot import Demand
+from penstock.steps import ramped
+from penstock.supply import Supply
+
+K = TypeVar("K")
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What holds for one origin's demand for one model."""
+
+    weights: Mapping[str, float] = {}
+    """How much (0-1) of its part each region may have; one that is not here is whole."""
+    at_once: frozenset[str] = frozenset()
+    """Closed regions that what is in force leaves at once, as if they were lost."""
+    last_resort: frozenset[str] = frozenset()
+    """Closed regions that still serve what no other permitted region can."""
+    frozen: bool = False
+    """Shares in force stay where they can."""
+    returning: frozenset[str] = frozenset()
+    """Regions that nothing holds back any more but the failback ramp."""
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """Regions that take no new traffic."""
+        return frozenset(region for region, weight in self.weights.items() if weight <= 0.0)
+
+
+NO_ORDERS = Orders()
+
+
+class Interventions:
+    """The overrides of one moment, by whom they concern."""
+
+    def __init__(self, overrides: Iterable[Override], ramp_s: float, now: float) -> None:
+        """Those that do nothing now, not yet or no more, are left out.
+
+        Args:
+            ramp_s: the policy's failback ramp, in seconds.
+            now: Unix time, in seconds.
+        """
+        self._now = now
+        self._ramp_s = ramp_s
+        self.overrides = tuple(
+            one for one in overrides if one.begins_at <= now and not one.over(now, ramp_s) and _matters(one, now)
+        )
+        self._orders: dict[tuple[str | None, str | None], Orders] = {}
+        self._origins = frozenset(one.origin for one in self.overrides)
+        self._models = frozenset(one.model for one in self.overrides)
+        self.drained = frozenset(
+            one.region
+            for one in self.overrides
+            if one.kind in WITHDRAWS and one.region and one.holds(now) and one.origin is None and one.model is None
+        )
+        """Regions that are emptied for everybody."""
+
+    def of(self, origin: str | None, model: str) -> Orders:
+        """What holds for an origin's demand for a model; the origin None stands for those that no override names."""
+        if not self.overrides:
+            return NO_ORDERS
+        about = (origin if origin in self._origins else None, model if model in self._models else None)
+        known = self._orders.get(about)
+        if known is None:
+            known = self._orders[about] = self._orders_of(origin, model)
+        return known
+
+    def closed_to(self, origin: str, models: Iterable[str]) -> tuple[Closed, ...]:
+        """What an origin's agents are told to send nothing new to, beyond their plan's shares."""
+        if not self.overrides:
+            return ()
+        found = []
+        for model in sorted(models):
+            orders = self.of(origin, model)
+            found += [Closed(region, model, region in orders.last_resort) for region in sorted(orders.closed)]
+        return tuple(found)
+
+    def _orders_of(self, origin: str | None, model: str) -> Orders:
+        concerned = [one for one in self.overrides if one.concerns(origin, model)]
+        weights: dict[str, float] = {}
+        held_back: set[str] = set()
+        for one in concerned:
+            if one.region is not None:
+                weight = one.weight(self._now, self._ramp_s)
+                weights[one.region] = min(weight, weights.get(one.region, 1.0))
+                if one.holds(self._now):
+                    held_back.add(one.region)
+        closed = {region for region, weight in weights.items() if weight <= 0.0}
+        emptied = [one for one in concerned if one.region in closed and one.holds(self._now)]
+        at_once = {one.region for one in emptied if one.kind is OverrideKind.FAIL_OVER and one.region}
+        shut = {one.region for one in emptied if not one.last_resort}
+        frozen = any(one.kind is OverrideKind.FREEZE for one in concerned)
+        return Orders(
+            weights, frozenset(at_once), frozenset(closed - shut), frozen, frozenset(weights.keys() - held_back)
+        )
+
+
+NO_INTERVENTIONS = Interventions((), 0.0, 0.0)
+
+
+def narrowed(
+    demands: Mapping[K, Demand], able: Collection[tuple[str, str]], interventions: Interventions
+) -> dict[K, Demand]:
+    """The demands that are left to plan for, each with the regions that are left to it.
+
+    A demand whose other regions cannot serve keeps those of its closed ones that serve as a last resort. One that is
+    left with nobody who can is left out, as nobody is to serve it.
+
+    Args:
+        able: the (region, model) that can serve now, overrides apart.
+    """
+    if not interventions.overrides:
+        return dict(demands)
+    found: dict[K, Demand] = {}
+    for key, one in demands.items():
+        orders = interventions.of(one.origin, one.model)
+        if not one.regions & orders.closed:
+            found[key] = one
+            continue
+        open_regions = one.regions - orders.closed
+        if not any((region, one.model) in able for region in open_regions):
+            open_regions |= one.regions & orders.last_resort
+        if open_regions:
+            name = residency_class(open_regions).name
+            found[key] = msgspec.structs.replace(one, regions=open_regions, residency=name)
+    return found
+
+
+def remaining(before: Mapping[K, ClassPlan], demands: Mapping[K, Demand]) -> dict[K, ClassPlan]:
+    """The entries in force without the arcs to regions that `narrowed` took away: what a planner may count on."""
+    return {
+        key: entry
+        if demands[key].regions.issuperset([arc.server for arc in entry.arcs])
+        else msgspec.structs.replace(entry, arcs=_inside(entry.arcs, demands[key].regions))
+        for key, entry in before.items()
+        if key in demands
+    }
+
+
+def scaled(able: Mapping[tuple[str, str], Supply], interventions: Interventions) -> Mapping[tuple[str, str], Supply]:
+    """Supply with no more of a region than its weight for every origin grants; closed ones are `narrowed`'s matter."""
+    if not interventions.overrides:
+        return able
+    return {
+        (region, model): msgspec.structs.replace(one, slots=one.slots * weight) if 0.0 < weight < 1.0 else one
+        for (region, model), one in able.items()
+        for weight in (interventions.of(None, model).weights.get(region, 1.0),)
+    }
+
+
+def capped(target: Mapping[str, float], orders: Orders, heirs: Sequence[str]) -> Mapping[str, float]:
+    """Wanted shares with no region above its weight, where others can take the rest.
+
+    Args:
+        heirs: regions that may and can take what nobody in `target` does, best first.
+    """
+    weights = {region: weight for region, weight in orders.weights.items() if weight > 0.0}
+    return ramped(target, weights, [name for name in heirs if name not in orders.weights]) if weights else target
+
+
+def stays(standing: Mapping[str, float], orders: Orders, alive: Collection[str]) -> bool:
+    """Whether a freeze keeps these shares: no server of them is lost, closed, or above what its weight grants."""
+    return (
+        orders.frozen
+        and bool(standing)
+        and all(server in alive and share <= orders.weights.get(server, 1.0) for server, share in standing.items())
+    )
+
+
+def _matters(one: Override, now: float) -> bool:
+    return one.kind is not OverrideKind.FREEZE or one.holds(now)
+
+
+def _inside(arcs: tuple[Arc, ...], regions: frozenset[str]) -> tuple[Arc, ...]:
+    return tuple(arc for arc in arcs if arc.server in regions)

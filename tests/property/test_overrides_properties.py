@@ -1,0 +1,190 @@
+"""Whatever operators want at once: residency holds, nobody is left unserved by it, and what is lifted comes back."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import waterfall
+from penstock.interventions import Interventions, narrowed
+from penstock.overrides import Override, OverrideKind, lifted
+from penstock.plan import RegionPlan
+from penstock.planner.flow import FlowPlanner
+from penstock.policy import Failover
+from penstock.reasons import Reason
+from penstock.region_health import RegionState
+from penstock.residency import residency_class
+from penstock.slices import planned_for
+from penstock.snapshot import demand
+from penstock.steps import moved_share
+from penstock.supply import supply
+from penstock.where import RegionView, Where, choose_region
+from tests import planet
+from tests.property.planner_worlds import MODELS, NAMES, World, worlds
+
+STEP = 0.125
+RAMP_S = 4.0
+few = settings(max_examples=60)
+
+
+@st.composite
+def overrides(draw: st.DrawFn) -> Override:
+    kind = draw(st.sampled_from(list(OverrideKind)))
+    return Override(
+        id=str(draw(st.integers(0, 1000))),
+        kind=kind,
+        reason="a test",
+        author="tests",
+        begins_at=draw(st.sampled_from((-20.0, -3.0, 0.0, 5.0))),
+        region=None if kind is OverrideKind.FREEZE else draw(st.sampled_from(NAMES)),
+        model=draw(st.sampled_from((None, None, *MODELS))),
+        origin=draw(st.sampled_from((None, None, *NAMES))),
+        value=draw(st.floats(0.0, 0.99)) if kind is OverrideKind.WEIGHT else None,
+        last_resort=draw(st.booleans()),
+        expires_at=draw(st.sampled_from((None, 0.0, -1.0, 10.0))),
+    )
+
+
+def planned(world: World, previous: dict[str, RegionPlan], meant: Interventions, greedy: bool) -> dict[str, RegionPlan]:
+    plan = waterfall.plan if greedy else FlowPlanner(30.0).plan
+    return plan(
+        world.policy,
+        world.snapshot,
+        previous,
+        now=0.0,
+        epoch=1,
+        generation=1,
+        elapsed_s=0.5,
+        interventions=meant,
+    )
+
+
+@given(worlds(), st.lists(overrides(), max_size=6), st.booleans())
+@few
+def test_no_override_adds_a_region_to_a_class(world: World, some: list[Override], greedy: bool) -> None:
+    meant = Interventions(some, RAMP_S, 0.0)
+    plans = planned(world, world.previous, meant, greedy)
+    for one in demand(world.snapshot, 0.0):
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        if entry is None:
+            continue
+        named = {*(arc.server for arc in entry.arcs), *entry.fallbacks}
+        assert named <= one.regions
+        assert not meant.of(one.origin, one.model).closed & set(entry.fallbacks)
+        assert abs(sum(arc.share for arc in entry.arcs) - 1.0) < 1e-9
+
+
+@given(worlds(), st.lists(overrides(), max_size=6), st.booleans())
+@few
+def test_what_somebody_can_serve_is_served_unless_somebody_shut_it(
+    world: World, some: list[Override], greedy: bool
+) -> None:
+    meant = Interventions([msgspec.structs.replace(one, last_resort=True) for one in some], RAMP_S, 0.0)
+    plans = planned(world, world.previous, meant, greedy)
+    for one in demand(world.snapshot, 0.0):
+        servable = any((name, one.model) in world.usable for name in one.regions)
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        assert (entry is not None) == servable
+
+
+@given(worlds(), st.lists(overrides(), max_size=6))
+def test_narrowing_only_takes_away(world: World, some: list[Override]) -> None:
+    demands = planned_for(world.policy, demand(world.snapshot, 0.0))
+    able = supply(world.policy, world.snapshot, 0.0)
+    left = narrowed(demands, able, Interventions(some, RAMP_S, 0.0))
+    assert left.keys() <= demands.keys()
+    for key, one in left.items():
+        assert one.regions
+        assert one.regions <= demands[key].regions
+        assert one.residency == residency_class(one.regions).name
+
+
+@given(worlds(healthy=True), st.frozensets(st.sampled_from(NAMES), min_size=1), st.booleans())
+@few
+def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_what_was(
+    world: World, drained: frozenset[str], greedy: bool
+) -> None:
+    world.policy = msgspec.structs.replace(world.policy, failover=Failover(failback_ramp_s=RAMP_S))
+    before = planned(world, {}, Interventions((), RAMP_S, 0.0), greedy)
+    before = planned(world, before, Interventions((), RAMP_S, 0.0), greedy)
+    some = [Override(name, OverrideKind.DRAIN, "a test", "tests", -100.0, region=name) for name in drained]
+    meant = Interventions(some, RAMP_S, 0.0)
+    plans = before
+    for _ in range(20):
+        after = planned(world, plans, meant, greedy)
+        assert all(step <= STEP + 1e-5 for step in steps(plans, after))
+        plans = after
+    for one in demand(world.snapshot, 0.0):
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        if entry is not None and any((name, one.model) in world.usable for name in one.regions - drained):
+            assert not drained & {arc.server for arc in entry.arcs}
+    if greedy:
+        for age_s in range(25):
+            ended = [lifted(one, "tests", -age_s * 0.5) for one in some]
+            plans = planned(world, plans, Interventions(ended, RAMP_S, 0.0), greedy)
+        assert all(step <= 0.02 + 1e-5 for step in steps(before, plans))
+
+
+def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan]) -> list[float]:
+    """How much of each class's traffic moved."""
+    moved = []
+    for origin, plan in before.items():
+        for one in plan.classes:
+            now = after[origin].lookup(one.model, one.residency)
+            assert now is not None
+            shares = [{arc.server: arc.share for arc in entry.arcs} for entry in (one, now)]
+            moved.append(moved_share(*shares))
+    return moved
+
+
+POLICY = planet.policy()
+regions = st.sampled_from(list(POLICY.regions))
+views = st.builds(
+    RegionView,
+    st.sampled_from(list(RegionState)),
+    ready=st.booleans(),
+    weight=st.sampled_from((0.0, 0.5, 1.0)),
+    expected_wait_s=st.sampled_from((0.0, 10.0)),
+    credits=st.integers(0, 2),
+)
+
+
+@given(
+    st.frozensets(regions, min_size=1),
+    st.dictionaries(regions, views),
+    st.dictionaries(regions, st.booleans()),
+    st.dictionaries(regions, st.sampled_from((Reason.SATURATED, Reason.UNREACHABLE)), max_size=1),
+    st.dictionaries(regions, st.sampled_from((0.2, 1.0)), max_size=2),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_an_agent_uses_a_closed_region_for_its_arcs_or_as_the_last_there_is_and_never_on_a_credit(
+    permitted: frozenset[str],
+    seen: dict[str, RegionView],
+    closed: dict[str, bool],
+    tried: dict[str, Reason],
+    shares: dict[str, float],
+    overflow: bool,
+    seed: int,
+) -> None:
+    residency = residency_class(permitted)
+    given_shares: Any = {name.replace("-", "_"): share for name, share in shares.items()}
+    entry = planet.plan("eu-de", residency.name, **given_shares).classes[0] if shares else None
+    answer = choose_region(
+        POLICY, "eu-de", residency, entry, seen, Random(seed), tried=tried, overflow=overflow, closed=closed
+    )
+    if not isinstance(answer, Where) or answer.region not in closed:
+        return
+    assert answer.region in permitted
+    dead = (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
+    others = [
+        name
+        for name in permitted - closed.keys() - tried.keys()
+        if name in seen and seen[name].ready and seen[name].state not in dead
+    ]
+    assert answer.region in shares or (closed[answer.region] and not others)
+    assert not (answer.spends_credit and others)
