@@ -1,22 +1,23 @@
 """What an agent tells Prometheus about itself: every metric it exports, its labels, and how it is set.
 
-Three habits keep it cheap and bounded. The request path does one dict look-up and increments children that were
-bound before. Gauges of state are set from the state itself just before a scrape, never counted up and down beside
-it, so they cannot drift. Only names that policy declares become labels; the rest is counted under `other`.
+Three habits keep it cheap and bounded. The request path does one dict look-up and adds to plain numbers. Gauges of
+state are set from the state itself just before a scrape, never counted up and down beside it, so they cannot drift.
+Only names that policy declares become labels; the rest is counted under `other`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from penstock.ejection import FAILURES, Outcome
 from penstock.engine_signals import Signal
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
+from regional_agent.request_metrics import CounterOfSeries, HistogramOfTimes, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""
@@ -93,9 +94,6 @@ class RetryReason(StrEnum):
     """The serving region's agent answered a typed refusal."""
 
 
-_Done = tuple[Callable[[], None], Callable[[float], None], Callable[[float], None]]
-
-
 class AgentMetrics:
     """One agent's metrics on a registry of their own, so that several agents fit in one process.
 
@@ -106,10 +104,11 @@ class AgentMetrics:
         self.registry = CollectorRegistry()
         self._models: frozenset[str] = frozenset()
         self._regions: frozenset[str] = frozenset()
-        self._done: dict[tuple[str, str, str, str], _Done] = {}
+        self._done: dict[tuple[str, str, str, str], Series] = {}
+        """By what is said of a request, where policy bounds how many such there can be."""
 
-        self._requests = self._counter(
-            "requests",
+        self._requests = CounterOfSeries(
+            "penstock_agent_requests",
             "Requests that ended: by model, the region that served, why it was that one, and how it ended.",
             REQUEST_LABELS,
         )
@@ -123,13 +122,13 @@ class AgentMetrics:
         )
         self._in_flight = self._gauge("in_flight", "Requests this agent carries now, by model.", ("model",))
         self._waiting = self._gauge("waiting", "Those of them that wait here for room, by model.", ("model",))
-        self._ttft = self._histogram(
-            "ttft_seconds",
+        self._ttft = HistogramOfTimes(
+            "penstock_agent_ttft_seconds",
             "Seconds from a client's request to the first byte of the answer's body; measured at the origin only.",
             TTFT_BUCKETS_S,
         )
-        self._request_seconds = self._histogram(
-            "request_seconds",
+        self._request_seconds = HistogramOfTimes(
+            "penstock_agent_request_seconds",
             "Seconds from a client's request to the end of the answer or the deadline; measured at the origin only.",
             REQUEST_BUCKETS_S,
         )
@@ -184,6 +183,8 @@ class AgentMetrics:
             "shared_view_age_seconds",
             "Seconds since the shared in-flight view was read; +Inf when it never was.",
         )
+        for collector in (self._requests, self._ttft, self._request_seconds):
+            self.registry.register(collector)
         for outcome in FAILURES:
             self._ejections.labels(outcome.value)
         for reason in Reason:
@@ -198,10 +199,11 @@ class AgentMetrics:
         self._models, self._regions = frozenset(models), frozenset(regions)
         self._done.clear()
         kept_models, kept_servers = self._models | {OTHER}, self._regions | {OTHER, NO_SERVER}
-        for model, server, kind, outcome in _label_values(self._requests, REQUEST_LABELS):
-            if model not in kept_models or server not in kept_servers:
-                self._requests.remove(model, server, kind, outcome)
-        for metric in (self._ttft, self._request_seconds, self._in_flight, self._waiting):
+        self._requests.keep("model", kept_models)
+        self._requests.keep("server", kept_servers)
+        self._ttft.keep(kept_models)
+        self._request_seconds.keep(kept_models)
+        for metric in (self._in_flight, self._waiting):
             for (model,) in _label_values(metric, ("model",)):
                 if model not in kept_models:
                     metric.remove(model)
@@ -215,7 +217,7 @@ class AgentMetrics:
         ttft_s: float | None,
         total_s: float,
     ) -> None:
-        """Count one request that ended, whichever way; about 2 µs.
+        """Count one request that ended, whichever way.
 
         Args:
             model: what was asked for; `other` is counted where policy has no such model.
@@ -229,14 +231,10 @@ class AgentMetrics:
         Raises:
             ValueError: `kind` or `outcome` is no such word.
         """
-        try:
-            count, observe_ttft, observe_total = self._done[model, server, kind, outcome]
-        except KeyError:
-            count, observe_ttft, observe_total = self._bind(model, server, kind, outcome)
-        count()
-        if ttft_s is not None:
-            observe_ttft(ttft_s)
-        observe_total(total_s)
+        series = self._done.get((model, server, kind, outcome))
+        if series is None:
+            series = self._series(model, server, kind, outcome)
+        series.ended(ttft_s, total_s)
 
     def refused(self, reason: Reason) -> None:
         """Count one refusal."""
@@ -316,21 +314,22 @@ class AgentMetrics:
         """Everything in the text format of CONTENT_TYPE; set the gauges of state first."""
         return generate_latest(self.registry)
 
-    def _bind(self, model: str, server: str, kind: str, outcome: str) -> _Done:
-        """Find the children of a combination; remember them only where policy bounds how many there can be."""
+    def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
+        """Find or begin what counts a combination; remember it only where policy bounds how many there can be."""
         kind, outcome = RequestKind(kind), RequestOutcome(outcome)
         label = self._model_label(model)
         server_label = server if server in self._regions or server == NO_SERVER else OTHER
-        from_client = kind is not RequestKind.FORWARDED
-        measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
-        done: _Done = (
-            self._requests.labels(label, server_label, kind.value, outcome.value).inc,
-            self._ttft.labels(label).observe if from_client else _ignore,
-            self._request_seconds.labels(label).observe if measured else _ignore,
-        )
+        labels = (label, server_label, kind.value, outcome.value)
+        series = self._requests.series.get(labels)
+        if series is None:
+            from_client = kind is not RequestKind.FORWARDED
+            measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
+            series = self._requests.series[labels] = Series(
+                self._ttft.of(label) if from_client else None, self._request_seconds.of(label) if measured else None
+            )
         if label == model and server_label == server:
-            self._done[model, server, kind, outcome] = done
-        return done
+            self._done[model, server, kind, outcome] = series
+        return series
 
     def _model_label(self, model: str) -> str:
         return model if model in self._models else OTHER
@@ -341,14 +340,7 @@ class AgentMetrics:
     def _gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, help_text: str, buckets_s: tuple[float, ...]) -> Histogram:
-        return Histogram(f"penstock_agent_{name}", help_text, ("model",), buckets=buckets_s, registry=self.registry)
 
-
-def _ignore(seconds: float) -> None:
-    """Stands where an observation would mislead."""
-
-
-def _label_values(metric: Counter | Gauge | Histogram, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
+def _label_values(metric: Gauge, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
     """The values of `labels` over every child of the metric."""
     return {tuple(sample.labels[name] for name in labels) for family in metric.collect() for sample in family.samples}

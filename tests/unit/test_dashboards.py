@@ -83,9 +83,10 @@ def exported(registry: CollectorRegistry, scraped: frozenset[str]) -> dict[str, 
     """Every series name that a registry can export, with its labels."""
     series: dict[str, frozenset[str]] = {}
     for collector in set(registry._collector_to_names):
-        assert isinstance(collector, MetricWrapperBase)
-        (family,) = collector.describe() or collector.collect()
-        labels = frozenset(collector._labelnames) | scraped
+        wrapped = isinstance(collector, MetricWrapperBase)
+        (family,) = (wrapped and collector.describe()) or collector.collect()
+        labelled = collector if wrapped else family
+        labels = frozenset(labelled._labelnames) | scraped
         if family.type == "counter":
             series[f"{family.name}_total"] = labels
         elif family.type == "histogram":

@@ -1,0 +1,109 @@
+"""Counts and times of requests as plain numbers, so that a request's end costs additions; made metrics at a scrape."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+
+class Times:
+    """How many durations fell into each bucket of a histogram, and their sum."""
+
+    __slots__ = ("_bounds_s", "_counts", "_sum_s")
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        """`bounds_s` are the buckets' upper bounds in seconds, rising; beyond the last is one more."""
+        self._bounds_s = bounds_s
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_s = 0.0
+
+    def saw(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(self._bounds_s, seconds)] += 1
+        self._sum_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        bounds = [*map(floatToGoString, self._bounds_s), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
+
+    @property
+    def sum_s(self) -> float:
+        """All of them together, in seconds."""
+        return self._sum_s
+
+
+class Series:
+    """The requests of one combination of labels; several share the times of their model."""
+
+    __slots__ = ("count", "total", "ttft")
+
+    def __init__(self, ttft: Times | None, total: Times | None) -> None:
+        """None stands where a time would mislead."""
+        self.count = 0
+        self.ttft = ttft
+        self.total = total
+
+    def ended(self, ttft_s: float | None, total_s: float) -> None:
+        """One more has ended: its time to the first byte, where one was sent, and to its end, in seconds."""
+        self.count += 1
+        if ttft_s is not None and self.ttft is not None:
+            self.ttft.saw(ttft_s)
+        if self.total is not None:
+            self.total.saw(total_s)
+
+
+class CounterOfSeries(Collector):
+    """Every combination's count as one counter."""
+
+    def __init__(self, name: str, help_text: str, labels: tuple[str, ...]) -> None:
+        """`name` without its `_total`."""
+        self._about = (name, help_text, labels)
+        self.series: dict[tuple[str, ...], Series] = {}
+
+    def keep(self, label: str, values: Collection[str]) -> None:
+        """Drop what has another value of a label."""
+        at = self._about[2].index(label)
+        self.series = {labels: one for labels, one in self.series.items() if labels[at] in values}
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        name, help_text, labels = self._about
+        family = CounterMetricFamily(name, help_text, labels=labels)
+        for values, one in self.series.items():
+            family.add_metric(values, one.count)
+        yield family
+
+
+class HistogramOfTimes(Collector):
+    """Times by model as one histogram."""
+
+    def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...]) -> None:
+        """`bounds_s` are the buckets' upper bounds in seconds."""
+        self._about = (name, help_text, bounds_s)
+        self._times: dict[str, Times] = {}
+
+    def of(self, model: str) -> Times:
+        """Those of one model, from now on exported."""
+        times = self._times.get(model)
+        if times is None:
+            times = self._times[model] = Times(self._about[2])
+        return times
+
+    def keep(self, models: Collection[str]) -> None:
+        """Drop the others."""
+        self._times = {model: times for model, times in self._times.items() if model in models}
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        name, help_text, _ = self._about
+        family = HistogramMetricFamily(name, help_text, labels=("model",))
+        for model, times in self._times.items():
+            family.add_metric((model,), times.buckets(), times.sum_s)
+        yield family
