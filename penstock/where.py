@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.plan import NONE_CLOSED, ArcReason, ClassPlan
+from penstock.plan import NONE_CLOSED, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal, Rejection
@@ -136,6 +136,27 @@ def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) 
     """When a client that no permitted region has room for should come again (s): by the one with the shortest wait."""
     waits = [view.expected_wait_s for name in permitted.regions if (view := views.get(name)) is not None and view.ready]
     return retry_after_s(min(waits, default=0.0))
+
+
+def stays_home(plan: ClassPlan, origin: str) -> ArcReason | None:
+    """Why a class is served at its origin whatever other regions are like; None where they matter.
+
+    So it is where the plan leaves the whole class at home. Then, for a request that was not tried anywhere, and while
+    home is ready, off its ramp and keeps nobody waiting, `choose_region` comes to the same; this spares it the look at
+    everybody else.
+    """
+    arcs = [arc for arc in plan.arcs if arc.share > 0.0]
+    return arcs[-1].why if arcs and all(arc.server == origin for arc in arcs) else None
+
+
+def classes_at_home(plan: RegionPlan) -> dict[tuple[str, str], ArcReason]:
+    """The traffic classes (model, residency class) of a plan that stay home, and why, as `stays_home` says."""
+    # A class that is there twice counts as `RegionPlan.lookup` finds it: the first.
+    return {
+        (one.model, one.residency): why
+        for one in reversed(plan.classes)
+        if (why := stays_home(one, plan.region)) is not None
+    }
 
 
 def _usable(

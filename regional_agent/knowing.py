@@ -179,6 +179,10 @@ class Knowing:
             expected_wait_s=self.waiting.wait_s(model),
         )
 
+    def at_ease(self, model: str) -> bool:
+        """Whether one more request for a model would start here at once: then `local_view` says nothing else."""
+        return self.endpoints.pool(model).ready > 0 and self.waiting.wait_s(model) <= 0.0
+
     def why_not_ready(self) -> str | None:
         """Why this agent should be sent no clients; None when it may."""
         if self.directives.policy is None:

@@ -22,7 +22,7 @@ from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
 from penstock.signing import FleetKey
-from penstock.where import RegionView
+from penstock.where import RegionView, classes_at_home
 from regional_agent.answer_tally import AnswerTally
 from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
@@ -80,7 +80,8 @@ class FixedKnowing:
         name: str = "agent-1",
         redis_url: str | None = None,
     ) -> None:
-        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest")
+        home = classes_at_home(plan) if plan is not None else {}
+        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", home=home)
         self.endpoints = endpoints
         self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
         self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic)
@@ -94,6 +95,9 @@ class FixedKnowing:
     def local_view(self, model: str, now: float) -> RegionView:
         pool = self.endpoints.pool(model)
         return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.waiting.wait_s(model))
+
+    def at_ease(self, model: str) -> bool:
+        return self.endpoints.pool(model).ready > 0 and self.waiting.wait_s(model) <= 0.0
 
     def why_not_ready(self) -> str | None:
         return None if self.directives.policy is not None else "no policy"

@@ -13,8 +13,8 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
-from penstock.residency import RequestFacts
-from penstock.where import RegionView
+from penstock.residency import RequestFacts, residency_class
+from penstock.where import RegionView, Where, choose_region, classes_at_home, stays_home
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTRIES = ("DE", "US", "JP")
@@ -102,3 +102,31 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     assert serving.state in (RegionState.HEALTHY, RegionState.SUSPECT, RegionState.RECOVERING)
     if decision.where.spends_credit or overflow:
         assert serving.credits > 0, "nobody is pushed more than they granted"
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    policies,
+    views,
+    arcs,
+    region_sets,
+    st.sampled_from(NAMES),
+    st.dictionaries(st.sampled_from(NAMES), st.booleans()),
+    st.floats(0, 1),
+    st.integers(0, 2**16),
+)
+def test_what_stays_home_is_what_the_whole_choice_comes_to(
+    policy, live, plan_arcs, others, origin, closed, ramp, seed
+) -> None:
+    permitted = residency_class(others | {origin})
+    plan = ClassPlan("m", permitted.name, plan_arcs, ())
+    why = stays_home(plan, origin)
+    table = classes_at_home(RegionPlan(origin, 1, 1, "digest", 0.0, (plan, ClassPlan("m", permitted.name, (), ()))))
+    assert table.get(("m", permitted.name)) is why
+    if why is None:
+        assert not plan_arcs or any(arc.server != origin or arc.share == 0.0 for arc in plan_arcs)
+        return
+    live = {**live, origin: RegionView(RegionState.HEALTHY, ready=True)}
+    where = choose_region(policy, origin, permitted, plan, live, Random(seed), closed=closed, ramp=ramp)
+    assert isinstance(where, Where)
+    assert (where.region, where.why, where.spends_credit) == (origin, why, False)
