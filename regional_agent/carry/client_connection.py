@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
 from penstock.reasons import Reason, Refusal
-from regional_agent.carry.messages import Request, response_head, without_upgrade
+from regional_agent.carry.messages import Header, Request, response_head, without_upgrade
 from regional_agent.carry.request_head import complete_head
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Mode(Enum):
     """They are dropped: an answer that ends the connection has been, or will be, written."""
 
 
+_REQUESTS, _UPGRADING, _TUNNEL, _DEAF = Mode
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
 class ClientConnection(asyncio.Protocol):
     """Bytes in, requests to the application, answers out."""
 
@@ -93,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         "_since",
         "_stopped_reading_at",
         "_stuck_since",
+        "_take_header",
         "_transport",
         "_waiting",
         "peer_ip",
@@ -104,10 +110,12 @@ class ClientConnection(asyncio.Protocol):
         self._limits = listener.limits
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._mode = Mode.REQUESTS
+        self._mode = _REQUESTS
         self._current: Request | None = None
         """The request that is being received."""
         self._in_head = True
+        self._take_header: Callable[[Header], None] = list[Header]().append
+        """Adds one to the headers of the current request."""
         self._read_bytes = 0
         """Size of the read at hand."""
         self._fed_bytes = 0
@@ -169,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
             self._listener.let_go(request)
         if request is None or not keep_alive or not request.keep_alive:
             self._go_deaf(linger=request is not None and not request.whole)
-        else:
+        elif self._waiting or self._last_words is not None or self._owes_continue or not self._reading:
             self._serve_next()
 
     def abort(self) -> None:
@@ -219,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
 
     def tunnel_to(self, receiver: Receiver) -> None:
         """From here on bytes are no requests any more: give them to `receiver` as they are."""
-        self._mode, self._receiver = Mode.TUNNEL, receiver
+        self._mode, self._receiver = _TUNNEL, receiver
         ahead, self._ahead = self._ahead, []
         for data in ahead:
             receiver.on_client_bytes(data)
@@ -240,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
         limits = self._limits
         if self._stuck_since is not None and now - self._stuck_since > limits.write_stall_timeout_s:
             self.abort()
-        elif self._mode is Mode.DEAF:
+        elif self._mode is _DEAF:
             if self._linger_until is not None and now > self._linger_until:
                 assert self._transport is not None
                 self.abort() if self._transport.is_closing() else self._close()
@@ -280,7 +288,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        if self._mode is not Mode.REQUESTS:
+        if self._mode is not _REQUESTS:
             self._take_other(data)
             return
         self._read_bytes = len(data)
@@ -290,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._after_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            if self._mode is Mode.REQUESTS:
+            if self._mode is _REQUESTS:
                 self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")
         else:
             if self._fed_bytes > SMALL_BODY_BYTES:
@@ -298,7 +306,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool | None:
         """A client that closes its sending side has left, and `connection_lost` follows; in a tunnel it has not."""
-        if self._mode is Mode.TUNNEL and self._receiver is not None:
+        if self._mode is _TUNNEL and self._receiver is not None:
             self._receiver.on_client_eof()
             return not self._listener.secure
         return None
@@ -329,7 +337,8 @@ class ClientConnection(asyncio.Protocol):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        self._current = Request()
+        request = self._current = Request()
+        self._take_header = request.headers.append
         self._in_head, self._fed_bytes = True, self._read_bytes
         if self._serving is None:
             self._since = self._listener.clock()
@@ -339,13 +348,13 @@ class ClientConnection(asyncio.Protocol):
             self._current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head and self._current is not None:
-            self._current.headers.append((name.lower(), value))
+        if self._in_head:
+            self._take_header((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         request = self._current
-        if request is None or self._mode is not Mode.REQUESTS:
+        if request is None or self._mode is not _REQUESTS:
             return
         parser = self._parser
         request.method = parser.get_method()
@@ -357,30 +366,30 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
             self._take_upgrade(request)
-        elif request.length != 0:
+        elif request.length != 0 and not (request.plain and 0 < (request.length or 0) <= SMALL_BODY_BYTES):
             self._expect_body(request)
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current
-        if request is None or self._mode is not Mode.REQUESTS:
+        if request is None or self._mode is not _REQUESTS:
             return
-        request.received_bytes += len(chunk)
-        if request.received_bytes <= SMALL_BODY_BYTES:
-            _append(request, chunk)
+        received_bytes = request.received_bytes = request.received_bytes + len(chunk)
+        if received_bytes <= SMALL_BODY_BYTES:
+            request.body = chunk if not request.body else _joined(request.body, chunk)
         else:
             self._take_large(request, chunk)
 
     def on_message_complete(self) -> None:
         request, self._current = self._current, None
         self._in_head = True
-        if request is None or self._mode is not Mode.REQUESTS:
+        if request is None or self._mode is not _REQUESTS:
             return
         request.whole = True
         request.length = request.received_bytes
         if request.upgrade:
-            self._mode = Mode.UPGRADING
+            self._mode = _UPGRADING
         elif not request.keep_alive:
-            self._mode = Mode.DEAF
+            self._mode = _DEAF
         if request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_end()
@@ -467,7 +476,7 @@ class ClientConnection(asyncio.Protocol):
             elif self._owes_continue:
                 self._owes_continue = False
                 self.write(CONTINUE)
-        if not self._reading and self._mode is Mode.REQUESTS and len(self._waiting) < self._limits.most_pipelined:
+        if not self._reading and self._mode is _REQUESTS and len(self._waiting) < self._limits.most_pipelined:
             self._resume_unless_uploading()
 
     def _resume_unless_uploading(self) -> None:
@@ -488,7 +497,7 @@ class ClientConnection(asyncio.Protocol):
     def _after_upgrade(self, rest: bytes) -> None:
         """The parser stops after the head of an upgrade. A declined one is parsed again, without the offer."""
         declined, self._declined = self._declined, None
-        if declined is not None and self._mode is Mode.REQUESTS:
+        if declined is not None and self._mode is _REQUESTS:
             self._parser = httptools.HttpRequestParser(self)
             self.data_received(without_upgrade(declined) + rest)
         else:
@@ -496,10 +505,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _take_other(self, data: bytes) -> None:
         """Bytes that are no requests."""
-        if self._mode is Mode.TUNNEL:
+        if self._mode is _TUNNEL:
             if self._receiver is not None:
                 self._receiver.on_client_bytes(data)
-        elif self._mode is Mode.UPGRADING and data:
+        elif self._mode is _UPGRADING and data:
             self._ahead.append(data)
             self.pause_reading()
 
@@ -517,7 +526,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _check_size(self) -> None:
         """The parser holds an unfinished header itself, so its growth is bounded here, by what was read for it."""
-        if self._mode is not Mode.REQUESTS or self._current is None:
+        if self._mode is not _REQUESTS or self._current is None:
             return
         if self._in_head:
             if self._fed_bytes > self._limits.largest_head_bytes + LARGEST_READ_BYTES:
@@ -531,7 +540,7 @@ class ClientConnection(asyncio.Protocol):
                     self._refuse(Reason.BAD_REQUEST, "the body's chunks have more around them than in them")
 
     def _keep(self, request: Request, chunk: bytes) -> None:
-        _append(request, chunk)
+        request.body = chunk if not request.body else _joined(request.body, chunk)
         request.kept_bytes += len(chunk)
         self._listener.kept_bytes += len(chunk)
 
@@ -540,7 +549,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_with(self, refusal: Refusal) -> None:
         """The last answer on this connection, in its turn; an upload in progress has nothing to answer with."""
-        self._mode = Mode.DEAF
+        self._mode = _DEAF
         current, self._current = self._current, None
         if current is not None and current.received_bytes > SMALL_BODY_BYTES:
             self._listener.let_go(current)
@@ -562,7 +571,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_deaf(self, *, linger: bool) -> None:
         """Close once what was written has been sent; after that or LINGER_S, whichever comes first."""
-        self._mode = Mode.DEAF
+        self._mode = _DEAF
         for request in self._waiting:
             self._listener.let_go(request)
         self._waiting.clear()
@@ -586,11 +595,9 @@ class ClientConnection(asyncio.Protocol):
 _LATER = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})
 
 
-def _append(request: Request, chunk: bytes) -> None:
-    body = request.body
-    if not body:
-        request.body = chunk
-    elif isinstance(body, bytearray):
+def _joined(body: bytes | bytearray, chunk: bytes) -> bytearray:
+    """A body with more of it; what has been joined before grows in place."""
+    if isinstance(body, bytearray):
         body += chunk
-    else:
-        request.body = bytearray(body) + chunk
+        return body
+    return bytearray(body) + chunk

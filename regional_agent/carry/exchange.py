@@ -11,6 +11,7 @@ import asyncio
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from penstock import orca
 from penstock.reasons import Reason, Refusal
 from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
@@ -55,6 +56,11 @@ class Stage(Enum):
     DONE = auto()
 
 
+_SEEKING, _WAITING, _SENT, _REFUSED, _STREAMING, _TUNNEL, _DONE = Stage
+"""In Python 3.11, to read a member off its class is a function call; so for the outcome and kinds of most requests."""
+_OK, _HOME, _FORWARDED = RequestOutcome.OK, RequestKind.HOME, RequestKind.FORWARDED
+
+
 class Exchange:
     """Handler of one client request and sink of one upstream response at a time."""
 
@@ -71,6 +77,7 @@ class Exchange:
         "_place",
         "_refused_because",
         "_request",
+        "_response_by_name",
         "_response_headers",
         "_sent_at",
         "_sent_bytes",
@@ -89,7 +96,7 @@ class Exchange:
         self._client = client
         self._request = request
         self._ticket = ticket
-        self._stage = Stage.SEEKING
+        self._stage = _SEEKING
         self._target: Target | None = None
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -97,6 +104,8 @@ class Exchange:
         self._place: Place | None = None
         self._status = 0
         self._response_headers: list[Header] = []
+        self._response_by_name: dict[bytes, bytes] = {}
+        """The same; of a repeated one the last."""
         self._refused_because = Reason.SATURATED
         self._chunked = False
         self._keep_alive = False
@@ -119,7 +128,7 @@ class Exchange:
 
     def seek(self) -> None:
         """Ask the road for the next target and go there; a refusal ends the exchange."""
-        self._stage = Stage.SEEKING
+        self._stage = _SEEKING
         if not self._request.whole:
             self._client.pause_reading()
         target = self._carrier.road.next_target(self._ticket, self._carrier.clock())
@@ -138,15 +147,15 @@ class Exchange:
                 Refusal(refusal.reason, f"{refusal.detail}; {place.detail}", refusal.rejected, place.retry_after_s)
             )
         else:
-            self._stage, self._place = Stage.WAITING, place
+            self._stage, self._place = _WAITING, place
 
     def _on_turn(self, target: Target | Refusal) -> None:
         """There is room for it, or it is of no use to wait longer."""
-        if self._stage is not Stage.WAITING:
+        if self._stage is not _WAITING:
             if isinstance(target, Target):
                 self._carrier.road.settle(target, None)
             return
-        self._stage, self._place = Stage.SEEKING, None
+        self._stage, self._place = _SEEKING, None
         if isinstance(target, Target):
             self._go_to(target)
         elif target.reason is Reason.DEADLINE_PASSED:
@@ -165,19 +174,19 @@ class Exchange:
     def check(self, now: float) -> None:
         """Give up at the deadline, on an engine that says nothing, and on a peer that has failed unheard."""
         stage, limits = self._stage, self._carrier.limits
-        if stage is Stage.TUNNEL:
+        if stage is _TUNNEL:
             if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
                 self._end_tunnel()
         elif now > self._ticket.deadline_at:
             self._expire()
-        elif stage is Stage.SENT:
+        elif stage is _SENT:
             if self._target is not None:
                 self._carrier.road.look(self._target, now)
             if self._waits_for_failed_peer():
                 self._lose(TimedOut("the serving region has failed"))
             elif self._request.whole and now - self._sent_at > limits.first_byte_timeout_s:
                 self._give_up_waiting()
-        elif stage is Stage.STREAMING:
+        elif stage is _STREAMING:
             if self._heard or self._client_stuck:
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
@@ -191,8 +200,8 @@ class Exchange:
 
     def on_client_gone(self) -> None:
         """Nobody waits any more: stop the engine at once."""
-        if self._stage is not Stage.DONE:
-            outcome = RequestOutcome.OK if self._stage is Stage.TUNNEL else RequestOutcome.CANCELLED
+        if self._stage is not _DONE:
+            outcome = _OK if self._stage is _TUNNEL else RequestOutcome.CANCELLED
             self._drop_upstream()
             self._settle(outcome)
 
@@ -223,35 +232,37 @@ class Exchange:
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         """Hold the head; see whether it says that the request did not start."""
-        self._status, self._response_headers = status, headers
+        self._status, self._response_headers, by_name = status, headers, dict(headers)
+        self._response_by_name = by_name
         assert self._target is not None
         if self._target.endpoint is None:
-            did_not_start = self._note_peer_refusal(headers)
-        else:
-            did_not_start = status in BUSY_STATUSES
+            if REFUSAL_HEADER in by_name:
+                self._refused_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+                self._stage = _REFUSED
+        elif status >= 400 or orca.HEADER in by_name:
             self._carrier.road.answered(self._target, status, headers)
-        if did_not_start:
-            self._stage = Stage.REFUSED
+            if status in BUSY_STATUSES:
+                self._stage = _REFUSED
 
     def on_body(self, chunk: bytes) -> None:
         """Pass a part on; the first one commits this exchange to its target."""
-        if self._stage is Stage.SENT:
+        if self._stage is _SENT:
             self._commit()
-        if self._stage is Stage.STREAMING:
+        if self._stage is _STREAMING:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
 
     def on_end(self) -> None:
         """The response is whole."""
         self._upstream = None
-        if self._stage is Stage.REFUSED:
+        if self._stage is _REFUSED:
             assert self._target is not None
             self._carrier.road.busy(self._ticket, self._target, self._refused_because)
             local = self._target.endpoint is not None
             self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
             return
-        if self._stage is Stage.SENT:
+        if self._stage is _SENT:
             self._commit()
-        if self._stage is Stage.STREAMING:
+        if self._stage is _STREAMING:
             self._finish()
 
     def on_pause(self) -> None:
@@ -268,7 +279,7 @@ class Exchange:
     def on_broken(self, error: UpstreamError) -> None:
         """The connection ended before the response did."""
         self._upstream = None
-        if self._stage is Stage.TUNNEL:
+        if self._stage is _TUNNEL:
             self._end_tunnel()
         else:
             self._lose(error)
@@ -277,18 +288,18 @@ class Exchange:
         """A slow engine slows its client's upload, or its half of a tunnel."""
         if writable:
             self._client.resume_reading()
-        elif not self._request.whole or self._stage is Stage.TUNNEL:
+        elif not self._request.whole or self._stage is _TUNNEL:
             self._client.pause_reading()
 
     def on_upgraded(self, headers: list[Header]) -> Tunnel:
         """The engine speaks the client's protocol: tell the client, and get out of the way."""
         assert self._target is not None
         assert self._upstream is not None
-        self._stage, self._status, self._response_headers = Stage.TUNNEL, 101, headers
+        self._stage, self._status, self._response_headers = _TUNNEL, 101, headers
         lines = [
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
-            *response_headers_back(headers, from_peer=self._target.endpoint is None),
+            *response_headers_back(headers, dict(headers), from_peer=self._target.endpoint is None),
             *self._signature(),
             b"\r\n",
         ]
@@ -314,7 +325,7 @@ class Exchange:
         request, target = self._request, self._target
         assert target is not None
         now = self._carrier.clock()
-        self._stage, self._upstream, self._sent_at = Stage.SENT, connection, now
+        self._stage, self._upstream, self._sent_at = _SENT, connection, now
         head = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
         if request.whole:
             if request.upgrade:
@@ -326,17 +337,10 @@ class Exchange:
         if connection.writable:
             self._client.resume_reading()
 
-    def _note_peer_refusal(self, headers: list[Header]) -> bool:
-        for name, value in headers:
-            if name == REFUSAL_HEADER:
-                self._refused_because = _REASONS.get(value, Reason.UNREACHABLE)
-                return True
-        return False
-
     def _lose(self, error: UpstreamError) -> None:
         """An attempt came to nothing. Before a byte was sent it goes elsewhere; after, the client is told."""
         assert self._target is not None
-        if self._stage is Stage.STREAMING:
+        if self._stage is _STREAMING:
             self._carrier.road.broke_off(self._target)
             self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
             return
@@ -363,13 +367,12 @@ class Exchange:
 
     def _commit(self) -> None:
         """Send the head: from here on this target's answer is the answer."""
-        target, request, status = self._target, self._request, self._status
+        target, request, status, by_name = self._target, self._request, self._status, self._response_by_name
         assert target is not None
-        self._stage = Stage.STREAMING
-        self._first_byte_at = self._heard_at = self._carrier.clock()
-        self._carrier.road.first_byte(target, self._first_byte_at)
-        headers = self._response_headers
-        length = next((value for name, value in headers if name == b"content-length"), None)
+        self._stage = _STREAMING
+        self._first_byte_at = self._heard_at = now = self._carrier.clock()
+        self._carrier.road.first_byte(target, now)
+        length = by_name.get(b"content-length")
         has_body = status not in NO_BODY_STATUSES
         self._chunked = has_body and length is None and not request.http_1_0
         framed = self._chunked or length is not None or not has_body
@@ -378,7 +381,7 @@ class Exchange:
         )
         parts = self._unsent
         parts.append(status_line(status))
-        parts += response_headers_back(headers, from_peer=target.endpoint is None)
+        parts += response_headers_back(self._response_headers, by_name, from_peer=target.endpoint is None)
         if length is not None and status != 204:
             parts += (b"content-length: ", length, b"\r\n")
         elif self._chunked:
@@ -402,7 +405,7 @@ class Exchange:
             self._unsent.append(b"0\r\n\r\n")
         self.on_pause()
         if self._status < 400:
-            outcome = RequestOutcome.OK
+            outcome = _OK
         else:
             outcome = RequestOutcome.CLIENT_ERROR if self._status < 500 else RequestOutcome.ENGINE_ERROR
         self._settle(outcome)
@@ -411,7 +414,7 @@ class Exchange:
     def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
         """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""
         self._drop_upstream()
-        if self._chunked and _is_event_stream(self._response_headers):
+        if self._chunked and _is_event_stream(self._response_by_name.get(b"content-type", b"")):
             event = stream_error_event(reason, detail)
             self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
             self.on_pause()
@@ -439,9 +442,9 @@ class Exchange:
 
     def _expire(self) -> None:
         detail = "the request's deadline has passed"
-        if self._stage is Stage.STREAMING:
+        if self._stage is _STREAMING:
             self._cut(Reason.DEADLINE_PASSED, detail, RequestOutcome.TIMEOUT)
-        elif self._stage is not Stage.DONE:
+        elif self._stage is not _DONE:
             self._drop_upstream()
             self._refuse(Refusal(Reason.DEADLINE_PASSED, detail), RequestOutcome.TIMEOUT)
 
@@ -457,11 +460,11 @@ class Exchange:
 
     def _end_tunnel(self) -> None:
         """Both sides are done, or one of them is gone."""
-        if self._stage is not Stage.DONE:
+        if self._stage is not _DONE:
             if self._upstream is not None:
                 self._upstream.close()
                 self._upstream = None
-            self._settle(RequestOutcome.OK)
+            self._settle(_OK)
             self._client.finished(keep_alive=False)
 
     def _drop_upstream(self) -> None:
@@ -474,17 +477,17 @@ class Exchange:
 
     def _settle(self, outcome: RequestOutcome) -> None:
         """Give back what is held and count the request, once, on every way out."""
-        if self._stage is Stage.DONE:
+        if self._stage is _DONE:
             return
         carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
-        self._stage = Stage.DONE
+        self._stage = _DONE
         if self._place is not None:
             carrier.road.leave(self._place)
         now = carrier.clock()
         server = NO_SERVER
-        kind: str = RequestKind.HOME if ticket.context is None else RequestKind.FORWARDED
+        kind: str = _HOME if ticket.context is None else _FORWARDED
         if target is not None:
-            measured = outcome is RequestOutcome.OK and stage is not Stage.TUNNEL
+            measured = outcome is _OK and stage is not _TUNNEL
             service_s = now - self._sent_at if measured else None
             carrier.road.settle(target, service_s, b"".join(self._tail)[-TAIL_BYTES:] if measured else b"")
             server, kind = target.region, target.kind
@@ -493,7 +496,7 @@ class Exchange:
         if ticket.context is None:
             carrier.road.answers.ended(outcome, ttft_s)
         carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
-        if carrier.access_log is not None and carrier.access_log.wants(outcome is RequestOutcome.OK):
+        if carrier.access_log is not None and carrier.access_log.wants(outcome is _OK):
             carrier.access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
         carrier.ended(self)
 
@@ -528,9 +531,5 @@ _FAILURES = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
 _REASONS = {reason.value.encode(): reason for reason in Reason}
 
 
-def _is_event_stream(headers: list[Header]) -> bool:
-    return any(
-        value.partition(b";")[0].strip().lower() == b"text/event-stream"
-        for name, value in headers
-        if name == b"content-type"
-    )
+def _is_event_stream(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == b"text/event-stream"

@@ -8,7 +8,7 @@ believed about these two and anybody else is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from http import HTTPStatus
 
 from penstock import orca
@@ -28,6 +28,9 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
+
+HOP_BY_HOP_ANYWAY = HOP_BY_HOP | {b"close"}
+"""What Connection may name without any effect."""
 
 OWN_PREFIX = b"x-penstock-"
 """Headers that only Penstock sets."""
@@ -85,9 +88,9 @@ class Request:
     """One request: the head as parsed, header names in lower case, the body de-chunked and, mostly, whole."""
 
     __slots__ = (
-        "_by_name",
         "authority",
         "body",
+        "by_name",
         "forgotten",
         "headers",
         "http_1_0",
@@ -99,6 +102,7 @@ class Request:
         "plain",
         "queued",
         "received_bytes",
+        "repeats",
         "started",
         "target",
         "upgrade",
@@ -113,6 +117,10 @@ class Request:
         self.authority = b""
         """Who was asked: the target's authority or the Host header."""
         self.headers: list[Header] = []
+        self.by_name: dict[bytes, bytes] = {}
+        """The same, once `index` has been called; of a repeated one the last."""
+        self.repeats = True
+        """Some header is there more than once."""
         self.body: bytes | bytearray = b""
         """What has been received and is kept, in case the request must be sent again."""
         self.received_bytes = 0
@@ -134,24 +142,22 @@ class Request:
         """None of RARE_HEADERS is there, so none of them need be looked for."""
         self.upgrade = b""
         """The protocol that the client wants to speak after this, in lower case."""
-        self._by_name: dict[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, or None. Of a repeated one the last; those that may not repeat are refused before."""
-        known = self._by_name
-        if known is None:
-            known = self._by_name = dict(self.headers)
-        return known.get(name)
+        return (self.by_name or self.index()).get(name)
 
     def every(self, name: bytes) -> list[bytes]:
         """All values of a header, in order."""
-        if self.header(name) is None:
+        value = self.header(name)
+        if value is None:
             return []
-        return [value for key, value in self.headers if key == name]
+        return [value for key, value in self.headers if key == name] if self.repeats else [value]
 
     def index(self) -> dict[bytes, bytes]:
-        """The headers by name, once all are there; of a repeated one the last."""
-        by_name = self._by_name = dict(self.headers)
+        """Note what there is by name, once all headers are there."""
+        by_name = self.by_name = dict(self.headers)
+        self.repeats = len(by_name) != len(self.headers)
         self.plain = RARE_HEADERS.isdisjoint(by_name)
         return by_name
 
@@ -163,33 +169,24 @@ def without_upgrade(request: Request) -> bytes:
     return b"%b %b HTTP/%b\r\n%b\r\n" % (request.method, request.target, version, b"".join(kept))
 
 
-class PassingNames:
-    """Which headers pass in one direction, by name, with the start of their line ready to write."""
+class PassingNames(dict[bytes, bytes]):
+    """Which headers pass in one direction: by name, the start of the line to write, empty for those that do not."""
 
     def __init__(self, stopped: frozenset[bytes], *, own_pass: bool = False) -> None:
         """`stopped` do not pass, nor hop-by-hop ones; `own_pass` says whether headers of ours do."""
         self._stopped = stopped | HOP_BY_HOP
         self._own_pass = own_pass
-        self._starts: dict[bytes, bytes] = {}
 
     def lines(self, headers: list[Header]) -> list[bytes]:
-        """The parts of the header lines that pass, to be joined."""
-        starts = self._starts
-        parts: list[bytes] = []
-        for name, value in headers:
-            start = starts.get(name)
-            if start is None:
-                start = self._learn(name)
-            if start:
-                parts += (start, value, b"\r\n")
-        return parts
+        """The header lines that pass."""
+        return [start + value + b"\r\n" for name, value in headers if (start := self[name])]
 
-    def _learn(self, name: bytes) -> bytes:
+    def __missing__(self, name: bytes) -> bytes:
         """Names are few, so what becomes of each is kept; not for one who makes them up."""
         passes = name not in self._stopped and (self._own_pass or not name.startswith(OWN_PREFIX))
         start = name + b": " if passes else b""
-        if len(self._starts) < MOST_NAMES_KEPT and len(name) <= LONGEST_NAME_KEPT_BYTES:
-            self._starts[name] = start
+        if len(self) < MOST_NAMES_KEPT and len(name) <= LONGEST_NAME_KEPT_BYTES:
+            self[name] = start
         return start
 
 
@@ -199,21 +196,23 @@ _FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own
 
 
 def request_headers_onward(request: Request, *, keep_trace_state: bool) -> list[bytes]:
-    """The header lines of `request` that an engine or a peer may see, in parts ready to join.
+    """The header lines of `request` that an engine or a peer may see.
 
     `tracestate` belongs to a trace, and goes only where that is continued.
     """
-    headers = _not_named_by_connection(request.headers, request.header(b"connection"))
+    headers = request.headers
+    if b"connection" in request.by_name:
+        headers = _not_named_by_connection(headers)
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
     return _TO_ENGINE.lines(headers)
 
 
-def response_headers_back(headers: list[Header], *, from_peer: bool) -> list[bytes]:
+def response_headers_back(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:
     """The header lines of a response that go on to the client; a peer agent's own headers pass, an engine's do not."""
-    connection = next((value for name, value in headers if name == b"connection"), None)
-    passing = _FROM_PEER if from_peer else _FROM_ENGINE
-    return passing.lines(_not_named_by_connection(headers, connection))
+    if b"connection" in by_name:
+        headers = _not_named_by_connection(headers)
+    return (_FROM_PEER if from_peer else _FROM_ENGINE).lines(headers)
 
 
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:
@@ -226,14 +225,7 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
-def _not_named_by_connection(headers: list[Header], connection: bytes | None) -> list[Header]:
-    """The headers that Connection does not declare hop-by-hop. `connection` is one of its values, if there is any."""
-    if connection is None or connection in _NAMES_NOTHING:
-        repeated = False if connection is None else sum(name == b"connection" for name, _ in headers) > 1
-        if not repeated:
-            return headers
+def _not_named_by_connection(headers: list[Header]) -> list[Header]:
+    """The headers that Connection does not declare hop-by-hop."""
     named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    return [header for header in headers if header[0] not in named]
-
-
-_NAMES_NOTHING = frozenset({b"keep-alive", b"Keep-Alive", b"close", b"Close"})
+    return headers if named <= HOP_BY_HOP_ANYWAY else [header for header in headers if header[0] not in named]

@@ -39,7 +39,7 @@ def complete_head(request: Request, version: str) -> str | None:
             return "only HTTP/1.1 and HTTP/1.0 are spoken here"
         request.http_1_0 = True
     by_name = request.index()
-    if len(by_name) != len(request.headers):
+    if request.repeats:
         for name in MAY_NOT_REPEAT:
             if len(request.every(name)) > 1:
                 return f"{name.decode()} is given twice"

@@ -32,6 +32,8 @@ MOST_HEADERS = 256
 MOST_INTERIM = 16
 """Interim (1xx) responses before the real one; more are a fault."""
 
+_VERSIONS = frozenset({"1.1", "1.0"})
+
 NO_BODY_STATUSES = frozenset({204, 304})
 
 
@@ -334,10 +336,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _is_garbage(self, status: int) -> bool:
         """Heads that the parser lets pass and that others might read differently."""
-        if status > 599 or len(self._headers) > MOST_HEADERS or self._parser.get_http_version() not in ("1.1", "1.0"):
+        version = self._parser.get_http_version()
+        if status > 599 or len(self._headers) > MOST_HEADERS or version not in _VERSIONS:
             return True
+        if b"transfer-encoding" not in dict(self._headers):
+            return False
         codings = [value.lower() for name, value in self._headers if name == b"transfer-encoding"]
-        return bool(codings) and (codings != [b"chunked"] or self._parser.get_http_version() == "1.0")
+        return codings != [b"chunked"] or version == "1.0"
 
     def _end(self) -> None:
         """Everything that came with the response's end has been read: free for another request, or closed."""
