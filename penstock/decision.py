@@ -7,6 +7,7 @@ from random import Random
 
 import msgspec
 
+from penstock.entry_map import mapped_first
 from penstock.plan import NONE_CLOSED, RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
@@ -33,7 +34,7 @@ def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts
             Reason.MISDIRECTED,
             f"residency forbids {origin}; use a permitted region",
             verdict.rejected,
-            try_regions=policy.nearest_first(origin, verdict.permitted.regions),
+            try_regions=mapped_first(policy, facts.location, policy.nearest_first(origin, verdict.permitted.regions)),
         )
     return verdict
 

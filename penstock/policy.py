@@ -108,6 +108,27 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     """For people: why, and what becomes of its requests."""
 
 
+class NearestBy(StrEnum):
+    """What makes one region nearer than another."""
+
+    ROUND_TRIP = "round_trip"
+    """The measured round trip, and geography where none was measured."""
+    GEOGRAPHY = "geography"
+    """The distance on Earth, whatever was measured."""
+
+
+class EntryMap(msgspec.Struct, frozen=True):
+    """Where clients of some places should come in, as people decided it: before whatever is nearest."""
+
+    name: str
+    client_countries: frozenset[str]
+    """ISO 3166-1 alpha-2."""
+    client_subdivisions: frozenset[str]
+    """ISO 3166-2, first level, such as "US-CA"; a map of a client's subdivision goes before one of its country."""
+    regions: tuple[str, ...]
+    """Best first. What residency forbids is left out; the other permitted regions follow."""
+
+
 class Spillover(msgspec.Struct, frozen=True):
     """When a healthy region's overflow may leave it."""
 
@@ -197,6 +218,10 @@ class Policy(msgspec.Struct, frozen=True):
     residency: tuple[ResidencyRule, ...]
     rtt_ms: dict[str, dict[str, float]] = {}
     """Measured round trips (ms), origin to server; pairs that are missing are estimated from geography."""
+    nearest_by: NearestBy = NearestBy.ROUND_TRIP
+    bias_ms: dict[str, float] = {}
+    """How much further away (ms) than it is a region counts, for everybody, itself included."""
+    entry_maps: tuple[EntryMap, ...] = ()
     spillover: Spillover = Spillover()
     failover: Failover = Failover()
     anonymous_tenant: str | None = None
@@ -215,11 +240,20 @@ class Policy(msgspec.Struct, frozen=True):
         measured = self.rtt_ms.get(origin, {}).get(server)
         if measured is not None:
             return measured
+        return self._estimated_ms(origin, server)
+
+    def distance_ms(self, origin: str, server: str) -> float:
+        """How far (ms) a region counts as being: its round trip, or what geography says of it, and its bias."""
+        by_geography = self.nearest_by is NearestBy.GEOGRAPHY
+        apart_ms = self._estimated_ms(origin, server) if by_geography else self.round_trip_ms(origin, server)
+        return apart_ms + self.bias_ms.get(server, 0.0)
+
+    def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
+        """`regions` by distance from `origin`, names breaking ties, so every process orders them alike."""
+        return tuple(sorted(regions, key=lambda name: (self.distance_ms(origin, name), name)))
+
+    def _estimated_ms(self, origin: str, server: str) -> float:
         if origin == server:
             return 0.0
         a, b = self.regions[origin], self.regions[server]
         return estimated_rtt_ms(great_circle_km(a.latitude_deg, a.longitude_deg, b.latitude_deg, b.longitude_deg))
-
-    def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
-        """`regions` by round trip from `origin`, names breaking ties, so every process orders them alike."""
-        return tuple(sorted(regions, key=lambda name: (self.round_trip_ms(origin, name), name)))

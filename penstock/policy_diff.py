@@ -20,6 +20,9 @@ _KIND_OF = {
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "rtt_ms": "GeoRouting",
+    "nearest_by": "GeoRouting",
+    "bias_ms": "GeoRouting",
+    "entry_maps": "EntryMap",
     "anonymous_tenant": "AnonymousAccess",
 }
 """Fields of a policy whose kind of document is not the field's own name."""

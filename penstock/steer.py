@@ -11,8 +11,9 @@ from functools import reduce
 
 import msgspec
 
+from penstock.entry_map import mapped
 from penstock.geography import NOWHERE, Location, estimated_rtt_ms, great_circle_km
-from penstock.policy import Policy, Region
+from penstock.policy import NearestBy, Policy, Region
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionState
 from penstock.residency import Mask, RequestFacts, mask, residency_class
@@ -102,17 +103,26 @@ class Steer:
             Entry(name, here[name], trips_ms.get(name), name in servers if client.model is not None else None)
             for name in fit
         ]
-        entries.sort(key=lambda entry: (_RANK[entry.state], self._reach_ms(entry, servers), entry.region))
+        places = {name: at for at, name in enumerate(mapped(self._policy, client.location))}
+        unmapped = len(places)
+        entries.sort(
+            key=lambda entry: (
+                _RANK[entry.state],
+                places.get(entry.region, unmapped),
+                self._reach_ms(entry, servers),
+                entry.region,
+            )
+        )
         steady = all(state is RegionState.HEALTHY for state in here.values())
         ttl_s = STEADY_TTL_S if steady else CHANGING_TTL_S
         return Advice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
 
     def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
-        """The round trip (ms) by way of an entry to the nearest region that has the model."""
-        to_entry_ms = entry.round_trip_ms or 0.0
+        """How far (ms) it is by way of an entry to the nearest region that has the model."""
+        to_entry_ms = (entry.round_trip_ms or 0.0) + self._policy.bias_ms.get(entry.region, 0.0)
         if not servers or entry.region in servers:
             return to_entry_ms
-        return to_entry_ms + min(self._policy.round_trip_ms(entry.region, name) for name in servers)
+        return to_entry_ms + min(self._policy.distance_ms(entry.region, name) for name in servers)
 
     def _mask(self, client: Client) -> Mask | Refusal:
         about = (client.tenant, client.location.country, client.location.subdivision)
@@ -155,8 +165,8 @@ def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
     """The round trip (ms) to expect between a client and each region; none where nothing is known of the client.
 
     Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
-    region that is nearest to the client. A client of which only the country is known is taken to be where that
-    country's first region is.
+    region that is nearest to the client, unless policy goes by geography alone. A client of which only the country is
+    known is taken to be where that country's first region is.
     """
     regions = sorted(policy.regions.values(), key=lambda region: region.name)
     latitude_deg, longitude_deg = location.latitude_deg, location.longitude_deg
@@ -166,6 +176,8 @@ def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
             return {}
         latitude_deg, longitude_deg = compatriot.latitude_deg, compatriot.longitude_deg
     guesses_ms = {region.name: _guess_ms(latitude_deg, longitude_deg, region) for region in regions}
+    if policy.nearest_by is NearestBy.GEOGRAPHY:
+        return guesses_ms
     nearest = policy.regions[min(guesses_ms, key=guesses_ms.__getitem__)]
     for name, measured_ms in policy.rtt_ms.get(nearest.name, {}).items():
         if name != nearest.name and name in guesses_ms:

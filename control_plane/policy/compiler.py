@@ -12,7 +12,12 @@ from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
-from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
+from control_plane.policy.kinds.routing import (
+    EntryMapDocument,
+    FailoverDocument,
+    GeoRoutingDocument,
+    SpilloverDocument,
+)
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import PolicyDocument
@@ -21,8 +26,10 @@ from penstock.policy import (
     AcceptedLoss,
     Cost,
     CostUnit,
+    EntryMap,
     Failover,
     Model,
+    NearestBy,
     Objective,
     Policy,
     Region,
@@ -56,12 +63,13 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         errors += unread
     catalogue, misshapen = check(documents)
     references = References(catalogue)
+    maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
     _check_references(catalogue, references)
     errors += misshapen + references.errors
     if errors:
         raise PolicyRefused(errors)
-    policy = _policy(catalogue, references, rules)
+    policy = _policy(catalogue, references, rules, maps)
     try:
         encode(policy)
     except CodecError as error:
@@ -106,6 +114,8 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
             references.check(document, ("rtt_ms", origin), "Region", origin)
             for server in servers:
                 references.check(document, ("rtt_ms", origin, server), "Region", server)
+        for biased in routing.bias_ms:
+            references.check(document, ("bias_ms", biased), "Region", biased)
 
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
@@ -132,7 +142,19 @@ def _regions(document: Document, path: Path, places: Places, references: Referen
     return named | references.regions_in(inside)
 
 
-def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule]) -> Policy:
+def _entry_map(document: Document, one: EntryMapDocument, references: References) -> EntryMap:
+    clients = one.clients
+    references.known(document, ("regions",), "Region", one.regions)
+    return EntryMap(
+        name=one.name,
+        client_countries=references.countries(references.places(document, ("clients", "countries"), clients.countries)),
+        client_subdivisions=references.subdivisions(document, ("clients", "subdivisions"), clients.subdivisions),
+        regions=tuple(one.regions),
+    )
+
+
+def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule], maps: list[EntryMap]) -> Policy:
+    routing = catalogue.one(GeoRoutingDocument)
     return Policy(
         regions={
             one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
@@ -144,7 +166,10 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             for _, one in catalogue.of(TenantDocument)
         },
         residency=tuple(sorted(rules, key=lambda rule: rule.name)),
-        rtt_ms=catalogue.one(GeoRoutingDocument).rtt_ms,
+        rtt_ms=routing.rtt_ms,
+        nearest_by=NearestBy(routing.nearest_by),
+        bias_ms=routing.bias_ms,
+        entry_maps=tuple(sorted(maps, key=lambda one: one.name)),
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
         objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),

@@ -46,7 +46,7 @@ def write_bundle(folder: Path, matrix: RttMatrix, shipped: Path = SHIPPED_BUNDLE
     files = read_folder(shipped)
     regions = compile_bundle(files).regions
     rtt_ms = {a: {b: matrix.between(a, b) for b in regions} for a in regions}
-    routing = {"apiVersion": "penstock/v1", "kind": "GeoRouting", "rtt_ms": rtt_ms}
+    routing = yaml.safe_load(files[GEO_ROUTING_FILE]) | {"rtt_ms": rtt_ms}
     files[GEO_ROUTING_FILE] = yaml.safe_dump(routing, sort_keys=False)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

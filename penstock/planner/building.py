@@ -137,7 +137,7 @@ class Builder:
         ) / BYTES_PER_GB
         cost[shape.pool_at, np.arange(len(shape.pools))] = 0.0
         egress_s = cost * self.policy.objective.latency_ms_per_cost / MS_PER_S
-        rtt_s = self.distances.rtt_ms[:, shape.pool_at] / MS_PER_S
+        rtt_s = self.distances.apart_ms[:, shape.pool_at] / MS_PER_S
         reach_s = rtt_s + egress_s + TIE_S * np.arange(len(shape.pools))
         self._reach[model.name] = (shape, reach_s, egress_s)
         return reach_s, egress_s
@@ -152,7 +152,7 @@ class Builder:
             rows = np.flatnonzero(shape.group_of == group)
             columns = np.flatnonzero(shape.permitted[group] & alive)
             if len(columns):
-                rtt_ms = self.distances.rtt_ms[np.ix_(shape.origin_of[rows], shape.pool_at[columns])]
+                rtt_ms = self.distances.apart_ms[np.ix_(shape.origin_of[rows], shape.pool_at[columns])]
                 home[rows] = columns[np.argmin(rtt_ms, axis=1)]
         self._homes[shape.model] = (shape, alive.tobytes(), home)
         return home

@@ -1,4 +1,4 @@
-"""All round trips of a policy at once, and who is nearest to whom, worked out once for every revision."""
+"""All distances of a policy at once, and who is nearest to whom, worked out once for every revision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.geography import EARTH_RADIUS_KM, FIBRE_KM_PER_MS, PATH_STRETCH
-from penstock.policy import Policy
+from penstock.policy import NearestBy, Policy
 
 Floats = NDArray[np.float64]
 
@@ -15,7 +15,7 @@ MOST_SUBSETS = 200_000
 
 
 class Distances:
-    """`Policy.round_trip_ms` and `Policy.nearest_first` for the whole planet: the same answers, as a matrix.
+    """`Policy.distance_ms` and `Policy.nearest_first` for the whole planet: the same answers, as a matrix.
 
     Args:
         policy: the revision; anything that changes asks for new distances.
@@ -24,14 +24,14 @@ class Distances:
     def __init__(self, policy: Policy) -> None:
         self.names = tuple(sorted(policy.regions))
         self.index = {name: at for at, name in enumerate(self.names)}
-        self.rtt_ms = _round_trips_ms(policy, self.names)
+        self.apart_ms = _distances_ms(policy, self.names)
         """Origin by server."""
-        order = np.argsort(self.rtt_ms, axis=1, kind="stable")
+        order = np.argsort(self.apart_ms, axis=1, kind="stable")
         self._order = [[self.names[at] for at in row] for row in order.tolist()]
         self._subsets: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
-        """`regions` by round trip from `origin`, names breaking ties."""
+        """`regions` by distance from `origin`, names breaking ties."""
         key = (origin, regions)
         found = self._subsets.get(key)
         if found is None:
@@ -42,7 +42,7 @@ class Distances:
         return found
 
 
-def _round_trips_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
+def _distances_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
     """The haversine of `penstock.geography` over arrays, and what was measured where it was."""
     latitude = np.radians([policy.regions[name].latitude_deg for name in names])
     longitude = np.radians([policy.regions[name].longitude_deg for name in names])
@@ -53,14 +53,16 @@ def _round_trips_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
         * np.sin((longitude[None, :] - longitude[:, None]) / 2) ** 2
     )
     km = 2 * EARTH_RADIUS_KM * np.arcsin(np.minimum(1.0, np.sqrt(half_chord_sq)))
-    rtt_ms: Floats = 1.0 + 2 * km * PATH_STRETCH / FIBRE_KM_PER_MS
-    np.fill_diagonal(rtt_ms, 0.0)
+    apart_ms: Floats = 1.0 + 2 * km * PATH_STRETCH / FIBRE_KM_PER_MS
+    np.fill_diagonal(apart_ms, 0.0)
     index = {name: at for at, name in enumerate(names)}
-    for origin, row in policy.rtt_ms.items():
+    measured_ms = policy.rtt_ms if policy.nearest_by is NearestBy.ROUND_TRIP else {}
+    for origin, row in measured_ms.items():
         if origin not in index:
             continue
         known = [(index[server], ms) for server, ms in row.items() if server in index]
         if known:
             columns, measured = zip(*known, strict=True)
-            rtt_ms[index[origin], list(columns)] = measured
-    return rtt_ms
+            apart_ms[index[origin], list(columns)] = measured
+    apart_ms += np.array([policy.bias_ms.get(name, 0.0) for name in names])[None, :]
+    return apart_ms

@@ -21,6 +21,7 @@ from penstock.region_health import RegionState
 from penstock.residency import Mask, residency_class
 from penstock.route_context import RouteContext, accept, seal
 from penstock.signing import FleetKey
+from penstock.steer import Client, Steer
 from penstock.verification.breach import Breach, breach
 from penstock.verification.reading import permitted
 from penstock.verification.situations import Situation
@@ -66,6 +67,23 @@ def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
             yield breach(policy, "admit", situation, wrong[0], f"suggested to clients that came to {origin}")
         elif answer.reason is not _reason_to_refuse(situation, expected, origin):
             yield breach(policy, "admit", situation, origin, f"refused there as {answer.reason}")
+
+
+def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
+    """Where clients are told to come in, by maps, bias and distance: while all is well, and while no permitted one is.
+
+    Advice for clients whose tenant is not known is held to the same: it must fit every tenant.
+    """
+    expected = permitted(policy, situation)
+    steer = Steer(policy)
+    facts = situation.facts
+    ready = {(name, model) for name in policy.regions for model in policy.models}
+    for state in (RegionState.HEALTHY, RegionState.FAILED):
+        states = {name: state if name in expected else RegionState.HEALTHY for name in policy.regions}
+        for tenant in (facts.tenant, None):
+            for entry in steer.advise(Client(facts.location, tenant), states, ready).entries:
+                if entry.region not in expected:
+                    yield breach(policy, "steer", situation, entry.region, "advised as an entry")
 
 
 def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:

@@ -3,7 +3,8 @@
 What is proved, and by what:
 
 1. *The mask is what the rules say*, for every request. By trying every kind of request that the rules can tell apart
-   (`situations`: exact and finite) at every origin, against an independent reading of the rules (`reading`).
+   (`situations`: exact and finite) at every origin, and by asking where its clients should come in, against an
+   independent reading of the rules (`reading`).
 2. *No decision leaves the mask*, for every state of the fleet, plan, and history of retries. Because `decision.decide`
    answers with a region only through `decision.within_mask`, which is tried for every class and every region. This part
    does not depend on how large a bundle is.
@@ -31,7 +32,7 @@ from penstock.verification.idle import warnings
 from penstock.verification.planning import planned
 from penstock.verification.reading import forbidding, permitted
 from penstock.verification.situations import Situation, situations
-from penstock.verification.stages import at_decisions, at_origins, at_servers, at_the_gate
+from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_the_gate
 from penstock.verification.survival import Survival, survival
 
 
@@ -82,7 +83,12 @@ def verify(policy: Policy) -> Verified:
     found = situations(policy)
     by_class = _classes(policy, found)
     examples = {one: whose[0] for one, whose in by_class.items()}
-    breaches = [breach for one in found for breach in (*at_origins(policy, one), *at_servers(policy, one))]
+    breaches = [
+        breach
+        for one in found
+        for stage in (at_origins(policy, one), at_steering(policy, one), at_servers(policy, one))
+        for breach in stage
+    ]
     reached = {one.name: at_decisions(policy, example) for one, example in examples.items()}
     for one, example in examples.items():
         breaches += [*at_the_gate(policy, example), *reached[one.name].breaches]

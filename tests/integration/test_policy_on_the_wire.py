@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.geography import Location
-from penstock.policy import ResidencyRule
+from penstock.policy import EntryMap, ResidencyRule
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
 from tests.planet import MODEL
@@ -69,3 +69,14 @@ async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status:
     assert answer[0] == status
     if code is not None:
         assert json.loads(answer[2])["error"]["code"] == code
+
+
+async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> None:
+    away = ResidencyRule("away", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
+    by_sea = EntryMap("by-sea", frozenset({"DE"}), frozenset(), ("us-east",))
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        directives = one.knowing.directives
+        directives.policy = msgspec.structs.replace(directives.policy, residency=(away,), entry_maps=(by_sea,))
+        one.knowing.location = Location("DE")
+        status, headers, _ = await ask(one)
+    assert (status, headers["x-penstock-regions"]) == (421, "us-east,eu-es")

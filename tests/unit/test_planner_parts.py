@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from penstock.planner.master import Master, OutOfTime
 from penstock.planner.problem import Problem, prices
 from penstock.planner.queueing import BREAKS, LARGEST_WAIT_S, PIECES, pieces, waiting
 from penstock.planner.solving import solve
+from penstock.policy import NearestBy
 from penstock.slices import in_force, planned_for
 from penstock.snapshot import demand
 from penstock.supply import supply
@@ -37,8 +39,9 @@ def problem_of(one: Planet, seed: int = 0) -> Problem:
     return problem
 
 
-def test_distances_are_the_policys() -> None:
-    policy = small(1).policy
+@pytest.mark.parametrize("nearest_by", list(NearestBy))
+def test_distances_are_the_policys(nearest_by: NearestBy) -> None:
+    policy = msgspec.structs.replace(small(1).policy, nearest_by=nearest_by, bias_ms={"r0002": 40.0, "elsewhere": 1.0})
     policy.rtt_ms["r0000"] = {"r0001": 77.0, "elsewhere": 1.0}
     policy.rtt_ms["elsewhere"] = {"r0001": 1.0}
     distances = Distances(policy)
@@ -46,7 +49,7 @@ def test_distances_are_the_policys() -> None:
     for origin in policy.regions:
         for server in policy.regions:
             at = distances.index[origin], distances.index[server]
-            assert distances.rtt_ms[at] == pytest.approx(policy.round_trip_ms(origin, server), abs=1e-9)
+            assert distances.apart_ms[at] == pytest.approx(policy.distance_ms(origin, server), abs=1e-9)
         for _ in range(2):
             assert distances.nearest_first(origin, some) == policy.nearest_first(origin, some)
 

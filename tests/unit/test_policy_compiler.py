@@ -20,7 +20,19 @@ from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocume
 from control_plane.policy.kinds.senders import TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import Shape
-from penstock.policy import Cost, CostUnit, Failover, Model, Objective, Policy, Region, Spillover, Tenant
+from penstock.policy import (
+    Cost,
+    CostUnit,
+    EntryMap,
+    Failover,
+    Model,
+    NearestBy,
+    Objective,
+    Policy,
+    Region,
+    Spillover,
+    Tenant,
+)
 
 DIGEST = "ab" * 32
 
@@ -86,6 +98,8 @@ apiVersion: penstock/v1
 kind: GeoRouting
 rtt_ms:
   eu-de: {us-east: 98}
+nearest_by: round_trip
+bias_ms: {eu-de: 5}
 ---
 apiVersion: penstock/v1
 kind: Spillover
@@ -145,12 +159,29 @@ class TestAccepted:
         assert policy.regions["eu-de"].jurisdictions == {"DE", "EU", "EEA"}
         assert policy.regions["us-east"].jurisdictions == {"US"}
 
+    def test_an_entry_map_unfolds_blocs_and_keeps_the_order_of_its_regions(self) -> None:
+        text = """\
+apiVersion: penstock/v1
+kind: EntryMap
+name: nordic
+description: Cables run that way.
+clients: {countries: [EEA], subdivisions: [US-CA]}
+regions: [us-east, eu-de]
+"""
+        (one,) = compile_bundle(BUNDLE | {"maps.yaml": text}).entry_maps
+        assert one == EntryMap("nordic", frozenset({"DE", "ES", "NO"}), frozenset({"US-CA"}), ("us-east", "eu-de"))
+        errors = refused(BUNDLE | {"maps.yaml": text.replace("eu-de", "eu-du").replace("EEA", "UK")})
+        assert "maps.yaml:6: regions[1]: there is no Region eu-du; did you mean eu-de?" in errors
+        assert any("maps.yaml:5: clients.countries[0]: UK is no country" in error for error in errors)
+
     def test_a_rule_knows_where_it_was_written(self) -> None:
         assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
     def test_every_value_arrives(self) -> None:
         policy = compile_bundle(BUNDLE)
         assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
+        assert policy.bias_ms == {"eu-de": 5.0}
+        assert policy.nearest_by is NearestBy.ROUND_TRIP
         assert policy.tenants["one"].key_digests == (DIGEST,)
         assert policy.models["llama-3.1-8b"].expected_service_s == 5
         assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
@@ -210,10 +241,10 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, Spillover, Failover, Objective"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:26: hits_to_rise: input should be a valid integer; write a number, without quotes"),
-    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:17: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:12: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
@@ -231,6 +262,7 @@ REFERENCES = [
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
     ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:15: tenant: there is no Tenant nobody; use one of one"),
+    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:14: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
     ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:12: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
     ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
     ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:18: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),

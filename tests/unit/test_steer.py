@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.geography import NOWHERE, Location
-from penstock.policy import Policy, ResidencyRule
+from penstock.policy import EntryMap, NearestBy, Policy, ResidencyRule
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.steer import CHANGING_TTL_S, STEADY_TTL_S, Advice, Client, Steer, round_trips_ms
@@ -119,3 +119,24 @@ def test_measured_paths_correct_geography() -> None:
     assert measured["eu-es"] == by_geography["eu-es"]
     assert measured["eu-de"] > 10 * by_geography["eu-de"]
     assert measured["us-east"] == by_geography["us-east"]
+
+
+def test_a_biased_region_counts_as_further_away() -> None:
+    biased = msgspec.structs.replace(policy(), bias_ms={"eu-es": 300.0})
+    assert names(advise(Client(LISBON, "open", MODEL), under=biased)) == ["eu-de", "us-east", "eu-es"]
+
+
+def test_geography_alone_passes_over_what_was_measured() -> None:
+    measured = msgspec.structs.replace(policy(), rtt_ms={"eu-es": {"eu-de": 500.0}})
+    assert names(advise(Client(LISBON, "open", MODEL), under=measured))[1] == "us-east"
+    by_geography = msgspec.structs.replace(measured, nearest_by=NearestBy.GEOGRAPHY)
+    assert names(advise(Client(LISBON, "open", MODEL), under=by_geography))[1] == "eu-de"
+
+
+def test_a_map_goes_before_what_is_near_and_after_what_is_permitted_and_well() -> None:
+    to_us = EntryMap("iberia", frozenset({"PT"}), frozenset(), ("us-east", "eu-de"))
+    under = msgspec.structs.replace(policy(), entry_maps=(to_us,))
+    assert names(advise(Client(LISBON, "open", MODEL), under=under)) == ["us-east", "eu-de", "eu-es"]
+    assert names(advise(Client(LISBON, "personal", MODEL), under=under)) == ["eu-de", "eu-es"]
+    ill = WELL | {"us-east": RegionState.RECOVERING}
+    assert names(advise(Client(LISBON, "open", MODEL), ill, under=under)) == ["eu-de", "eu-es", "us-east"]

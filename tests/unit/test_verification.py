@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock import decision, residency, route_context, waterfall, where
+from penstock import decision, residency, route_context, steer, waterfall, where
 from penstock.geography import Location
 from penstock.policy import AcceptedLoss, Model, Policy, Region, ResidencyRule, Tenant
 from penstock.reasons import Refusal
@@ -145,8 +145,13 @@ def _planning_everywhere(rules: Policy, snapshot: Any, *args: Any, **more: Any) 
     }
 
 
+def _mapping_without_the_mask(rules: Policy, client: Any) -> Mask:
+    return Mask(residency_class(frozenset(rules.regions)))
+
+
 DEFECTS: list[tuple[str, Any, str, Callable[..., Any]]] = [
     ("admit", decision, "mask", _ignoring_denials),
+    ("steer", steer, "entry_mask", _mapping_without_the_mask),
     ("server", route_context, "mask", _ignoring_denials),
     ("gate", stages, "within_mask", lambda decided: decided),
     ("plan", planning, "pour_plan", _planning_everywhere),

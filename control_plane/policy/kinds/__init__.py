@@ -7,7 +7,12 @@ from typing import NamedTuple
 from control_plane.policy.kinds.places import BlocDocument, RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
-from control_plane.policy.kinds.routing import FailoverDocument, GeoRoutingDocument, SpilloverDocument
+from control_plane.policy.kinds.routing import (
+    EntryMapDocument,
+    FailoverDocument,
+    GeoRoutingDocument,
+    SpilloverDocument,
+)
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
 from control_plane.policy.kinds.serving import ModelDocument
 from control_plane.policy.kinds.shape import PolicyDocument
@@ -34,6 +39,7 @@ KINDS = {
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
     "AcceptedLoss": Kind(AcceptedLossDocument, 0, 1_000),
     "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
+    "EntryMap": Kind(EntryMapDocument, 0, 1_000),
     "Spillover": Kind(SpilloverDocument, 1, 1),
     "Failover": Kind(FailoverDocument, 1, 1),
     "Objective": Kind(ObjectiveDocument, 1, 1),

@@ -1,12 +1,13 @@
-"""How traffic moves between regions that may serve it: nearest first, overflow, failure and return."""
+"""Where clients come in, and how traffic moves between regions that may serve it: nearest first, overflow, failure."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import Label, PolicyDocument
+from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode
 
 RttMs = Annotated[float, Field(ge=0, le=10_000)]
 
@@ -17,6 +18,42 @@ class GeoRoutingDocument(PolicyDocument):
     kind: Literal["GeoRouting"]
     rtt_ms: dict[Label, dict[Label, RttMs]]
     """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
+    nearest_by: Literal["round_trip", "geography"]
+    """What makes one region nearer than another: the round trips above, or the distance on Earth alone."""
+    bias_ms: dict[Label, Annotated[float, Field(ge=0, le=10_000)]]
+    """How much further away (ms) than it is a region counts, for everybody, itself included; the others are as far as
+    they are. What is near a region with a bias of 30 and not much further from another one goes there."""
+
+
+class ClientPlaces(Shape):
+    """Where clients are; those in either list count."""
+
+    countries: SomeOf[str] = Field(default_factory=list)
+    """ISO 3166-1 alpha-2 codes and names of blocs."""
+    subdivisions: SomeOf[SubdivisionCode] = Field(default_factory=list)
+    """ISO 3166-2 codes of a country's first level, such as `US-CA`; they go before a map of the whole country."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.countries and not self.subdivisions:
+            raise PydanticCustomError(
+                REMEDY, "names no place", {"remedy": "write `countries`, `subdivisions`, or both"}
+            )
+        return self
+
+
+class EntryMapDocument(PolicyDocument):
+    """Where clients of some places should come in, before whatever is nearest. A preference: residency goes first."""
+
+    kind: Literal["EntryMap"]
+    name: Label
+    """Unique name; of several maps about one client, the first by name counts."""
+    description: str = Field(max_length=500)
+    """For people: why they should."""
+    clients: ClientPlaces
+    """Whom it is about; clients whose place is not known are in no map."""
+    regions: SomeOf[Label]
+    """Names of regions, best first; the other permitted ones follow, the nearest first."""
 
 
 class SpilloverDocument(PolicyDocument):
