@@ -14,6 +14,7 @@ from control_plane.api import (
     explain,
     fleet,
     health,
+    overrides,
     plans,
     policy_webhook,
     reports,
@@ -65,6 +66,7 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         tenants.routes(control_plane),
         audit.routes(control_plane.audit),
         events.routes(control_plane.events),
+        overrides.routes(control_plane),
     ):
         for route in router.routes:
             if not isinstance(route, APIRoute) or (route.path not in OPEN and not is_guarded(route.dependant)):

@@ -25,6 +25,7 @@ from control_plane.intake import Intake, Receipt
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
 from control_plane.noticing import LOOK_S, Noticing
+from control_plane.overrides.ledger import Ledger
 from control_plane.plan_history import PlanHistory
 from control_plane.planning import TICK_S, Planning
 from control_plane.policy.webhook_secret import WebhookSecret
@@ -45,6 +46,7 @@ from control_plane.status import (
 from penstock.plan import RegionPlan
 from penstock.signing import FleetKey
 from penstock.snapshot import Snapshot
+from penstock.supply import supply
 
 SHOWN_BACKOFF_CAP_S = 3.0
 """Longest wait (s) before what is only shown to people is read again from a store that was away."""
@@ -110,7 +112,10 @@ class ControlPlane:
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
-        self._planning = Planning(self._campaign, policies, self._fleet, Publisher(store), self.metrics, self._clock)
+        self.overrides = Ledger(store, self.audit, member.name, rng=rng, clock=self._clock)
+        self._planning = Planning(
+            self._campaign, policies, self._fleet, self.overrides, Publisher(store), self.metrics, self._clock
+        )
         self.intake = Intake(
             key,
             self._fleet,
@@ -150,7 +155,7 @@ class ControlPlane:
     @property
     def _shown(self) -> tuple[Mirror[Any], ...]:
         """Copies of the store for people and for whoever listens."""
-        return self._agents, self._members, self._plans, self._audited
+        return self._agents, self._members, self._plans, self._audited, self.overrides.mirror
 
     @property
     def plans(self) -> dict[str, RegionPlan]:
@@ -170,6 +175,13 @@ class ControlPlane:
     def now(self) -> float:
         """Unix time (s) by the clock that ages are measured with."""
         return self._clock()
+
+    def capacity(self) -> dict[tuple[str, str], float]:
+        """Slots by (region, model) of what stands now; empty where no agent reports, as to one that does not lead."""
+        policy = self.policies.current
+        if policy is None:
+            return {}
+        return {key: one.slots for key, one in supply(policy, self._fleet.snapshot, self._clock()).items()}
 
     def not_ready(self) -> list[str]:
         """Why this control plane could not do a leader's work now; empty when it could."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from penstock import snapshot as snapshots
 from penstock.policy import Policy
 from penstock.report import AgentReport
@@ -19,9 +21,9 @@ class Fleet:
         self.snapshot, verdict = snapshots.take_in(self.snapshot, report, now, policy)
         return verdict
 
-    def tick(self, now: float, policy: Policy) -> None:
-        """Let time pass."""
-        self.snapshot = snapshots.tick(self.snapshot, now, policy)
+    def tick(self, now: float, policy: Policy, drained: Container[str] = ()) -> None:
+        """Let time pass, while operators want some regions empty."""
+        self.snapshot = snapshots.tick(self.snapshot, now, policy, drained)
 
     def resume(self, now: float) -> None:
         """Begin to lead: what was heard long ago counts no more."""

@@ -12,9 +12,11 @@ from control_plane.campaign import Campaign
 from control_plane.client.store import StoreError
 from control_plane.fleet import Fleet
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
+from control_plane.overrides.ledger import Ledger
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
 from penstock import waterfall
+from penstock.interventions import Interventions
 from penstock.policy import Policy
 from penstock.snapshot import demand, pool, settled
 
@@ -34,6 +36,7 @@ class Planning:
         campaign: says whether, and under which epoch.
         policies: what to plan by.
         fleet: what to plan from.
+        overrides: what operators want meanwhile.
         publisher: where plans go.
         metrics: shows what was done.
         clock: Unix time, in seconds.
@@ -44,6 +47,7 @@ class Planning:
         campaign: Campaign,
         policies: PolicySource,
         fleet: Fleet,
+        overrides: Ledger,
         publisher: Publisher,
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
@@ -51,6 +55,7 @@ class Planning:
         self._campaign = campaign
         self._policies = policies
         self._fleet = fleet
+        self._overrides = overrides
         self._publisher = publisher
         self._metrics = metrics
         self._clock = clock
@@ -71,7 +76,8 @@ class Planning:
         if policy is not self._shown_policy:
             self._metrics.set_policy(policy.digest())
             self._shown_policy = policy
-        self._fleet.tick(now, policy)
+        meant = self._overrides.interventions(policy, now)
+        self._fleet.tick(now, policy, meant.drained)
         if epoch is None:
             return
         self._show_fleet(policy, now)
@@ -79,7 +85,8 @@ class Planning:
             if self._publisher.uncertain:
                 await self._publisher.adopt(epoch)
             if self._may_plan(policy, now):
-                self._conclude(await self._plan(policy, epoch, now))
+                self._conclude(await self._plan(policy, meant, epoch, now))
+                await self._overrides.sweep(epoch, policy)
         except Fenced as error:
             _log.warning("fenced", reason=str(error))
             self._campaign.fenced(epoch)
@@ -87,7 +94,7 @@ class Planning:
         except StoreError as error:
             self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
 
-    async def _plan(self, policy: Policy, epoch: int, now: float) -> PublishOutcome:
+    async def _plan(self, policy: Policy, meant: Interventions, epoch: int, now: float) -> PublishOutcome:
         began = time.perf_counter()
         plans = waterfall.plan(
             policy,
@@ -97,6 +104,7 @@ class Planning:
             epoch=epoch,
             generation=self._publisher.generation + 1,
             elapsed_s=min(LONGEST_STEP_S, now - self._planned_at),
+            interventions=meant,
         )
         self._planned_at = now
         self._metrics.planned(time.perf_counter() - began)
@@ -107,7 +115,12 @@ class Planning:
         return outcome
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
-        """A plan in force is not replaced by one that was made before the regions had time to speak."""
+        """A plan in force is not replaced by one that was made before the regions had time to speak.
+
+        None at all is made as if nothing were overridden, before it is known what is.
+        """
+        if not self._overrides.known:
+            return False
         return not self._publisher.in_force or settled(self._fleet.snapshot, now, policy, self._leading_since)
 
     def _take_office(self, epoch: int | None, now: float) -> None:

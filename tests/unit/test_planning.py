@@ -9,6 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
+from control_plane.access.callers import Caller, Role
+from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
 from control_plane.client.codec import decode, encode
@@ -16,22 +18,28 @@ from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Delete, Put
 from control_plane.fleet import Fleet
-from control_plane.leadership import Leadership, Role
+from control_plane.leadership import Leadership
+from control_plane.leadership import Role as Position
 from control_plane.metrics import ControlPlaneMetrics
+from control_plane.overrides.ledger import Ledger
 from control_plane.planning import LONGEST_STEP_S, TICK_S, Planning
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Publisher
+from penstock.overrides import Override, OverrideSet
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.region_health import RegionState
 from penstock.report import AgentReport, PeerReport
 from penstock.snapshot import SETTLE_S, Verdict
 from tests import planet
 from tests.faulty_store import FaultyStore
+from tests.overridden import drain
 from tests.reports import offered, report
+from tests.stores import eventually
 
 POLICY = planet.policy()
 EU = ("eu-de", "eu-es")
+OPERATOR = Caller("duty", Role.OPERATOR)
 
 
 class Office:
@@ -48,8 +56,17 @@ class Office:
         )
         self.policies = PolicySource(FolderReader(Path("nowhere")))
         self.policies.current = POLICY
+        self.overrides = Ledger(
+            self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
+        )
         self.planning = Planning(
-            self.campaign, self.policies, self.fleet, Publisher(self.store), self.metrics, lambda: self.now
+            self.campaign,
+            self.policies,
+            self.fleet,
+            self.overrides,
+            Publisher(self.store),
+            self.metrics,
+            lambda: self.now,
         )
         self._seq = 0
 
@@ -57,7 +74,7 @@ class Office:
         """Make this one the leader, by a new leader key."""
         await self.shared.commit([], [Delete(keys.LEADER)])
         epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
-        self.campaign.belief = Leadership(Role.LEADER, epoch, proven_until=self.now + 1e6)
+        self.campaign.belief = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
         return epoch
 
     def hear(self, *reports: AgentReport) -> None:
@@ -88,7 +105,10 @@ class Office:
 @pytest.fixture
 async def office() -> AsyncIterator[Office]:
     store = MemoryStore()
-    yield Office(store)
+    office = Office(store)
+    async with office.overrides.mirror.informer as informer:
+        await informer.wait_synced()
+        yield office
     await store.close()
 
 
@@ -203,7 +223,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     before = (await office.shared.list(keys.PLANS)).items
     await office.tick(*whole_fleet(rate=500.0))
     assert (await office.shared.list(keys.PLANS)).items == before
-    assert office.campaign.belief.role is Role.FOLLOWER
+    assert office.campaign.belief.role is Position.FOLLOWER
     assert office.metric("publish_total", outcome="fenced") == 1
     await office.tick()
     assert office.metric("leader") == 0
@@ -261,3 +281,54 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
     await office.elect()
     await office.tick(*whole_fleet())
     assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
+
+
+async def set_override(office: Office, one: Override) -> Override:
+    one = await office.overrides.begin(OPERATOR, msgspec.structs.replace(one, begins_at=office.now), POLICY, {})
+    await eventually(lambda: office.overrides.seen.find(one.id) is not None)
+    return one
+
+
+async def test_a_drain_shows_in_the_plan_and_in_the_regions_state(office: Office) -> None:
+    await office.elect()
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    await set_override(office, drain("eu-de"))
+    for _ in range(10):
+        await office.tick(*whole_fleet())
+    assert await office.shares() == {"eu-es": 1.0}
+    assert office.metric("region_state", region="eu-de", state="draining") == 1
+
+
+async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: Office) -> None:
+    await office.elect()
+    office.planning._overrides = Ledger(
+        office.store, AuditLog(office.store), "a", rng=Random(1), clock=lambda: office.now
+    )
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    assert await office.plan("eu-de") is None
+
+
+async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) -> None:
+    await office.elect()
+    await office.tick(*whole_fleet())
+    one = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
+    for _ in range(4):
+        await office.tick(*whole_fleet())
+    assert (await office.overrides.read()).find(one.id) is not None
+    office.now += POLICY.failover.failback_ramp_s
+    for _ in range(2):
+        await office.tick(*whole_fleet())
+    assert await office.overrides.read() == OverrideSet()
+    entries = [entry async for entry in AuditLog(office.store).entries()]
+    assert [(entry.action, entry.caller) for entry in entries] == [("override.drain", "duty"), ("override.expire", "a")]
+
+
+async def test_one_that_leads_no_more_removes_nothing(office: Office) -> None:
+    epoch = await office.elect()
+    one = await set_override(office, drain("eu-de", expires_at=office.now + 2.0))
+    office.now += 100.0
+    await office.elect()
+    await office.overrides.sweep(epoch, POLICY)
+    assert (await office.overrides.read()).find(one.id) is not None

@@ -1,0 +1,241 @@
+"""/v1/overrides: drain, fail over, weigh, freeze, and lift again; /v1/regions/{name}/drain and undrain for short."""
+
+from __future__ import annotations
+
+import math
+from secrets import token_hex
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from control_plane.access.callers import Caller, Role
+from control_plane.access.required import Operator, Viewer, must_reach
+from control_plane.api.answers import answer
+from control_plane.api.clients import policy_in_force
+from control_plane.api.openapi import gives
+from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
+from control_plane.api.preconditions import IfMatch, etag, must_match
+from control_plane.client.store import StoreError
+from control_plane.daemon import ControlPlane
+from control_plane.overrides.ledger import Flawed, Guarded, OverrideRefused, Standing
+from control_plane.overrides.shown import OverrideStatus, digest, shown
+from control_plane.problems import Problem
+from penstock.maintenance import windows
+from penstock.overrides import LONGEST_REASON, WITHDRAWS, Override, OverrideKind, OverrideSet
+from penstock.policy import Policy
+
+LONGEST_S = 366 * 86_400
+"""Seconds that an override may last, unless it is said to have no end."""
+
+Reason = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_REASON, description="Why, for people and the audit log.")
+]
+Expiry = Annotated[
+    float | Literal["none"],
+    Field(description="Seconds until it ends by itself; `none`: it holds until it is lifted.", examples=[7200, "none"]),
+]
+Guard = Annotated[
+    bool,
+    Field(description="Do it although guard rails speak against it. Admins only; the audit log says so."),
+]
+RegionName = Annotated[str, Path(max_length=253, description="The region.")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LiftRequest(_Body):
+    """Why something ends."""
+
+    reason: Reason
+
+
+class DrainRequest(_Body):
+    """Why a region is emptied, and for how long."""
+
+    reason: Reason
+    expires_in_s: Expiry
+    last_resort: bool = Field(True, description="Whether it goes on serving what no other permitted region can serve.")
+    override_guard: Guard = False
+
+
+class OverrideRequest(DrainRequest):
+    """What is wanted, for what traffic, why, and for how long."""
+
+    kind: OverrideKind
+    region: str | None = Field(None, max_length=253, description="The region; none for a freeze.")
+    model: str | None = Field(None, max_length=512, description="Only this model's traffic.")
+    origin: str | None = Field(None, max_length=253, description="Only what lands on this region.")
+    value: float | None = Field(None, description="Of a weight: from 0 to below 1.")
+
+
+class Overrides(Page[OverrideStatus], frozen=True):
+    """Some overrides."""
+
+
+class Lifted(msgspec.Struct, frozen=True):
+    """What was ended."""
+
+    overrides: tuple[OverrideStatus, ...]
+
+
+def routes(control_plane: ControlPlane) -> APIRouter:
+    """Shows and changes overrides."""
+    router = APIRouter(prefix="/v1", tags=["overrides"])
+    ledger = control_plane.overrides
+
+    def policy() -> Policy:
+        return policy_in_force(control_plane.policies.current)
+
+    def status(one: Override, *, by_policy: bool = False) -> OverrideStatus:
+        return shown(one, control_plane.now(), policy().failover.failback_ramp_s, by_policy=by_policy)
+
+    async def seen() -> OverrideSet:
+        try:
+            return await ledger.read()
+        except StoreError:
+            return ledger.seen
+
+    async def begun(caller: Caller, wanted: OverrideRequest) -> Response:
+        _may(caller, wanted)
+        now = control_plane.now()
+        one = Override(
+            id=token_hex(6),
+            kind=wanted.kind,
+            reason=wanted.reason,
+            author=caller.name,
+            begins_at=now,
+            region=wanted.region,
+            model=wanted.model,
+            origin=wanted.origin,
+            value=wanted.value,
+            last_resort=wanted.last_resort,
+            expires_at=None if wanted.expires_in_s == "none" else now + _seconds(wanted.expires_in_s),
+        )
+        try:
+            one = await ledger.begin(
+                caller, one, policy(), control_plane.capacity(), override_guard=wanted.override_guard
+            )
+        except OverrideRefused as refused:
+            raise _problem(refused) from None
+        headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
+        return answer(status(one), 201, headers)
+
+    @router.get("/overrides", responses=gives(Overrides, "A page of overrides."))
+    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
+        """What is set, and what the policy's maintenance windows ask for now."""
+        now, current = control_plane.now(), policy()
+        own = [status(one) for one in (await seen()).without_ended(now, current.failover.failback_ramp_s).overrides]
+        every = [*own, *(status(one, by_policy=True) for one in windows(current, now))]
+        some = paged(every, lambda one: one.override.id, cursor, limit)
+        return answer(Overrides(some.items, some.next_cursor))
+
+    @router.post("/overrides", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
+    async def begin(caller: Operator, body: OverrideRequest) -> Response:
+        """Drain, fail over, weigh or freeze.
+
+        Refused (409) where one that does the same is there, and where guard rails speak against it: then `classes` has
+        the residency classes and tenants that would have no region left, and `withdrawn` how much of the fleet's
+        capacity would be out of use, by model.
+        """
+        return await begun(caller, body)
+
+    @router.get("/overrides/{id}", responses=gives(OverrideStatus, "The override.", etag=True))
+    async def one(caller: Viewer, id: Annotated[str, Path(max_length=200)]) -> Response:
+        """One override, by its id."""
+        found = (await seen()).find(id)
+        if found is not None:
+            return answer(status(found), headers={"etag": etag(digest(found))})
+        for window in windows(policy(), control_plane.now()):
+            if window.id == id:
+                return answer(status(window, by_policy=True), headers={"etag": etag(digest(window))})
+        raise _unknown(id)
+
+    @router.delete("/overrides/{id}", responses=gives(OverrideStatus, "It holds no longer."))
+    async def lift(
+        caller: Operator,
+        id: Annotated[str, Path(max_length=200)],
+        reason: Annotated[str, Query(min_length=1, max_length=LONGEST_REASON, description="Why, for the audit log.")],
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Lift an override; its region returns along the failback ramp."""
+
+        def expected(there: Override) -> None:
+            _reach(caller, there)
+            must_match(if_match, digest(there))
+
+        try:
+            ended = await ledger.lift(caller, id, reason, expected)
+        except KeyError:
+            if any(window.id == id for window in windows(policy(), control_plane.now())):
+                raise Problem(409, "a maintenance window of the policy: change it there") from None
+            raise _unknown(id) from None
+        return answer(status(ended), headers={"etag": etag(digest(ended))})
+
+    @router.post("/regions/{name}/drain", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
+    async def drain(caller: Operator, name: RegionName, body: DrainRequest) -> Response:
+        """Empty a region: the override of that kind, for all of its traffic."""
+        return await begun(caller, OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump()))
+
+    @router.post("/regions/{name}/undrain", responses=gives(Lifted, "They hold no longer."))
+    async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
+        """Let a region return: lift every drain and fail-over of it."""
+        must_reach(caller, {name})
+        now = control_plane.now()
+        holding = [one for one in (await ledger.read()).overrides if one.kind in WITHDRAWS and now < one.ends_at]
+        ended = [
+            await ledger.lift(caller, one.id, body.reason, lambda there: None) for one in holding if one.region == name
+        ]
+        if not ended:
+            held = [one for one in windows(policy(), now) if one.region == name and one.holds(now)]
+            because = f" but by the policy: {held[0].reason} ({held[0].author})" if held else ""
+            raise Problem(409, f"{name} is not drained or failed over{because}")
+        return answer(Lifted(tuple(status(one) for one in ended)))
+
+    return router
+
+
+def _may(caller: Caller, wanted: OverrideRequest) -> None:
+    if wanted.kind is OverrideKind.FREEZE:
+        must_reach(caller, None if wanted.origin is None else {wanted.origin})
+    elif wanted.region is not None:
+        must_reach(caller, {wanted.region})
+    if wanted.override_guard and not caller.role.covers(Role.ADMIN):
+        raise Problem(403, f"{caller.name} is {caller.role.value}, and going past guard rails needs {Role.ADMIN.value}")
+
+
+def _reach(caller: Caller, there: Override) -> None:
+    place = there.region if there.region is not None else there.origin
+    must_reach(caller, None if place is None else {place})
+
+
+def _seconds(given: float | str) -> float:
+    seconds = float(given)
+    if not 0.0 < seconds <= LONGEST_S or not math.isfinite(seconds):
+        raise Problem(422, f"expires_in_s: give more than 0 and at most {LONGEST_S} seconds, or `none`")
+    return seconds
+
+
+def _unknown(id: str) -> Problem:
+    return Problem(404, f"there is no override {id[:64]}; it may be over")
+
+
+def _problem(refused: OverrideRefused) -> Problem:
+    match refused:
+        case Flawed():
+            return Problem(422, str(refused))
+        case Guarded():
+            against = refused.objection
+            return Problem(
+                409,
+                f"{refused}; send override_guard: true if that is meant",
+                guard=True,
+                classes=msgspec.to_builtins(against.classes),
+                withdrawn=dict(against.withdrawn),
+            )
+        case Standing():
+            return Problem(409, str(refused), override=refused.override.id)
+    return Problem(409, str(refused))
