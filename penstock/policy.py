@@ -209,6 +209,29 @@ class MaintenanceWindow(msgspec.Struct, frozen=True):
     """The file and line it was written at."""
 
 
+class RolloutRules(msgspec.Struct, frozen=True):
+    """How a change of policy reaches the fleet; what it says at first is: at once, everywhere."""
+
+    shadow_s: float = 0.0
+    """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
+    most_moved_share: float = 1.0
+    """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
+    canary_regions: tuple[str, ...] = ()
+    """Regions that obey the new policy before all others; none tries it nowhere first."""
+    canary_s: float = 0.0
+    """How long (s), at least, they do so before the others follow."""
+    acknowledge_within_s: float = 15.0
+    """An agent there that has not taken it after this long (s) is reason to roll back."""
+    least_requests: int = 0
+    """Requests that must have ended there before anything is judged by them, and before the others follow."""
+    most_failures_added: float = 1.0
+    """How much (0-1) the part of requests that fail or are refused may grow."""
+    most_latency_factor: float = 1000.0
+    """How many times as long as before the mean time to the first byte may become."""
+    watch_s: float = 0.0
+    """How long (s) it is watched, by the same limits, once every region obeys it."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
@@ -227,6 +250,7 @@ class Policy(msgspec.Struct, frozen=True):
     anonymous_tenant: str | None = None
     """The tenant of requests that carry no key; None refuses them."""
     objective: Objective = Objective()
+    rollout: RolloutRules = RolloutRules()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()

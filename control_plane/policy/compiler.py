@@ -12,6 +12,7 @@ from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
+from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -34,6 +35,7 @@ from penstock.policy import (
     Policy,
     Region,
     ResidencyRule,
+    RolloutRules,
     Spillover,
     Tenant,
 )
@@ -109,6 +111,8 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
     for document, accepted in catalogue.of(AcceptedLossDocument):
         references.known(document, ("regions",), "Region", accepted.regions)
+    for document, rollout in catalogue.of(RolloutDocument):
+        references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
     for document, routing in catalogue.of(GeoRoutingDocument):
         for origin, servers in routing.rtt_ms.items():
             references.check(document, ("rtt_ms", origin), "Region", origin)
@@ -182,8 +186,13 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
                 key=lambda one: one.name,
             )
         ),
+        rollout=_rollout(catalogue.one(RolloutDocument)),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
     )
+
+
+def _rollout(shape: RolloutDocument) -> RolloutRules:
+    return RolloutRules(**_fields(shape) | {"canary_regions": tuple(sorted(shape.canary_regions))})
 
 
 def _cost(shape: CostShape) -> Cost:

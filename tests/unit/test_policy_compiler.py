@@ -16,6 +16,7 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
@@ -30,6 +31,7 @@ from penstock.policy import (
     Objective,
     Policy,
     Region,
+    RolloutRules,
     Spillover,
     Tenant,
 )
@@ -124,6 +126,18 @@ queueing_weight: 1.0
 change_ms: 5
 survive_one_loss: false
 forecast_ahead_s: 10
+---
+apiVersion: penstock/v1
+kind: Rollout
+shadow_s: 10
+most_moved_share: 0.25
+canary_regions: [eu-de]
+canary_s: 60
+acknowledge_within_s: 15
+least_requests: 50
+most_failures_added: 0.02
+most_latency_factor: 1.5
+watch_s: 300
 """,
     "residency.yaml": """\
 apiVersion: penstock/v1
@@ -199,6 +213,7 @@ regions: [us-east, eu-de]
             (SpilloverDocument, Spillover, set()),
             (FailoverDocument, Failover, set()),
             (ObjectiveDocument, Objective, set()),
+            (RolloutDocument, RolloutRules, set()),
         ],
     )
     def test_every_field_of_the_policy_is_written_in_its_document(
@@ -241,7 +256,7 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective, Rollout"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
     ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
@@ -249,6 +264,7 @@ SHAPE = [
 ]  # fmt: skip
 
 REFERENCES = [
+    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:44: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),

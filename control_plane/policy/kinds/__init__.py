@@ -7,6 +7,7 @@ from typing import NamedTuple
 from control_plane.policy.kinds.places import BlocDocument, RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
+from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -43,4 +44,5 @@ KINDS = {
     "Spillover": Kind(SpilloverDocument, 1, 1),
     "Failover": Kind(FailoverDocument, 1, 1),
     "Objective": Kind(ObjectiveDocument, 1, 1),
+    "Rollout": Kind(RolloutDocument, 1, 1),
 }

@@ -1,0 +1,260 @@
+"""A candidate's way through its phases: by evidence, by people, by what the source has next."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.answers import Answers
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy import RolloutRules
+from penstock.rollout import (
+    OVER,
+    TRANSITIONS,
+    Event,
+    Phase,
+    Rollout,
+    begin,
+    first,
+    follow,
+    offered,
+    restore,
+)
+from penstock.rollout_evidence import AgentWord, Evidence, observe
+from penstock.shadow import shadow
+from penstock.snapshot import Demand
+
+RULES = RolloutRules(
+    shadow_s=10.0,
+    most_moved_share=0.25,
+    canary_regions=("b",),
+    canary_s=60.0,
+    acknowledge_within_s=15.0,
+    least_requests=50,
+    most_failures_added=0.02,
+    most_latency_factor=1.5,
+    watch_s=300.0,
+)
+OLD, NEW, NEXT = "old", "new", "next"
+STABLE = first(OLD, None, 0.0)
+
+
+def word(
+    region: str,
+    digest: str = OLD,
+    ended: int = 0,
+    failed: int = 0,
+    first_byte_s: float = 0.1,
+    epoch: int = 1,
+    refused: str = "",
+) -> AgentWord:
+    begun = ended - failed
+    return AgentWord(
+        region, epoch, digest, NEW if refused else "", refused, Answers(ended, failed, begun, begun * first_byte_s)
+    )
+
+
+def fleet(b: AgentWord, others: AgentWord | None = None, moved: float | None = 0.1) -> Evidence:
+    other = others or word("a")
+    return Evidence({"a/1": msgspec.structs.replace(other, region="a"), "b/1": b}, moved)
+
+
+class Story:
+    """A rollout that is observed again and again."""
+
+    def __init__(self, rules: RolloutRules = RULES, now: float = 100.0) -> None:
+        self.rules = rules
+        self.now = now
+        self.rollout = begin(STABLE, NEW, None, ("b",), now)
+
+    def see(self, evidence: Evidence, after_s: float = 0.0) -> Phase:
+        self.now += after_s
+        self.rollout = observe(self.rollout, self.rules, evidence, self.now)
+        return self.rollout.phase
+
+    def to_canary(self, before: AgentWord | None = None) -> Story:
+        assert self.see(fleet(word("b"))) is Phase.SHADOW
+        assert self.see(fleet(before or word("b", ended=100)), 10.0) is Phase.CANARY
+        return self
+
+    def obeys(self) -> dict[str, str]:
+        return {region: self.rollout.digest_for(region) for region in ("a", "b")}
+
+
+class TestTheGoodWay:
+    def test_from_shadow_over_canary_and_watch_to_stable(self) -> None:
+        story = Story()
+        assert story.see(fleet(word("b"))) is Phase.SHADOW
+        assert story.obeys() == {"a": OLD, "b": OLD}
+        assert story.see(fleet(word("b", ended=100)), 10.0) is Phase.CANARY
+        assert story.obeys() == {"a": OLD, "b": NEW}
+        assert story.rollout.moved_share == 0.1
+        assert story.see(fleet(word("b", NEW, ended=120)), 10.0) is Phase.CANARY
+        assert story.see(fleet(word("b", NEW, ended=160)), 50.0) is Phase.WATCH
+        assert story.obeys() == {"a": NEW, "b": NEW}
+        assert story.rollout.stable == OLD
+        assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 299.0) is Phase.WATCH
+        assert story.see(fleet(word("b", NEW, ended=500), word("a", NEW)), 1.0) is Phase.DONE
+        assert (story.obeys(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
+
+    def test_rules_that_ask_for_nothing_are_through_in_one_look(self) -> None:
+        rollout = observe(begin(STABLE, NEW, None, (), 5.0), RolloutRules(), Evidence({}), 5.0)
+        assert (rollout.phase, rollout.stable) == (Phase.DONE, NEW)
+
+    def test_the_first_policy_is_in_force_at_once(self) -> None:
+        assert first(OLD, None, 1.0).is_over
+        assert first(OLD, None, 1.0).digest_for("a") == OLD
+
+    def test_a_quiet_canary_proves_nothing(self) -> None:
+        story = Story().to_canary()
+        assert story.see(fleet(word("b", NEW, ended=149)), 600.0) is Phase.CANARY
+        assert story.see(fleet(word("b", NEW, ended=150)), 1.0) is Phase.WATCH
+
+
+class TestTheShadow:
+    def test_it_waits_until_somebody_has_looked(self) -> None:
+        assert Story().see(fleet(word("b"), moved=None), 100.0) is Phase.SHADOW
+
+    def test_a_large_move_is_held_for_a_person(self) -> None:
+        story = Story()
+        story.see(fleet(word("b")))
+        assert story.see(fleet(word("b"), moved=0.26), 10.0) is Phase.SHADOW_HELD
+        assert story.obeys() == {"a": OLD, "b": OLD}
+        assert "26.0%" in story.rollout.why
+        assert story.see(fleet(word("b"), moved=0.1), 1000.0) is Phase.SHADOW_HELD
+        story.rollout = follow(story.rollout, Event.RESUME, story.now, why="looked at it", by="ann")
+        assert story.see(fleet(word("b", ended=80))) is Phase.CANARY
+        assert story.rollout.before["b"].ended == 80, "what was before is known though a person went on"
+
+
+class TestTheCanary:
+    @pytest.mark.parametrize(
+        ("evidence", "after_s", "phase", "why"),
+        [
+            (fleet(word("b", OLD, 100, refused="no such region")), 0.5, Phase.ROLLED_BACK, "b/1 refuses it: no such"),
+            (fleet(word("b", OLD, 100)), 14.9, Phase.CANARY, ""),
+            (fleet(word("b", OLD, 100)), 15.0, Phase.ROLLED_BACK, "b/1 did not take it within 15 s"),
+            (Evidence({"a/1": word("a")}, 0.1), 14.9, Phase.CANARY, ""),
+            (Evidence({"a/1": word("a")}, 0.1), 15.0, Phase.CANARY_HELD, "no agent of b is heard"),
+            (fleet(word("b", NEW, 200, 3)), 60.0, Phase.ROLLED_BACK, "3.0% of requests fail, 0.0% before"),
+            (fleet(word("b", NEW, 200, 2)), 60.0, Phase.WATCH, ""),
+            (fleet(word("b", NEW, 149, 49)), 5.0, Phase.CANARY, ""),
+            (fleet(word("b", NEW, 200, first_byte_s=0.2)), 5.0, Phase.ROLLED_BACK, "answers begin after 0.300 s"),
+        ],
+    )
+    def test_it_is_judged_by_what_agents_say(self, evidence: Evidence, after_s: float, phase: Phase, why: str) -> None:
+        story = Story().to_canary()
+        assert story.see(evidence, after_s) is phase
+        assert why in story.rollout.why
+        if phase is Phase.ROLLED_BACK:
+            assert story.obeys() == {"a": OLD, "b": OLD}
+            assert story.rollout.dismissed == (NEW,)
+
+    def test_a_region_that_failed_as_much_before_is_no_regression(self) -> None:
+        story = Story()
+        story.see(fleet(word("b")))
+        story.see(fleet(word("b", ended=100, failed=10)), 10.0)
+        assert story.see(fleet(word("b", NEW, 200, 20)), 60.0) is Phase.WATCH
+
+    def test_without_a_before_the_others_are_the_measure(self) -> None:
+        story = Story(msgspec.structs.replace(RULES, shadow_s=0.0))
+        assert story.see(fleet(word("b"))) is Phase.CANARY
+        sick = fleet(word("b", NEW, 100, 10), word("a", OLD, 100, 9))
+        assert story.see(sick, 60.0) is Phase.WATCH
+        story = Story(msgspec.structs.replace(RULES, shadow_s=0.0))
+        story.see(fleet(word("b")))
+        assert story.see(fleet(word("b", NEW, 100, 10), word("a", OLD, 100, 1)), 60.0) is Phase.ROLLED_BACK
+        assert "1.0% elsewhere" in story.rollout.why
+
+    def test_an_agent_that_restarts_counts_from_nothing(self) -> None:
+        story = Story().to_canary()
+        assert story.see(fleet(word("b", NEW, ended=60, failed=30, epoch=2)), 60.0) is Phase.ROLLED_BACK
+
+    def test_an_agent_that_obeys_it_has_not_refused_it(self) -> None:
+        story = Story().to_canary()
+        stale = fleet(word("b", NEW, 100, refused="plan 3/4 does not supersede plan 3/5"))
+        assert story.see(stale, 5.0) is Phase.CANARY
+
+    def test_held_it_is_still_rolled_back_by_itself(self) -> None:
+        story = Story().to_canary()
+        story.rollout = follow(story.rollout, Event.HALT, story.now, why="wait", by="ann")
+        assert story.see(fleet(word("b", NEW, ended=500)), 1000.0) is Phase.CANARY_HELD
+        assert story.obeys() == {"a": OLD, "b": NEW}
+        assert story.see(fleet(word("b", NEW, ended=600, failed=100)), 1.0) is Phase.ROLLED_BACK
+
+
+class TestTheWatch:
+    def watched(self) -> Story:
+        story = Story().to_canary()
+        assert story.see(fleet(word("b", NEW, ended=200)), 60.0) is Phase.WATCH
+        return story
+
+    def test_a_refusal_anywhere_brings_all_back(self) -> None:
+        story = self.watched()
+        assert story.see(fleet(word("b", NEW, 200), word("a", OLD, refused="no")), 1.0) is Phase.ROLLED_BACK
+        assert story.obeys() == {"a": OLD, "b": OLD}
+
+    def test_so_does_a_regression_of_the_whole(self) -> None:
+        story = self.watched()
+        assert story.see(fleet(word("b", NEW, 250), word("a", NEW, 50, 10)), 1.0) is Phase.ROLLED_BACK
+
+
+class TestTheSource:
+    def at(self, phase: Phase) -> Rollout:
+        return msgspec.structs.replace(begin(STABLE, NEW, None, ("b",), 0.0), phase=phase)
+
+    @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.SHADOW_HELD, Phase.CANARY, Phase.CANARY_HELD])
+    def test_what_comes_next_supersedes_what_is_under_way(self, phase: Phase) -> None:
+        after, may_begin = offered(self.at(phase), NEXT, 1.0)
+        assert (after.phase, may_begin) == (Phase.SUPERSEDED, True)
+        assert after.digest_for("b") == OLD
+
+    def test_but_what_everybody_obeys_is_watched_to_the_end_first(self) -> None:
+        assert offered(self.at(Phase.WATCH), NEXT, 1.0) == (self.at(Phase.WATCH), False)
+
+    @pytest.mark.parametrize(("phase", "then"), [(Phase.CANARY, Phase.SUPERSEDED), (Phase.WATCH, Phase.ROLLED_BACK)])
+    def test_a_source_that_goes_back_takes_the_candidate_back(self, phase: Phase, then: Phase) -> None:
+        after, may_begin = offered(self.at(phase), OLD, 1.0)
+        assert (after.phase, may_begin) == (then, False)
+        assert offered(after, NEW, 2.0) == (after, True), "and may come with it again"
+
+    def test_what_was_at_fault_does_not_begin_by_itself_again(self) -> None:
+        bad = follow(self.at(Phase.CANARY), Event.REGRESSED, 1.0, why="bad")
+        assert offered(bad, NEW, 2.0) == (bad, False)
+        assert offered(bad, NEXT, 2.0) == (bad, True)
+        again = begin(bad, NEW, None, (), 3.0, by="ann")
+        assert again.dismissed == (), "a person may begin it again"
+
+    def test_nothing_new_begins_nothing(self) -> None:
+        assert offered(STABLE, OLD, 1.0) == (STABLE, False)
+
+    def test_a_person_restores_a_policy_and_the_source_does_not_undo_it(self) -> None:
+        back = restore(self.at(Phase.WATCH), OLD, None, 5.0, why="back", by="ann", dismiss={NEW, OLD, NEXT})
+        assert (back.phase, back.stable, back.number) == (Phase.DONE, OLD, 3)
+        assert set(back.dismissed) == {NEW, NEXT}
+        assert offered(back, NEXT, 6.0) == (back, False)
+
+
+def test_the_table_leaves_no_phase_that_is_not_over_without_a_way_back() -> None:
+    for phase in Phase:
+        ways = {event for (at, event) in TRANSITIONS if at is phase}
+        assert (not ways) == (phase in OVER)
+        assert phase in OVER or Event.ROLL_BACK in ways
+
+
+def test_a_state_goes_through_the_store_unchanged() -> None:
+    rollout = Story().to_canary().rollout
+    assert msgspec.json.decode(msgspec.json.encode(rollout), type=Rollout) == rollout
+
+
+def test_a_plans_difference_is_the_demand_that_is_served_elsewhere() -> None:
+    def plans(**shares: float) -> dict[str, RegionPlan]:
+        arcs = tuple(Arc(server, share, ArcReason.HOME) for server, share in shares.items())
+        return {"a": RegionPlan("a", 1, 1, "d", 0.0, (ClassPlan("m", "c", arcs, ()),))}
+
+    demands = [Demand("a", "m", "c", frozenset({"a", "b"}), 30.0), Demand("b", "m", "c", frozenset({"b"}), 10.0)]
+    told = shadow(7, plans(a=1.0), plans(a=0.6, b=0.4), demands)
+    assert told.moved_share == pytest.approx(0.3)
+    assert [(one.server, one.after) for one in told.changes] == [("a", 0.6), ("b", 0.4)]
+    assert shadow(7, plans(a=1.0), plans(a=1.0), demands).changes == ()
+    assert shadow(7, {}, {}, []).moved_share == 0.0
