@@ -9,16 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from control_plane.commands.faults import AT_FAULT, FAILED, CommandFault, telling
+from control_plane.commands.bundles import BundleArgument, compiled, read_bundle
+from control_plane.commands.faults import FAILED, CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.commands.simulated import simulated_json, simulated_view
 from control_plane.commands.verified import verified_json, verified_view
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
 from control_plane.policy.errors import PolicyRefused
-from control_plane.policy.folder import read_folder
 from control_plane.policy.schema import schema_text
-from penstock.policy import Policy
 from penstock.policy_diff import diff as differences
 from penstock.verification.verify import verify as verify_policy
 from penstock.what_if import outcome
@@ -27,23 +26,20 @@ from penstock.what_if_moves import moves
 
 app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
 
-BundleArgument = Annotated[
-    Path, typer.Argument(exists=True, file_okay=False, show_default=False, help="Folder of a policy bundle.")
-]
-
 
 @app.command()
-def lint(directory: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Compile a bundle; print every error with its file and line, and exit with 1 if there is any."""
     try:
-        policy = compile_bundle(read_folder(directory))
+        with telling("policy lint"):
+            policy = compile_bundle(read_bundle(bundle))
     except PolicyRefused as refused:
         if output is Output.JSON:
             print_json({"good": False, "errors": [msgspec.to_builtins(error) for error in refused.errors]})
         else:
             for error in refused.errors:
                 print(error)
-        print(f"{directory}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
+        print(f"{bundle}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
         raise typer.Exit(FAILED) from None
     counts = {
         "regions": len(policy.regions),
@@ -55,17 +51,17 @@ def lint(directory: BundleArgument, output: OutputOption = Output.TABLE) -> None
         print_json({"good": True, "digest": policy.digest(), **counts})
     else:
         told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
-        print(f"{directory}: good, {told}, digest {policy.digest()[:12]}")
+        print(f"{bundle}: good, {told}, digest {policy.digest()[:12]}")
 
 
 @app.command()
-def verify(directory: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Prove that nothing reaches a forbidden region, and that every residency class survives the loss of any one.
 
     Exit code 1 where that does not hold, with the requests, regions and rules that show it; 2 where the bundle is not
     well-formed. A class that need not survive is written down in a document of kind AcceptedLoss.
     """
-    found = verify_policy(_compiled(directory))
+    found = verify_policy(compiled(bundle, "policy verify"))
     if output is Output.JSON:
         print_json(verified_json(found))
     else:
@@ -77,7 +73,7 @@ def verify(directory: BundleArgument, output: OutputOption = Output.TABLE) -> No
 @app.command()
 def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Show what two bundles differ in, by kind, name and field; order, layout and comments make no difference."""
-    changes = differences(_compiled(before), _compiled(after))
+    changes = differences(compiled(before, "policy diff"), compiled(after, "policy diff"))
     if output is Output.JSON:
         print_json(changes)
         return
@@ -102,7 +98,7 @@ def simulate(
     Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
     every model, with room for twice the demand. docs/simulating.md describes the files.
     """
-    policies = (_compiled(old), _compiled(new))
+    policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
     with telling("policy simulate"):
         unknown = sorted(set(lost or ()) - {name for policy in policies for name in policy.regions})
         if unknown:
@@ -132,14 +128,3 @@ def simulate(
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors."""
     print(schema_text(), end="")
-
-
-def _compiled(directory: Path) -> Policy:
-    """The policy of a bundle that is well-formed; the others are told of as `lint` does, and end the command."""
-    try:
-        return compile_bundle(read_folder(directory))
-    except PolicyRefused as refused:
-        for error in refused.errors:
-            print(error, file=sys.stderr)
-        print(f"{directory}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
-        raise typer.Exit(AT_FAULT) from None

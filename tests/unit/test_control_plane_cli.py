@@ -34,6 +34,7 @@ from control_plane.status import (
 )
 from penstock.plan import ArcReason
 from penstock.region_health import RegionState
+from tests.git_repositories import PolicyRepository
 
 POLICIES = Path(__file__).parents[2] / "policies"
 TOKEN = "0123456789abcdef"
@@ -109,6 +110,18 @@ class TestPolicy:
         assert result.stdout == 'ResidencyRule us-restricted-stays-in-us allow: ["us-east"] -> ["jp-tok","us-east"]\n'
         (change,) = msgspec.json.decode(run("policy", "diff", str(POLICIES / "planet"), opened, "-o", "json").stdout)
         assert change["after"] == ["jp-tok", "us-east"]
+
+    def test_a_bundle_at_a_branch_or_tag(self, opened: str, tmp_path: Path) -> None:
+        repository = PolicyRepository(tmp_path / "repository")
+        files = {f"policies/{path.name}": path.read_bytes() for path in (POLICIES / "planet").iterdir()}
+        commit = repository.commit(files)
+        repository.tag("v1", commit)
+        for ref in ("main", "v1"):
+            result = run("policy", "diff", f"{tmp_path / 'repository'}@{ref}:policies", opened)
+            assert result.stdout.startswith("ResidencyRule us-restricted-stays-in-us allow"), result.stderr
+        assert run("policy", "lint", f"{tmp_path / 'repository'}@main:policies").exit_code == 0
+        result = run("policy", "verify", f"{tmp_path / 'repository'}@nowhere:policies")
+        assert (result.exit_code, "has no branch or tag nowhere" in result.stderr) == (2, True)
 
     def test_simulating_a_change(self, opened: str) -> None:
         result = run("policy", "simulate", str(POLICIES / "planet"), opened)

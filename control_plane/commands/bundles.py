@@ -1,0 +1,73 @@
+"""Bundles that commands are given: a folder, or a branch or tag of a git repository."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from control_plane.commands.faults import AT_FAULT, CommandFault, fail
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.errors import PolicyRefused
+from control_plane.policy.folder import read_folder
+from control_plane.policy.readers import Unreadable
+from control_plane.policy.repository import RepositoryReader
+from control_plane.policy.repository_url import shown
+from penstock.policy import Policy
+
+LONGEST_READ_S = 60.0
+"""A repository that takes longer (s) to read is given up."""
+
+_REVISION = re.compile(r"(?P<repository>.+)@(?P<ref>[^@:]+)(?::(?P<folder>[^@]*))?")
+
+BundleArgument = Annotated[
+    str,
+    typer.Argument(
+        show_default=False,
+        help="Folder of a policy bundle, or REPOSITORY@REF:FOLDER, such as .@main:policies, with a branch or tag.",
+    ),
+]
+
+
+def read_bundle(where: str) -> dict[str, str]:
+    """The text of a bundle's files, by name.
+
+    Raises:
+        CommandFault: nothing can be read there.
+        PolicyRefused: what is there is no bundle, whatever its files say.
+    """
+    if Path(where).is_dir():
+        return read_folder(Path(where))
+    revision = _REVISION.fullmatch(where)
+    if revision is None:
+        raise CommandFault(f"{where} is no folder; name one, or REPOSITORY@REF:FOLDER")
+    repository = revision["repository"]
+    url = str(Path(repository).resolve()) if Path(repository).exists() else repository
+    reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=LONGEST_READ_S)
+    try:
+        bundle = asyncio.run(reader.read())
+    except Unreadable as error:
+        raise CommandFault(str(error)) from None
+    if bundle.errors:
+        raise PolicyRefused(bundle.errors)
+    return bundle.files
+
+
+def compiled(where: str, command: str) -> Policy:
+    """The policy of a well-formed bundle; the others are told of as `lint` does, and end the command.
+
+    Args:
+        command: the words after `penstock`, for the message.
+    """
+    try:
+        return compile_bundle(read_bundle(where))
+    except CommandFault as fault:
+        fail(command, str(fault), AT_FAULT)
+    except PolicyRefused as refused:
+        for error in refused.errors:
+            print(error, file=sys.stderr)
+        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", AT_FAULT)
