@@ -68,7 +68,7 @@ async def serve(settings: AgentSettings) -> None:
             context = shown.context if shown is not None else None
             listeners[name] = Listener(service, limits, tls=context, trusts=knowing.locator.trusts)
             host, port = await listeners[name].start(listen.host, listen.port)
-            where[name] = f"{'http' if shown is None else 'https'}://{host}:{port}"
+            where[name] = f"{'http' if shown is None else 'https'}://{Address(host, port)}"
         await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)
         log.info("serving", **where)
