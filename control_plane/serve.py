@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
+import httpx
 import structlog
 import uvicorn
 import uvloop
 
 from control_plane.access.access import Access
 from control_plane.access.api_keys import ApiKeys
+from control_plane.access.jwks import Jwks
+from control_plane.access.oidc import Oidc, OidcTrust
 from control_plane.admin_token import load_admin_token
 from control_plane.app import create_app
 from control_plane.client.etcd import EtcdStore
+from control_plane.client.etcd_connection import Tls
 from control_plane.client.fleet_key import load_fleet_key
 from control_plane.client.members import Member
 from control_plane.daemon import ControlPlane
@@ -29,6 +33,7 @@ from control_plane.policy.repository import RepositoryReader
 from control_plane.policy.webhook_secret import load_webhook_secret
 from control_plane.policy_source import PolicySource
 from control_plane.settings import ControlPlaneSettings, HostPort
+from control_plane.tls import Certificate
 
 DRAIN_S = 2
 """How long (s) requests under way may take to end when the process stops."""
@@ -48,6 +53,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
     Raises:
         BadFleetKey, BadAdminToken, BadApiKeys: a secret's file cannot be used.
+        BadCertificate: the API's certificate or key cannot be used.
         BadGeoDatabase: the GeoIP database cannot be used.
         CannotListen: the address is taken or not ours.
     """
@@ -57,16 +63,16 @@ def serve(settings: ControlPlaneSettings) -> None:
 
 async def _serve(settings: ControlPlaneSettings) -> None:
     key = load_fleet_key(settings.fleet_key_file)
-    access = Access(
-        load_admin_token(settings.admin_token_file),
-        ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None,
-    )
+    http = httpx.AsyncClient()
+    access = _access(settings, http)
+    certificate = _certificate(settings)
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
     places = Places(settings.geoip_file, time.monotonic)
     listener = _listen(settings.listen)
-    url = settings.advertise_url or f"http://{HostPort(settings.listen.host, listener.getsockname()[1])}"
-    store = EtcdStore(settings.etcd_endpoints)
+    scheme = "https" if certificate is not None else "http"
+    url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
+    store = EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
     control_plane = ControlPlane(
         store,
         Member(settings.name, url),
@@ -75,25 +81,33 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         rng=Random(),
         webhook_secret=webhook_secret,
     )
-    server = _Server(
-        uvicorn.Config(
-            create_app(control_plane, access, places),
-            http="httptools",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=DRAIN_S,
-        )
+    config = uvicorn.Config(
+        create_app(control_plane, access, places),
+        http="httptools",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=DRAIN_S,
+        # uvicorn would by itself believe whatever a client on this machine says that it forwards.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
+        ssl_certfile=settings.tls_certificate_file,
+        ssl_keyfile=settings.tls_key_file,
     )
+    config.load()
+    server = _Server(config)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     campaign = await control_plane.start()
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
+    besides = []
+    if certificate is not None and config.ssl is not None:
+        besides.append(asyncio.create_task(certificate.keep_fresh(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)
     try:
         done, _ = await asyncio.wait({campaign, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,13 +115,44 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         await control_plane.stop()
         server.should_exit = True
         await asyncio.wait({serving})
-        stopping.cancel()
+        for task in (stopping, *besides):
+            task.cancel()
+        await http.aclose()
         await store.close()
     for task in done - {stopping}:
         # Neither ends by itself; a process that cannot lead or answer is better restarted than left standing.
         task.result()
         raise RuntimeError(f"the {task.get_name()} ended")
     _log.info("stopped", name=settings.name)
+
+
+def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Access:
+    """Whom the settings let in."""
+    oidc = None
+    if settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url:
+        trust = OidcTrust(
+            issuer=settings.oidc_issuer,
+            audience=settings.oidc_audience,
+            roles=settings.oidc_roles,
+            role_claim=settings.oidc_role_claim,
+            regions_claim=settings.oidc_regions_claim,
+            name_claim=settings.oidc_name_claim,
+        )
+        oidc = Oidc(trust, Jwks(settings.oidc_jwks_url, http))
+    api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
+    return Access(load_admin_token(settings.admin_token_file), api_keys, oidc)
+
+
+def _certificate(settings: ControlPlaneSettings) -> Certificate | None:
+    if settings.tls_certificate_file is None or settings.tls_key_file is None:
+        return None
+    return Certificate(settings.tls_certificate_file, settings.tls_key_file)
+
+
+def _etcd_tls(settings: ControlPlaneSettings) -> Tls | None:
+    if settings.etcd_ca_file is None:
+        return None
+    return Tls(settings.etcd_ca_file, settings.etcd_certificate_file, settings.etcd_key_file)
 
 
 def _reader(settings: ControlPlaneSettings) -> BundleReader:

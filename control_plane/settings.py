@@ -12,12 +12,14 @@ from pydantic import (
     BeforeValidator,
     DirectoryPath,
     Field,
+    IPvAnyNetwork,
     SecretStr,
     ValidationError,
     model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from control_plane.access.callers import Role
 from control_plane.policy.repository_url import why_unusable
 
 PREFIX = "PENSTOCK_"
@@ -78,6 +80,22 @@ def _inside(value: str) -> str:
     return str(path) if path.parts else ""
 
 
+def _mapped(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=") for part in _listed(value)]
+    if not all(separator for _, separator, _ in pairs):
+        raise ValueError(f"{value!r} is not of the form group=role,group=role")
+    return {name.strip(): role.strip() for name, _, role in pairs}
+
+
+def _jwks_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")):
+        raise ValueError(f"{value!r} is no https URL: whoever can change what it answers is admin here")
+    return value
+
+
 _OF_REPOSITORY = {"policy_ref", "policy_path", "policy_poll_s", "policy_webhook_secret_file"}
 
 
@@ -93,11 +111,25 @@ class ControlPlaneSettings(BaseSettings):
     listen: Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
     """host:port of the HTTP API; port 0 chooses a free one and logs it."""
     advertise_url: Annotated[str, AfterValidator(_http_url)] | None = None
-    """Where agents and operators reach this one, as http://host:port; None takes `listen`."""
+    """Where agents and operators reach this one, as http://host:port, or https where `tls_certificate_file` is set;
+    None takes `listen`."""
+    tls_certificate_file: Path | None = None
+    """PEM certificate (chain) of the HTTP API; read again when it changes. None serves without TLS."""
+    tls_key_file: Path | None = None
+    """PEM of its private key."""
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For says who the client is; comma-separated. Failed logins are
+    limited by client address: without this, those behind one proxy are taken for one."""
     etcd_endpoints: Annotated[
         tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ]
     """host:port of each etcd member; comma-separated."""
+    etcd_ca_file: Path | None = None
+    """PEM of the authorities that sign etcd's certificates; None connects without TLS."""
+    etcd_certificate_file: Path | None = None
+    """PEM of our certificate, where etcd asks for one."""
+    etcd_key_file: Path | None = None
+    """PEM of its private key."""
     policy_dir: DirectoryPath | None = None
     """Folder of the policy bundle; polled for changes. Either this or `policy_repository`."""
     policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None
@@ -118,7 +150,21 @@ class ControlPlaneSettings(BaseSettings):
     api_keys_file: Path | None = None
     """API keys by digest, with name, role and regions, as YAML or JSON; read again when it changes. None: there are
     none."""
-
+    oidc_issuer: str | None = None
+    """The `iss` of an identity provider whose tokens are let in; None: of none. Needs audience, JWKS URL and roles."""
+    oidc_audience: str | None = None
+    """What the `aud` of its tokens must hold."""
+    oidc_jwks_url: Annotated[str, AfterValidator(_jwks_url)] | None = None
+    """Where its public keys are."""
+    oidc_roles: Annotated[dict[str, Role], NoDecode, BeforeValidator(_mapped)] = {}
+    """Role by value of `oidc_role_claim`, as group=role,group=role."""
+    oidc_role_claim: Annotated[str, Field(min_length=1)] = "groups"
+    """Claim of a token that gives roles: a string or a list of them."""
+    oidc_regions_claim: Annotated[str, Field(min_length=1)] | None = None
+    """Claim with the regions that a caller may change, or `*`; a token without it may change none. None: everybody may
+    change every region that their role lets them."""
+    oidc_name_claim: Annotated[str, Field(min_length=1)] = "sub"
+    """Claim that names the caller in the audit log."""
     geoip_file: Path | None = None
     """MaxMind City or Country database, to advise and explain by clients' addresses; opened anew when it changes. None
     leaves every address nowhere."""
@@ -134,6 +180,22 @@ class ControlPlaneSettings(BaseSettings):
                 raise ValueError(f"{names}: of no use with {PREFIX}POLICY_DIR, only with {PREFIX}POLICY_REPOSITORY")
         elif self.policy_dir is not None:
             raise ValueError(f"{PREFIX}POLICY_DIR: set together with {PREFIX}POLICY_REPOSITORY: keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _whole(self) -> ControlPlaneSettings:
+        """What goes together is set together."""
+        for names in (
+            ("tls_certificate_file", "tls_key_file"),
+            ("etcd_certificate_file", "etcd_key_file"),
+            ("oidc_issuer", "oidc_audience", "oidc_jwks_url", "oidc_roles"),
+        ):
+            missing = [name for name in names if not getattr(self, name)]
+            if missing and len(missing) < len(names):
+                given = next(name for name in names if name not in missing)
+                raise ValueError(f"{PREFIX}{missing[0].upper()}: not set, and {PREFIX}{given.upper()} needs it")
+        if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
+            raise ValueError(f"{PREFIX}ETCD_CA_FILE: not set, and {PREFIX}ETCD_CERTIFICATE_FILE needs it")
         return self
 
     @model_validator(mode="after")

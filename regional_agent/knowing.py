@@ -16,6 +16,7 @@ from typing import Any, Self
 from control_plane.client import keys
 from control_plane.client.codec import encode
 from control_plane.client.etcd import EtcdStore
+from control_plane.client.etcd_connection import Tls
 from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember
 from control_plane.client.store import ConfigStore
@@ -82,7 +83,7 @@ class Knowing:
         self._registration: Registration | None = None
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._epoch = next_epoch(settings.state_dir, time.time())
-        self._store = store or EtcdStore(settings.etcd_endpoints)
+        self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
         self.endpoints = Endpoints(
             settings.endpoints_file, pool, rng, judge=_judge(settings, rng), on_ejected=metrics.ejected
@@ -285,6 +286,12 @@ class Knowing:
 def _finite(seconds: float) -> float | None:
     """JSON has no infinity."""
     return round(seconds, 3) if seconds < float("inf") else None
+
+
+def _etcd_tls(settings: AgentSettings) -> Tls | None:
+    if settings.etcd_ca_file is None:
+        return None
+    return Tls(settings.etcd_ca_file, settings.etcd_certificate_file, settings.etcd_key_file)
 
 
 def _judge(settings: AgentSettings, rng: Random) -> Judge:

@@ -101,6 +101,12 @@ class AgentSettings(BaseSettings):
     registrations."""
     etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], NoDecode, BeforeValidator(_listed)]
     """host:port of each etcd member; comma-separated."""
+    etcd_ca_file: Path | None = None
+    """PEM certificates of the authorities that sign etcd's; None connects to it without TLS."""
+    etcd_certificate_file: Path | None = None
+    """PEM certificate that this agent shows to etcd, where etcd asks for one."""
+    etcd_key_file: Path | None = None
+    """Its private key, unencrypted PEM."""
     control_plane_urls: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_listed)] = ()
     """http://host:port of control planes, for reports while the leader is not known; comma-separated."""
     redis_url: SecretStr | None = None
@@ -171,6 +177,10 @@ class AgentSettings(BaseSettings):
         peer = (self.peer_certificate_file, self.peer_key_file, self.peer_ca_file)
         if len({file is None for file in peer}) > 1:
             raise ValueError("PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE; set all or none")
+        if (self.etcd_certificate_file is None) != (self.etcd_key_file is None):
+            raise ValueError("ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both")
+        if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
+            raise ValueError("ETCD_CERTIFICATE_FILE: is shown over TLS alone; set ETCD_CA_FILE too")
         return self
 
     @field_validator("etcd_endpoints")

@@ -1,9 +1,11 @@
-"""Every way to prove who calls: the admin token of the first hour, and API keys."""
+"""Every way to prove who calls: the admin token of the first hour, API keys, and an identity provider's tokens."""
 
 from __future__ import annotations
 
 from control_plane.access.api_keys import ApiKeys
 from control_plane.access.callers import Caller, Role
+from control_plane.access.failures import LoginFailures
+from control_plane.access.oidc import BadToken, Oidc
 from control_plane.admin_token import AdminToken
 
 ADMIN_TOKEN_CALLER = Caller("admin-token", Role.ADMIN)
@@ -13,22 +15,41 @@ LONGEST_CREDENTIAL = 16 * 1024
 """Characters; one that is longer is refused unread."""
 
 
+class Unidentified(Exception):
+    """A credential that is nobody's; the message says why, and nothing of the credential."""
+
+
 class Access:
     """Tells callers by what they send as `Authorization: Bearer <credential>`; nobody else is let in.
 
     Args:
         token: the admin token.
         keys: API keys, where there are any.
+        oidc: an identity provider, where there is one.
     """
 
-    def __init__(self, token: AdminToken, keys: ApiKeys | None = None) -> None:
+    def __init__(self, token: AdminToken, keys: ApiKeys | None = None, oidc: Oidc | None = None) -> None:
         self._token = token
         self._keys = keys
+        self._oidc = oidc
+        self.failures = LoginFailures()
 
-    async def caller(self, credential: str) -> Caller | None:
-        """Whose credential it is; None where it is nobody's."""
+    async def caller(self, credential: str) -> Caller:
+        """Whose credential it is.
+
+        Raises:
+            Unidentified: nobody's.
+        """
         if len(credential) > LONGEST_CREDENTIAL:
-            return None
+            raise Unidentified("what is sent is too long for a key or a token")
         if self._token.is_token(credential):
             return ADMIN_TOKEN_CALLER
-        return self._keys.caller(credential) if self._keys is not None else None
+        found = self._keys.caller(credential) if self._keys is not None else None
+        if found is not None:
+            return found
+        if self._oidc is None or credential.count(".") != 2:
+            raise Unidentified("this is no key that is known here")
+        try:
+            return await self._oidc.caller(credential)
+        except BadToken as error:
+            raise Unidentified(str(error)) from None

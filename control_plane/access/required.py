@@ -8,17 +8,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated
 
+import structlog
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from control_plane.access.access import Access
+from control_plane.access.access import Access, Unidentified
 from control_plane.access.callers import Caller, Role
 from control_plane.problems import Problem
 
+_HOW = "send an API key, a token of the identity provider, or the admin token as `Authorization: Bearer <key>`"
+
 _bearer = HTTPBearer(
-    auto_error=False, scheme_name="bearer", description="An API key, or the admin token of this control plane."
+    auto_error=False,
+    scheme_name="bearer",
+    description="An API key, a JWT of the identity provider, or the admin token of this control plane.",
 )
+_log = structlog.get_logger(__name__)
+
 _Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
@@ -26,14 +33,7 @@ def require(role: Role) -> Callable[..., Awaitable[Caller]]:
     """A dependency that gives the caller, or refuses: 401 for nobody, 403 for somebody whose role is too small."""
 
     async def caller(request: Request, given: _Bearer) -> Caller:
-        access: Access = request.app.state.access
-        found = await access.caller(given.credentials.strip()) if given is not None else None
-        if found is None:
-            raise Problem(
-                401,
-                "send an API key or the admin token as `Authorization: Bearer <key>`",
-                headers={"www-authenticate": "Bearer"},
-            )
+        found = await _identified(request, given.credentials.strip() if given is not None else None)
         if not found.role.covers(role):
             raise Problem(403, f"{found.name} is {found.role.value}, and this needs {role.value}")
         return found
@@ -46,6 +46,24 @@ _viewer, _operator, _admin = require(Role.VIEWER), require(Role.OPERATOR), requi
 Viewer = Annotated[Caller, Depends(_viewer)]
 Operator = Annotated[Caller, Depends(_operator)]
 Admin = Annotated[Caller, Depends(_admin)]
+
+
+async def _identified(request: Request, credential: str | None) -> Caller:
+    """Who calls; refuses nobody (401), and an address that failed too often (429)."""
+    access: Access = request.app.state.access
+    address = request.client.host if request.client is not None else ""
+    wait_s = access.failures.wait_s(address)
+    if wait_s:
+        raise Problem(429, f"too many failed logins from {address}", {"retry-after": str(wait_s)})
+    if credential is None:
+        raise Problem(401, f"nothing says who calls; {_HOW}", {"www-authenticate": "Bearer"})
+    try:
+        return await access.caller(credential)
+    except Unidentified as error:
+        access.failures.note(address)
+        _log.warning("login failed", address=address, reason=str(error))
+        headers = {"www-authenticate": 'Bearer error="invalid_token"'}
+        raise Problem(401, f"{error}; {_HOW}", headers) from None
 
 
 def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:

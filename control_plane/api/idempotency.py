@@ -16,7 +16,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.access.access import Access
+from control_plane.access.access import Access, Unidentified
 from control_plane.access.callers import Caller
 from control_plane.problems import problem
 
@@ -122,10 +122,13 @@ class Idempotency:
         headers = Headers(scope=scope)
         key = headers.get(HEADER)
         scheme, _, credential = headers.get("authorization", "").partition(" ")
-        caller = None
-        if key is not None and scheme.lower() == "bearer":
+        if key is None or scheme.lower() != "bearer":
+            await self._app(scope, receive, send)
+            return
+        try:
             caller = await self._access.caller(credential.strip())
-        if key is None or caller is None:
+        except Unidentified:
+            # The route refuses it, and counts the failure.
             await self._app(scope, receive, send)
             return
         if not 0 < len(key) <= LONGEST_KEY:

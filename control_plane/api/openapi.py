@@ -148,7 +148,11 @@ def _complete(method: str, operation: dict[str, Any], schemas: dict[str, Any]) -
     guarded = "security" in operation
     refusals = {"default": "Whatever else is wrong."}
     if guarded:
-        refusals |= {"401": "Nobody we know.", "403": "The caller's role or scope is too small."}
+        refusals |= {
+            "401": "Nobody we know.",
+            "403": "The caller's role or scope is too small.",
+            "429": "Too many failed logins from this address.",
+        }
     if operation.get("parameters") or "requestBody" in operation:
         refusals |= {"422": "The request is malformed."}
     if guarded and method.upper() in idempotency.METHODS:

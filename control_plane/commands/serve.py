@@ -28,12 +28,16 @@ def serve(
     api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
     geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to advise by addresses.")] = None,
 ) -> None:
-    """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on."""
+    """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on.
+
+    TLS, an identity provider and more are set by environment variables alone: see docs/api.md.
+    """
     # Here, so that the other commands do not wait for a web framework and an etcd client to load.
     from control_plane.access.api_keys import BadApiKeys
     from control_plane.client.geoip import BadGeoDatabase
     from control_plane.serve import CannotListen
     from control_plane.serve import serve as run
+    from control_plane.tls import BadCertificate
 
     flags = {
         "name": name,
@@ -53,5 +57,5 @@ def serve(
     with telling("serve"):
         try:
             run(load_settings({field: value for field, value in flags.items() if value is not None}))
-        except (BadSettings, BadFleetKey, BadApiKeys, BadGeoDatabase, CannotListen) as error:
+        except (BadSettings, BadFleetKey, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
             raise CommandFault(str(error)) from None

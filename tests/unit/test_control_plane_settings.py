@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.access.callers import Role
 from control_plane.settings import BadSettings, HostPort, load_settings
 
 
@@ -68,6 +69,13 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: Path does not point to a directory"),
         ("name", "North Pole", "PENSTOCK_NAME: String should match pattern"),
         ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, and nobody can reach 0.0.0.0:80: say where they can"),
+        ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES: value is not a valid IPv4 or IPv6 network"),
+        ("tls_key_file", "/k", "PENSTOCK_TLS_CERTIFICATE_FILE: not set, and PENSTOCK_TLS_KEY_FILE needs it"),
+        ("etcd_key_file", "/k", "PENSTOCK_ETCD_CERTIFICATE_FILE: not set, and PENSTOCK_ETCD_KEY_FILE needs it"),
+        ("oidc_issuer", "https://i", "PENSTOCK_OIDC_AUDIENCE: not set, and PENSTOCK_OIDC_ISSUER needs it"),
+        ("oidc_roles", "sre", "PENSTOCK_OIDC_ROLES: 'sre' is not of the form group=role,group=role"),
+        ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES: Input should be 'viewer', 'operator' or 'admin'"),
+        ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' is no https URL"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
@@ -116,3 +124,20 @@ def test_a_repositorys_password_is_not_printed(good: Path, monkeypatch: pytest.M
     settings = load_settings({"policy_repository": "https://u:hush@host/policy.git", "policy_path": "a/b/"})
     assert "hush" not in repr(settings)
     assert settings.policy_path == "a/b"
+
+
+def test_an_identity_provider_and_certificates(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OIDC_ISSUER": "https://issuer",
+        "OIDC_AUDIENCE": "penstock",
+        "OIDC_JWKS_URL": "https://issuer/keys",
+        "OIDC_ROLES": "sre = operator, owners=admin",
+        "TRUSTED_PROXIES": "10.0.0.0/8, 127.0.0.1",
+        "ETCD_CA_FILE": "/ca.pem",
+        "TLS_CERTIFICATE_FILE": "/c.pem",
+        "TLS_KEY_FILE": "/k.pem",
+    }.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    settings = load_settings()
+    assert settings.oidc_roles == {"sre": Role.OPERATOR, "owners": Role.ADMIN}
+    assert [str(one) for one in settings.trusted_proxies] == ["10.0.0.0/8", "127.0.0.1/32"]

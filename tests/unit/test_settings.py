@@ -73,6 +73,7 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("LIMITS", '{"idle": 1}', "LIMITS: Object contains unknown field `idle`"),
         ("LIMITS", '{"idle_timeout_s": 0}', "LIMITS: idle_timeout_s is 0.0; it must be more than 0"),
         ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
+        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both"),
         ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
         ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
         ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE"),

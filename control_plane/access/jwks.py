@@ -1,0 +1,146 @@
+"""An issuer's public keys (RFC 7517), fetched when needed, kept for a while, and never asked for in a storm."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+import msgspec
+import structlog
+from jwt import PyJWK, PyJWTError
+
+FRESH_S = 600.0
+"""Keys this old (s) are fetched anew before they are used."""
+
+STALE_S = 24 * 3600.0
+"""Keys this old (s) are not used any more, however long the issuer is away."""
+
+APART_S = 10.0
+"""Least time (s) between two fetches, whatever tokens come."""
+
+FETCH_TIMEOUT_S = 3.0
+LARGEST_ANSWER_BYTES = 256 * 1024
+MOST_KEYS = 100
+SHORTEST_RSA_BITS = 2048
+"""RFC 7518, 3.3."""
+
+ALGORITHMS: Mapping[tuple[str, str | None], frozenset[str]] = MappingProxyType(
+    {
+        ("RSA", None): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+        ("EC", "P-256"): frozenset({"ES256"}),
+        ("EC", "P-384"): frozenset({"ES384"}),
+        ("EC", "P-521"): frozenset({"ES512"}),
+        ("OKP", "Ed25519"): frozenset({"EdDSA"}),
+    }
+)
+"""By key type and curve: what a key may verify. No secret is shared with the issuer, so none is symmetric."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PublicKey(msgspec.Struct, frozen=True):
+    """One key of the issuer."""
+
+    key: Any
+    """A public key of `cryptography`."""
+    algorithms: frozenset[str]
+    """What it may verify."""
+
+
+class Jwks:
+    """The keys at one URL.
+
+    Args:
+        url: of the JSON Web Key Set.
+        http: asks for it.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, url: str, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._http = http
+        self._clock = clock
+        self._keys: dict[str, PublicKey] = {}
+        self._fetched_at = float("-inf")
+        self._tried_at = float("-inf")
+        self._fetching = asyncio.Lock()
+
+    async def key(self, kid: str | None) -> PublicKey | None:
+        """The key of this id, None where the issuer has none; a token without an id means the only key there is."""
+        if self._clock() - self._fetched_at >= FRESH_S or self._find(kid) is None:
+            await self._fetch()
+        return self._find(kid) if self._clock() - self._fetched_at < STALE_S else None
+
+    def _find(self, kid: str | None) -> PublicKey | None:
+        if kid is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(kid)
+
+    async def _fetch(self) -> None:
+        """Fetch the keys, unless somebody just did; what goes wrong leaves those that were there."""
+        async with self._fetching:
+            if self._clock() - self._tried_at < APART_S:
+                return
+            self._tried_at = self._clock()
+            try:
+                async with asyncio.timeout(FETCH_TIMEOUT_S):
+                    keys = read_keys(await self._ask())
+            except (httpx.HTTPError, TimeoutError, ValueError) as error:
+                _log.warning("the issuer's keys could not be fetched", url=self._url, reason=str(error) or repr(error))
+                return
+            if keys.keys() != self._keys.keys():
+                _log.info("the issuer's keys", url=self._url, kids=sorted(keys))
+            self._keys, self._fetched_at = keys, self._clock()
+
+    async def _ask(self) -> bytes:
+        body = bytearray()
+        async with self._http.stream("GET", self._url, headers={"accept": "application/json"}) as response:
+            if response.status_code != 200:
+                raise ValueError(f"it answers {response.status_code}")
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > LARGEST_ANSWER_BYTES:
+                    raise ValueError(f"the answer has more than {LARGEST_ANSWER_BYTES} bytes")
+        return bytes(body)
+
+
+def read_keys(body: bytes) -> dict[str, PublicKey]:
+    """The usable keys of a JSON Web Key Set, by id; those of other kinds or for other uses are left out.
+
+    Raises:
+        ValueError: it is no key set, or there is no usable key in it.
+    """
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        raise ValueError("the answer is no JSON Web Key Set") from None
+    if not isinstance(found, list) or len(found) > MOST_KEYS:
+        raise ValueError(f"the answer is no JSON Web Key Set of at most {MOST_KEYS} keys")
+    keys = {}
+    for one in found:
+        key = _usable(one) if isinstance(one, dict) else None
+        if key is not None:
+            keys[str(one.get("kid", ""))] = key
+    if not keys:
+        raise ValueError("the key set has no key that verifies signatures")
+    return keys
+
+
+def _usable(jwk: dict[str, Any]) -> PublicKey | None:
+    curve = jwk.get("crv")
+    algorithms = ALGORITHMS.get((str(jwk.get("kty")), curve if isinstance(curve, str) else None), frozenset())
+    if jwk.get("alg") is not None:
+        algorithms &= {str(jwk["alg"])}
+    if not algorithms or jwk.get("use", "sig") != "sig" or "d" in jwk:
+        return None
+    try:
+        key = PyJWK.from_dict(jwk, algorithm=min(algorithms)).key
+    except PyJWTError:
+        return None
+    if getattr(key, "key_size", SHORTEST_RSA_BITS) < SHORTEST_RSA_BITS and jwk["kty"] == "RSA":
+        return None
+    return PublicKey(key, algorithms)

@@ -1,0 +1,243 @@
+"""Tokens of an identity provider over real HTTP: who gets in as what, and everything that must not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from control_plane.access.access import Access, Unidentified
+from control_plane.access.callers import Caller, Role
+from control_plane.access.jwks import APART_S, FRESH_S, LARGEST_ANSWER_BYTES, MOST_KEYS, STALE_S, Jwks, read_keys
+from control_plane.access.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
+from control_plane.admin_token import AdminToken
+from tests.issuer import AUDIENCE, Issuer, jwk, rsa_key
+from tests.stores import SetClock
+
+RSA = rsa_key()
+OTHER = rsa_key()
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+
+
+class Party:
+    """Who relies on an issuer."""
+
+    def __init__(self, issuer: Issuer, http: httpx.AsyncClient) -> None:
+        self.clock = SetClock()
+        self._issuer = issuer
+        self._jwks = Jwks(issuer.jwks_url, http, self.clock)
+
+    async def caller(self, token: str, **trust: Any) -> Caller:
+        roles = {"sre": Role.OPERATOR, "owners": Role.ADMIN, "everybody": Role.VIEWER}
+        return await Oidc(OidcTrust(self._issuer.url, AUDIENCE, roles, **trust), self._jwks).caller(token)
+
+    async def refusal(self, token: str, **trust: Any) -> str:
+        with pytest.raises(BadToken) as caught:
+            await self.caller(token, **trust)
+        for part in token.split("."):
+            assert len(part) < 8 or part not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    issuer = Issuer(one=RSA, curve=EC, edwards=ED)
+    async with issuer.http:
+        yield issuer
+
+
+@pytest.fixture
+async def party(issuer: Issuer) -> AsyncIterator[Party]:
+    async with httpx.AsyncClient() as http:
+        yield Party(issuer, http)
+
+
+@pytest.mark.parametrize(
+    ("kid", "algorithm"),
+    [("one", "RS256"), ("one", "RS512"), ("one", "PS256"), ("curve", "ES256"), ("edwards", "EdDSA")],
+)
+async def test_a_good_token_is_let_in(issuer: Issuer, party: Party, kid: str, algorithm: str) -> None:
+    assert await party.caller(issuer.token(kid, algorithm)) == Caller("oidc:ada", Role.OPERATOR)
+
+
+async def test_claims_say_who_what_and_where(issuer: Issuer, party: Party) -> None:
+    assert (await party.caller(issuer.token("one", groups="owners"))).role is Role.ADMIN
+    assert (await party.caller(issuer.token("one", groups=["everybody"]))).role is Role.VIEWER
+    assert (await party.caller(issuer.token("one", roles=["owners"]), role_claim="roles")).role is Role.ADMIN
+    assert (await party.caller(issuer.token("one", email="a@b.c"), name_claim="email")).name == "oidc:a@b.c"
+    for regions, reach in ((["eu-de"], frozenset({"eu-de"})), ("*", None), (None, frozenset()), (7, frozenset())):
+        found = await party.caller(issuer.token("one", regions=regions), regions_claim="regions")
+        assert found.regions == reach
+    assert (await party.caller(issuer.token("one", aud=["others", AUDIENCE]))).name == "oidc:ada"
+
+
+async def test_what_gives_no_role_or_name_is_refused(issuer: Issuer, party: Party) -> None:
+    for groups in (None, [], "guests", ["guests"], 7, {"sre": True}, [["sre"]]):
+        assert "groups gives a role" in await party.refusal(issuer.token("one", groups=groups))
+    for name in (None, "", "x" * 129, "a\nb"):
+        assert "names its holder" in await party.refusal(issuer.token("one", sub=name))
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"exp": time.time() - CLOCK_SKEW_S - 60}, "the token has expired"),
+        ({"nbf": time.time() + CLOCK_SKEW_S + 600}, "the token is not valid yet"),
+        ({"aud": "others"}, "the token is not for this audience"),
+        ({"aud": None}, "the token lacks a claim"),
+        ({"iss": "https://elsewhere"}, "the token is of another issuer"),
+        ({"iss": None}, "the token lacks a claim"),
+        ({"exp": None}, "the token lacks a claim"),
+    ],
+)
+async def test_not_of_this_issuer_for_us_now(issuer: Issuer, party: Party, claims: dict[str, Any], reason: str) -> None:
+    assert (await party.refusal(issuer.token("one", **claims))).startswith(reason)
+
+
+async def test_clocks_may_be_a_little_apart(issuer: Issuer, party: Party) -> None:
+    now = time.time()
+    assert await party.caller(issuer.token("one", exp=now - CLOCK_SKEW_S / 2, nbf=now + CLOCK_SKEW_S / 2))
+
+
+async def test_a_signature_of_anybody_else(issuer: Issuer, party: Party) -> None:
+    assert await party.refusal(issuer.token("one", key=OTHER)) == "the token's signature does not verify"
+    head, body, signature = issuer.token("one").split(".")
+    forged = base64.urlsafe_b64encode(base64.urlsafe_b64decode(body + "==").replace(b'"sre"', b'"owners"')).rstrip(b"=")
+    assert await party.refusal(f"{head}.{forged.decode()}.{signature}") == "the token's signature does not verify"
+
+
+def unsigned(issuer: Issuer, header: dict[str, Any]) -> str:
+    """The part of a token that is signed, with a header of one's own."""
+    body = issuer.token("one").split(".")[1]
+    return f"{base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b'=').decode()}.{body}"
+
+
+@pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["RS256"], 7])
+async def test_no_signature_is_none(issuer: Issuer, party: Party, alg: Any) -> None:
+    assert await party.refusal(unsigned(issuer, {"alg": alg, "kid": "one", "typ": "JWT"}) + ".")
+
+
+@pytest.mark.parametrize("alg", ["HS256", "HS384", "HS512"])
+@pytest.mark.parametrize("encoding", ["pem", "jwk"])
+async def test_a_public_key_is_no_shared_secret(issuer: Issuer, party: Party, alg: str, encoding: str) -> None:
+    public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    secret = public if encoding == "pem" else json.dumps(jwk("one", RSA)).encode()
+    signed = unsigned(issuer, {"alg": alg, "kid": "one", "typ": "JWT"})
+    mac = hmac.new(secret, signed.encode(), getattr(hashlib, alg.replace("HS", "sha"))).digest()
+    token = f"{signed}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+    assert await party.refusal(token) == "the token's alg is not one that its key is for"
+
+
+async def test_a_key_verifies_what_it_is_for_alone(issuer: Issuer, party: Party) -> None:
+    assert "alg is not one" in await party.refusal(issuer.token("curve", "RS256", key=RSA))
+    issuer.keys = [jwk("one", RSA, alg="RS256")]
+    party.clock.now += FRESH_S
+    assert await party.refusal(issuer.token("one", "PS256")) == "the token's alg is not one that its key is for"
+    assert await party.caller(issuer.token("one", "RS256"))
+
+
+@pytest.mark.parametrize("token", ["", ".", "..", "a.b.c", "a.b", "\u00e9.b.c", "e30.e30.", "x" * 5000])
+async def test_what_is_no_token(party: Party, token: str) -> None:
+    assert await party.refusal(token)
+
+
+async def test_a_rotated_key_is_taken_up_and_the_old_one_let_go(issuer: Issuer, party: Party) -> None:
+    old = issuer.token("one")
+    await party.caller(old)
+    issuer.private["two"] = OTHER
+    issuer.keys = [jwk("two", OTHER)]
+    party.clock.now += APART_S
+    # The old key is believed until keys are fetched; the first token of the new one makes that happen at once.
+    assert await party.caller(old)
+    assert await party.caller(issuer.token("two"))
+    assert await party.refusal(old) == "the issuer has no key of the token's kid"
+
+
+async def test_a_key_that_is_gone_is_let_go_in_time(issuer: Issuer, party: Party) -> None:
+    old = issuer.token("one")
+    await party.caller(old)
+    issuer.keys = [jwk("two", OTHER)]
+    party.clock.now += FRESH_S
+    assert await party.refusal(old) == "the issuer has no key of the token's kid"
+
+
+async def test_a_storm_of_unknown_kids_asks_once_in_a_while(issuer: Issuer, party: Party) -> None:
+    await party.caller(issuer.token("one"))
+    for number in range(50):
+        await party.refusal(issuer.token(f"unknown-{number}", key=OTHER))
+    assert issuer.http.requests == 1
+    party.clock.now += APART_S
+    for number in range(50):
+        await party.refusal(issuer.token(f"unknown-{number}", key=OTHER))
+    assert issuer.http.requests == 2
+    assert await party.caller(issuer.token("one"))
+
+
+async def test_an_issuer_that_is_away_leaves_its_keys_for_a_while(issuer: Issuer, party: Party) -> None:
+    await party.caller(issuer.token("one"))
+    for answer in (
+        (500, b"away"),
+        (200, b"not json"),
+        (200, b'{"keys": []}'),
+        (200, b"x" * (LARGEST_ANSWER_BYTES + 1)),
+    ):
+        issuer.answer = answer
+        party.clock.now += FRESH_S
+        assert await party.caller(issuer.token("one"))
+    await issuer.http.stop()
+    party.clock.now += FRESH_S
+    assert await party.caller(issuer.token("one"))
+    party.clock.now += STALE_S
+    assert await party.refusal(issuer.token("one")) == "the issuer has no key of the token's kid"
+
+
+async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: Party) -> None:
+    nameless = issuer.token("one", header={})
+    assert await party.refusal(nameless) == "the issuer has no key of the token's kid"
+    issuer.keys = [jwk(None, RSA)]
+    party.clock.now += FRESH_S
+    assert await party.caller(nameless)
+
+
+def test_keys_that_are_not_for_this_are_left_out() -> None:
+    weak = rsa_key(1024)
+    private = {**jwk("private", RSA), "d": "AQAB"}
+    found = [
+        {"kty": "oct", "kid": "secret", "k": "c2VjcmV0", "alg": "HS256"},
+        jwk("encrypts", RSA, use="enc"),
+        jwk("hmac", RSA, alg="HS256"),
+        jwk("weak", weak),
+        {"kty": "RSA", "kid": "broken", "n": "!", "e": "AQAB"},
+        {"kty": "EC", "kid": "curve", "crv": "secp256k1", "x": "", "y": ""},
+        private,
+        "none",
+        {},
+        jwk("good", RSA),
+    ]
+    assert set(read_keys(json.dumps({"keys": found}).encode())) == {"good"}
+    with pytest.raises(ValueError, match="at most"):
+        read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MOST_KEYS + 1)}).encode())
+    for bad in (b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 10_000):
+        with pytest.raises(ValueError, match="no JSON Web Key Set"):
+            read_keys(bad)
+
+
+async def test_tokens_stand_beside_keys_and_the_admin_token(issuer: Issuer) -> None:
+    async with httpx.AsyncClient() as http:
+        trust = OidcTrust(issuer.url, AUDIENCE, {"sre": Role.OPERATOR})
+        access = Access(AdminToken("0123456789abcdef"), oidc=Oidc(trust, Jwks(issuer.jwks_url, http)))
+        assert (await access.caller("0123456789abcdef")).role is Role.ADMIN
+        assert await access.caller(issuer.token("one")) == Caller("oidc:ada", Role.OPERATOR)
+        for nobody in ("", "x", "a.b.c", issuer.token("one", aud="others")):
+            with pytest.raises(Unidentified):
+                await access.caller(nobody)

@@ -1,0 +1,169 @@
+"""`penstock serve` with everything locked: TLS both ways, etcd with client certificates, keys, and an issuer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+
+from control_plane.tls import BadCertificate, Certificate
+from lab.servers.etcd import EtcdServer
+from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from tests.certificates import has_openssl_3, make_authority, make_certificate
+from tests.control_planes import OPERATOR, PLANET, TOKEN
+from tests.issuer import AUDIENCE, Issuer, rsa_key
+from tests.reports import SECRET
+from tests.stores import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    directory = tmp_path / "certificates"
+    make_authority(directory, "authority")
+    for name in ("etcd", "client", "api", "next"):
+        make_certificate(directory, "authority", name)
+    return directory
+
+
+@pytest.fixture
+def etcd(tmp_path: Path, certificates: Path) -> Iterator[str]:
+    """Of an etcd that asks its clients for certificates."""
+    client_port, peer_port = free_ports(2)
+    plain = EtcdServer(tmp_path / "etcd", client_port=client_port, peer_port=peer_port)
+    argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
+    flags = [
+        "--client-cert-auth",
+        f"--trusted-ca-file={certificates / 'authority.pem'}",
+        f"--cert-file={certificates / 'etcd.pem'}",
+        f"--key-file={certificates / 'etcd.key'}",
+    ]
+    server = ServerProcess("etcd", [*argv, *flags], log_path=tmp_path / "etcd.log")
+    server.start()
+    yield plain.endpoint
+    server.stop()
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    issuer = Issuer(one=rsa_key())
+    async with issuer.http:
+        yield issuer
+
+
+@pytest.fixture
+async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> AsyncIterator[str]:
+    (tmp_path / "fleet.key").write_bytes(SECRET)
+    (tmp_path / "admin.token").write_text(TOKEN)
+    digest = sha256(b"a key of the duty desk").hexdigest()
+    (tmp_path / "keys.yaml").write_text(f"- {{name: duty, sha256: {digest}, role: viewer}}")
+    (port,) = free_ports(1)
+    settings = {
+        "NAME": "north",
+        "LISTEN": f"{LOOPBACK}:{port}",
+        "ETCD_ENDPOINTS": etcd,
+        "ETCD_CA_FILE": certificates / "authority.pem",
+        "ETCD_CERTIFICATE_FILE": certificates / "client.pem",
+        "ETCD_KEY_FILE": certificates / "client.key",
+        "POLICY_DIR": PLANET,
+        "FLEET_KEY_FILE": tmp_path / "fleet.key",
+        "ADMIN_TOKEN_FILE": tmp_path / "admin.token",
+        "API_KEYS_FILE": tmp_path / "keys.yaml",
+        "TLS_CERTIFICATE_FILE": certificates / "api.pem",
+        "TLS_KEY_FILE": certificates / "api.key",
+        "TRUSTED_PROXIES": "127.0.0.1",
+        "OIDC_ISSUER": issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_JWKS_URL": issuer.jwks_url,
+        "OIDC_ROLES": "sre=operator",
+    }
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+    server = ServerProcess(
+        "north",
+        [sys.executable, "-c", "from control_plane.cli import main; main()", "serve"],
+        log_path=tmp_path / "north.log",
+        ports=(port,),
+        env=environment | {f"PENSTOCK_{key}": str(value) for key, value in settings.items()},
+    )
+    server.start()
+    yield f"https://{LOOPBACK}:{port}"
+    await asyncio.to_thread(server.stop)
+
+
+async def test_everything_locked_works_together(url: str, certificates: Path, issuer: Issuer, tmp_path: Path) -> None:
+    trust = ssl.create_default_context(cafile=certificates / "authority.pem")
+    async with httpx.AsyncClient(base_url=url, verify=trust, timeout=PATIENCE_S) as http:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    if (await http.get("/readyz")).status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.1)
+        names = {}
+        for credential in (TOKEN, "a key of the duty desk", issuer.token("one")):
+            me = await http.get("/v1/whoami", headers={"authorization": f"Bearer {credential}"})
+            names[me.json()["name"]] = me.json()["role"]
+        assert names == {"admin-token": "admin", "duty": "viewer", "oidc:ada": "operator"}
+        status = (await http.get("/v1/status", headers=OPERATOR)).json()
+        assert (status["url"], status["store"]["up"]) == (url, True)
+        # An address is the client's that the trusted proxy names, so another client's failures are not ours.
+        bad = {"authorization": "Bearer nobody", "x-forwarded-for": "192.0.2.7"}
+        while (refused := await http.get("/v1/whoami", headers=bad)).status_code == 401:
+            pass
+        assert refused.status_code == 429
+        assert (await http.get("/v1/whoami", headers=OPERATOR)).status_code == 200
+    async with httpx.AsyncClient(verify=trust) as plain:
+        with pytest.raises(httpx.TransportError):
+            await plain.get(url.replace("https", "http") + "/livez")
+    log = (tmp_path / "north.log").read_text()
+    assert TOKEN not in log
+    assert "a key of the duty desk" not in log
+
+
+async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates: Path) -> None:
+    shown = tmp_path / "shown.pem", tmp_path / "shown.key"
+
+    def show(name: str, *, key: bool = True) -> None:
+        shown[0].write_bytes((certificates / f"{name}.pem").read_bytes())
+        if key:
+            shown[1].write_bytes((certificates / f"{name}.key").read_bytes())
+
+    async def subject() -> str:
+        trust = ssl.create_default_context(cafile=certificates / "authority.pem")
+        _, writer = await asyncio.open_connection(LOOPBACK, port, ssl=trust)
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
+        return str(dict(pair for part in certificate["subject"] for pair in part)["commonName"])
+
+    show("api")
+    certificate = Certificate(*shown)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*shown)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    assert await subject() == "api"
+    assert not certificate.refresh(context)
+    show("next", key=False)
+    assert not certificate.refresh(context)
+    assert await subject() == "api"
+    show("next")
+    assert certificate.refresh(context)
+    assert await subject() == "next"
+    shown[0].unlink()
+    assert not certificate.refresh(context)
+    assert await subject() == "next"
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(BadCertificate, match=r"shown\.pem"):
+        Certificate(*shown)
