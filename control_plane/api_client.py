@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -144,6 +144,23 @@ class ApiClient:
         if changes and not status.leading:
             raise NoLeader("no control plane leads that can be reached, so nothing can be changed; try again")
         return self._send(url, method, path, params, body, headers)
+
+    def lines(self, path: str) -> Iterator[str]:
+        """Read something long of the leader, or of whoever answers, line by line.
+
+        Raises:
+            NobodyAnswers: nobody could be asked, or the answer broke off.
+            ApiRefused: the answer was a problem.
+        """
+        url, _ = self._find()
+        try:
+            with self._http.stream("GET", f"{url}{path}") as response:
+                if response.status_code >= 300:
+                    response.read()
+                    raise _refusal(url, response)
+                yield from response.iter_lines()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NobodyAnswers(f"{url}: {error or type(error).__name__}") from None
 
     def _find(self) -> tuple[str, Status]:
         """The leader, or the first that answers: where it was reached, and its status."""

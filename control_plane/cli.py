@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from control_plane.commands import context, policy
+from control_plane.commands import audit, context, plan, policy
 from control_plane.commands.explain import explain
 from control_plane.commands.serve import serve
 from control_plane.commands.status import status
@@ -18,7 +18,9 @@ app.command()(serve)
 app.command()(status)
 app.command()(explain)
 app.command()(steer)
+app.add_typer(plan.app, name="plan")
 app.add_typer(policy.app, name="policy")
+app.add_typer(audit.app, name="audit")
 app.add_typer(context.app, name="context")
 
 

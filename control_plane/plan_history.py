@@ -30,6 +30,28 @@ class PastPlan(msgspec.Struct, frozen=True):
     """What differs from the plan before it; empty for the first one seen."""
 
 
+class PlanSummary(msgspec.Struct, frozen=True):
+    """A plan that was in force."""
+
+    generation: int
+    epoch: int
+    """The fencing epoch of the leader that made it."""
+    policy_digest: str
+    made_at: float
+    """Unix time (s) by that leader's clock."""
+    changes: int
+    """Arcs that differ from the plan before it."""
+
+
+class PlanDiff(msgspec.Struct, frozen=True):
+    """What differs between two plans."""
+
+    before: PlanSummary
+    after: PlanSummary
+    changes: tuple[ArcChange, ...]
+    """The largest first."""
+
+
 class PlanHistory:
     """Takes in what is in the store from time to time, and keeps what changed."""
 

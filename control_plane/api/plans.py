@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Path, Query, Response
 
 from control_plane.access.required import Viewer
@@ -12,37 +11,15 @@ from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
 from control_plane.daemon import ControlPlane
-from control_plane.plan_history import PastPlan
+from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary
 from control_plane.problems import Problem
 from penstock.plan import RegionPlan
-from penstock.plan_diff import ArcChange, plan_diff
+from penstock.plan_diff import plan_diff
 
 LARGEST_GENERATION = 2**53 - 1
 """What JSON carries exactly everywhere."""
 
 Generation = Annotated[int, Path(ge=0, le=LARGEST_GENERATION)]
-
-
-class PlanSummary(msgspec.Struct, frozen=True):
-    """A plan that was in force."""
-
-    generation: int
-    epoch: int
-    """The fencing epoch of the leader that made it."""
-    policy_digest: str
-    made_at: float
-    """Unix time (s) by that leader's clock."""
-    changes: int
-    """Arcs that differ from the plan before it."""
-
-
-class PlanDiff(msgspec.Struct, frozen=True):
-    """What differs between two plans."""
-
-    before: PlanSummary
-    after: PlanSummary
-    changes: tuple[ArcChange, ...]
-    """The largest first."""
 
 
 def routes(control_plane: ControlPlane) -> APIRouter:

@@ -11,14 +11,23 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from control_plane.access.callers import Caller, Role
+from control_plane.audit.log import AuditLog
+from control_plane.cli import app
+from control_plane.client import keys
+from control_plane.client.etcd import EtcdStore
+from control_plane.plan_history import PlanDiff, PlanSummary
 from control_plane.status import Status
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
 from penstock.explain import Explanation, Standing
+from penstock.plan import RegionPlan
 from penstock.steer import Advice
 from tests.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
 from tests.reports import MODEL, offered
+from tests.stores import put
 
 HAMBURG = "198.18.1.7"
 EU = ("eu-de", "eu-es")
@@ -31,27 +40,32 @@ class Done(NamedTuple):
 
 
 class Shell:
-    """Runs `penstock` with contexts of its own and nothing in the environment."""
+    """Runs `penstock` with contexts of its own and nothing else in the environment."""
 
-    def __init__(self, directory: Path, server: ControlPlaneServer) -> None:
+    def __init__(self, directory: Path, server: ControlPlaneServer | None) -> None:
         self.server = server
         self.token_file = directory / "operator.token"
         self.token_file.write_text(TOKEN)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self.environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("PENSTOCK_")}
         self.environment |= {"PENSTOCK_CONFIG": str(directory / "contexts.yaml"), "COLUMNS": "220"}
 
     async def __call__(self, *arguments: str) -> Done:
+        """In this process, which is many times faster than the executable."""
+        done = await asyncio.to_thread(CliRunner(env=self.environment).invoke, app, arguments, catch_exceptions=False)
+        return Done(done.exit_code, done.stdout, done.stderr)
+
+    async def executable(self, *arguments: str) -> Done:
+        """As a process of its own."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             "from control_plane.cli import main; main()",
             *arguments,
-            env=self.environment,
+            env={name: value for name, value in (os.environ | self.environment).items() if value is not None},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await process.communicate()
-        assert b"Traceback" not in err, err.decode()
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())
 
@@ -73,7 +87,7 @@ async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]
 
 
 async def test_looking_at_a_fleet(penstock: Shell) -> None:
-    status = await penstock("status", "-o", "json")
+    status = await penstock.executable("status", "-o", "json")
     assert msgspec.json.decode(status.out, type=Status).leading
     table = await penstock("status")
     assert "leader a (epoch" in table.out
@@ -104,14 +118,76 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     stranger = await penstock("steer", HAMBURG)
     assert stranger.code == 2
     assert "the token is refused" in stranger.err
+    assert penstock.server is not None
     penstock.server.stop()
-    nobody = await penstock("explain", "--origin", "us-east", "--model", MODEL)
+    nobody = await penstock.executable("explain", "--origin", "us-east", "--model", MODEL)
     assert nobody.code == 1
     assert "no control plane answers" in nobody.err
 
 
+async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
+    shown = await penstock("plan", "show", "--origin", "eu-de")
+    assert "eu-de 100%" in shown.out
+    assert "home" in shown.out
+    slices = msgspec.json.decode((await penstock("plan", "show", "-o", "json")).out, type=dict[str, RegionPlan])
+    assert slices.keys() == {"eu-de", "eu-es", "eu-gb", "jp-tok", "us-east"}
+    listed = msgspec.json.decode((await penstock("plan", "list", "-o", "json")).out, type=list[PlanSummary])
+    newest, oldest = listed[0].generation, listed[-1].generation
+    assert newest >= oldest
+    past = await penstock("plan", "show", str(newest))
+    assert f"plan {newest} (epoch" in past.out
+    same = await penstock("plan", "diff", str(newest), str(newest))
+    assert "no share differs" in same.out
+    if oldest != newest:
+        changed = await penstock("plan", "diff", "-o", "json")
+        assert msgspec.json.decode(changed.out, type=PlanDiff).after.generation >= newest
+    gone = await penstock("plan", "show", "999999999")
+    assert (gone.code, "is not kept" in gone.err) == (2, True)
+    nowhere = await penstock("plan", "show", "--origin", "eu-d")
+    assert (nowhere.code, "did you mean eu-de?" in nowhere.err) == (2, True)
+
+
+async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd: EtcdServer, tmp_path: Path) -> None:
+    store = EtcdStore([own_etcd.endpoint])
+    log = AuditLog(store)
+    caller = Caller("duty", Role.OPERATOR)
+    for number in range(3):
+        last = await log.record(caller, "override.drain", f"region-{number}", "maintenance", after={"n": number})
+    shown = await penstock("audit", "list")
+    assert "duty (operator)" in shown.out
+    assert "region-2" in shown.out
+    whole = await penstock("audit", "verify")
+    assert (whole.code, whole.out) == (0, f"whole: 3 entries, the last is 3:{last.hash}\n")
+
+    export = tmp_path / "audit.jsonl"
+    assert (await penstock("audit", "export", str(export))).code == 0
+    assert (await penstock("audit", "export")).out == export.read_text()
+    kept = f"3:{last.hash}"
+    assert (await penstock("audit", "verify", str(export), "--kept", kept)).code == 0
+    verdict = await penstock("audit", "verify", str(export), "-o", "json")
+    assert msgspec.json.decode(verdict.out) == {"whole": True, "entries": 3, "head": kept}
+
+    lines = export.read_text().splitlines(keepends=True)
+    export.write_text("".join([lines[0], lines[1].replace("region-1", "region-9"), lines[2]]))
+    changed = await penstock("audit", "verify", str(export))
+    assert (changed.code, "entry 2: changed" in changed.err) == (1, True)
+    export.write_text("".join(lines[:2]))
+    cut = await penstock("audit", "verify", str(export), "--kept", kept)
+    assert (cut.code, "cut off or made anew" in cut.err) == (1, True)
+    export.write_text("nonsense")
+    assert (await penstock("audit", "verify", str(export))).code == 2
+    assert (await penstock("audit", "verify", str(export), "--kept", "3")).code == 2
+
+    stored = await store.get(keys.audit_entry(2))
+    assert stored is not None
+    await put(store, keys.audit_entry(2), stored.value.replace(b"region-1", b"region-9"))
+    await store.close()
+    tampered = await penstock("audit", "verify")
+    assert (tampered.code, "entry 2: changed" in tampered.err) == (1, True)
+
+
 async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, None)  # type: ignore[arg-type]
+    shell = Shell(tmp_path, None)
     key = tmp_path / "key"
     key.write_text("demo-personal\n")
     bundle = ("--policy", str(PLANET))

@@ -1,0 +1,157 @@
+"""`penstock audit`: every change, who made it and why, and whether the log is whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from control_plane.audit.chain import AuditEntry, AuditHead, verify_chain
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import FAILED, CommandFault, fail, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+
+app = typer.Typer(no_args_is_help=True, help="See every change, and verify that the log of them is whole.")
+
+EXPORT = "/v1/audit/export"
+
+
+class _Entries(msgspec.Struct, frozen=True):
+    """What is read of a page of the log."""
+
+    items: tuple[AuditEntry, ...]
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Most entries.")] = 20,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the newest changes."""
+    with telling("audit list"), connect(url, token_file, ca_file, context) as api:
+        page: _Entries = api.ask("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
+    if output is Output.JSON:
+        print_json(page.items)
+        return
+    table = Table(title="Changes, newest first", title_justify="left")
+    for column in ("number", "at (UTC)", "who", "what", "to", "why"):
+        table.add_column(column)
+    for one in page.items:
+        at = f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
+        table.add_row(str(one.seq), at, f"{one.caller} ({one.role})", one.action, one.target, one.reason)
+    print_view(table)
+
+
+@app.command()
+def export(
+    file: Annotated[Path | None, typer.Argument(help="Where to; without it, to stdout.", show_default=False)] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Write every change, oldest first, as JSON lines."""
+    with telling("audit export"), connect(url, token_file, ca_file, context) as api:
+        if file is None:
+            for line in api.lines(EXPORT):
+                print(line)
+            return
+        # Beside it first, so that an export that breaks off does not take the place of a whole one.
+        part = file.with_name(file.name + ".part")
+        try:
+            with part.open("w") as opened:
+                opened.writelines(f"{line}\n" for line in api.lines(EXPORT))
+            part.replace(file)
+        except OSError as error:
+            raise CommandFault(f"{file}: cannot be written: {error.strerror}") from None
+
+
+@app.command()
+def verify(
+    file: Annotated[
+        Path | None, typer.Argument(help="An export, - for stdin; without it, the log itself.", show_default=False)
+    ] = None,
+    kept: Annotated[
+        str | None, typer.Option(help="number:hash of an entry, kept from before, that must be in it.")
+    ] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check that no entry was changed, removed or put in; exit with 1 if one was."""
+    with telling("audit verify"):
+        expected = _head(kept) if kept is not None else None
+        if file is not None:
+            watched = _Watched(_read(file), expected)
+            fault = verify_chain(watched)
+        else:
+            with connect(url, token_file, ca_file, context) as api:
+                watched = _Watched(api.lines(EXPORT), expected)
+                fault = verify_chain(watched)
+    if fault is not None:
+        seq, problem = fault.seq, fault.problem
+    elif expected is not None and not watched.has_expected:
+        seq, problem = expected.seq, "not the entry that was kept from before: the log was cut off or made anew"
+    else:
+        end = f"{watched.head.seq}:{watched.head.hash}"
+        if output is Output.JSON:
+            print_json({"whole": True, "entries": watched.head.seq, "head": end})
+        else:
+            print(f"whole: {watched.head.seq} entries, the last is {end}")
+        return
+    if output is Output.JSON:
+        print_json({"whole": False, "seq": seq, "problem": problem})
+    fail("audit verify", f"entry {seq}: {problem}", FAILED)
+
+
+class _Watched:
+    """Entries of an export, one by one, noting the last one and whether the expected one was there."""
+
+    def __init__(self, lines: Iterable[str], expected: AuditHead | None) -> None:
+        self._lines = lines
+        self._expected = expected
+        self.head = AuditHead()
+        self.has_expected = expected is not None and expected == self.head
+
+    def __iter__(self) -> Iterator[AuditEntry]:
+        decoder = msgspec.json.Decoder(AuditEntry)
+        for number, line in enumerate(self._lines, 1):
+            if not line.strip():
+                continue
+            try:
+                entry = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise CommandFault(f"line {number} is no entry of an audit log: {error}") from None
+            self.head = AuditHead(entry.seq, entry.hash)
+            self.has_expected = self.has_expected or self.head == self._expected
+            yield entry
+
+
+def _head(kept: str) -> AuditHead:
+    seq, _, digest = kept.partition(":")
+    if not seq.isascii() or not seq.isdecimal() or len(digest) != 64:
+        raise CommandFault(f"--kept {kept}: not number:hash, as `penstock audit verify` prints it")
+    return AuditHead(int(seq), digest)
+
+
+def _read(file: Path) -> Iterator[str]:
+    if str(file) == "-":
+        yield from sys.stdin
+        return
+    try:
+        with file.open() as opened:
+            yield from opened
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFault(f"{file}: cannot be read: {error}") from None

@@ -1,0 +1,110 @@
+"""`penstock plan`: who serves whom and why, now and of late."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from control_plane.api_client import ApiClient
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import CommandFault, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary
+from control_plane.plan_view import plan_diff_view, plan_view, plans_view
+from control_plane.policy.check import suggestion
+from penstock.plan import RegionPlan
+
+app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
+
+MOST_LISTED = 500
+"""Plans of one list; the control plane keeps fewer."""
+
+
+class _Plans(msgspec.Struct, frozen=True):
+    """What is read of a page of plans."""
+
+    items: tuple[PlanSummary, ...]
+
+
+@app.command()
+def show(
+    generation: Annotated[
+        int | None, typer.Argument(help="One of `penstock plan list`; without it, the plan in force.")
+    ] = None,
+    origin: Annotated[str | None, typer.Option(help="Only what lands on this region.")] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every class's arcs with their reasons, and its fallbacks."""
+    with telling("plan show"), connect(url, token_file, ca_file, context) as api:
+        slices = _slices(api, generation)
+        if origin is not None:
+            if origin not in slices:
+                raise CommandFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
+            slices = {origin: slices[origin]}
+    if output is Output.JSON:
+        print_json(slices)
+    else:
+        print_view(plan_view(slices))
+
+
+@app.command("list")
+def list_(
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the plans of late that the leader keeps, newest first."""
+    with telling("plan list"), connect(url, token_file, ca_file, context) as api:
+        plans = _plans(api)
+    if output is Output.JSON:
+        print_json(plans)
+    else:
+        print_view(plans_view(plans))
+
+
+@app.command()
+def diff(
+    before: Annotated[
+        int | None, typer.Argument(help="Generation of one plan; without it, the one before the newest.")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(help="Of the other; without it, the newest.")] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show whose share moved where between two plans, and why."""
+    with telling("plan diff"), connect(url, token_file, ca_file, context) as api:
+        if before is None:
+            plans = _plans(api)
+            if len(plans) < 2:
+                raise CommandFault("the leader has seen no two plans that differ yet; `penstock plan list`")
+            before = plans[1].generation
+        answer = api.ask("GET", "/v1/plans/diff", params={"before": before, "after": after})
+        changed: PlanDiff = answer.decoded(PlanDiff)
+    if output is Output.JSON:
+        print_json(answer.body)
+    else:
+        print_view(plan_diff_view(changed))
+
+
+def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
+    if generation is None:
+        slices: dict[str, RegionPlan] = api.ask("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
+        return slices
+    past: PastPlan = api.ask("GET", f"/v1/plans/{generation}").decoded(PastPlan)
+    return past.slices
+
+
+def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
+    page: _Plans = api.ask("GET", "/v1/plans", params={"limit": MOST_LISTED}).decoded(_Plans)
+    return page.items
