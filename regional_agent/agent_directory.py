@@ -79,6 +79,10 @@ class AgentDirectory:
         """A region's agents by name, sorted."""
         return tuple(sorted(member.name for member in self._known().values() if member.region == region))
 
+    def member(self, region: str, name: str) -> AgentMember | None:
+        """Who was registered last under this name."""
+        return self._known().get(keys.agent(region, name))
+
     def _known(self) -> dict[str, AgentMember]:
         return self._members if self._informer.synced else {**self._remembered, **self._members}
 

@@ -16,6 +16,7 @@ from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Application, Listener, leave
+from regional_agent.carry.port import is_served
 from regional_agent.carry.tls import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.knowing import Knowing
@@ -31,6 +32,12 @@ ADMIN_LIMITS = Limits(largest_body_bytes=64 * 1024, most_connections=1024)
 
 SHUTDOWN_GRACE_S = 30.0
 """How long streams may go on after SIGTERM, in seconds."""
+
+
+SETTLE_S = 10.0
+"""A new agent waits at most this long (s) to know what it needs before it takes a port that another one serves."""
+
+SETTLE_LOOK_S = 0.02
 
 
 async def serve(settings: AgentSettings) -> None:
@@ -53,17 +60,19 @@ async def serve(settings: AgentSettings) -> None:
         carrier.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
         faces: dict[str, tuple[Address, Application, ServerTls | None]] = {
-            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
-            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
             "admin": (
                 settings.admin_listen,
                 AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier)),
                 None,
             ),
+            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
+            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
         }
         listeners: dict[str, Listener] = {}
         where: dict[str, str] = {}
         for name, (listen, service, shown) in faces.items():
+            if name != "admin" and is_served(listen.host, listen.port):
+                await _settle(knowing)
             limits = ADMIN_LIMITS if name == "admin" else settings.limits
             context = shown.context if shown is not None else None
             listeners[name] = Listener(service, limits, tls=context, trusts=knowing.locator.trusts)
@@ -86,6 +95,16 @@ async def serve(settings: AgentSettings) -> None:
         if access_log is not None:
             await asyncio.to_thread(access_log.close)
         log.info("stopped", cut=cut)
+
+
+async def _settle(knowing: Knowing) -> None:
+    """Leave clients to the agent that serves them until this one can; not for ever, for that one may be ill."""
+    try:
+        async with asyncio.timeout(SETTLE_S):
+            while not knowing.has_settled():  # noqa: ASYNC110 (many things have to have happened)
+                await asyncio.sleep(SETTLE_LOOK_S)
+    except TimeoutError:
+        log.warning("takes the port over without being ready", because=knowing.why_not_ready())
 
 
 class _Tls:

@@ -21,6 +21,7 @@ from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember
 from control_plane.client.store import ConfigStore
 from penstock.ejection import EjectionRules
+from penstock.endpoint_health import EndpointState
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.report import AgentReport, PoolReport
@@ -81,6 +82,8 @@ class Knowing:
         self._clock = time.monotonic
         self._seq = 0
         self._registration: Registration | None = None
+        self._peer_url = ""
+        """Where peers reach this agent, once that is known."""
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
@@ -152,9 +155,8 @@ class Knowing:
     async def announce(self, *, peer_url: str, admin_url: str) -> None:
         """Register, now that it is known where this agent listens."""
         settings = self._settings
-        member = AgentMember(
-            settings.region, settings.name, settings.advertise_peer_url or peer_url, admin_url, self._epoch
-        )
+        self._peer_url = settings.advertise_peer_url or peer_url
+        member = AgentMember(settings.region, settings.name, self._peer_url, admin_url, self._epoch)
         self._registration = Registration(
             self._store,
             keys.agent(settings.region, settings.name),
@@ -165,11 +167,18 @@ class Knowing:
         self._registration.start()
 
     async def withdraw(self) -> None:
-        """This agent is going away: take the registration back, and tell peers that nothing is ready here."""
-        self.probe_answers.leaving = True
+        """This agent is going away: take the registration back, and tell peers that nothing is ready here.
+
+        Not where its successor listens at the same place already: to peers the place is as ready as before.
+        """
+        self.probe_answers.leaving = not self._is_succeeded()
         registration, self._registration = self._registration, None
         if registration is not None:
             await registration.stop()
+
+    def _is_succeeded(self) -> bool:
+        newest = self._directory.member(self._settings.region, self._settings.name)
+        return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
 
     def local_view(self, model: str, now: float) -> RegionView:
         """This agent's own region, as the decision sees it."""
@@ -191,6 +200,12 @@ class Knowing:
         if not any(pool.ready for pool in self.endpoints.pools.values()):
             return "no endpoint is ready"
         return None
+
+    def has_settled(self) -> bool:
+        """Whether it knows enough to serve as well as an agent that has run for long: policy, and every endpoint."""
+        return self.directives.policy is not None and not any(
+            endpoint.health.state is EndpointState.NEW for endpoint in self.endpoints.every()
+        )
 
     def show(self, in_flight: Mapping[str, int]) -> None:
         """Set the metrics that show state; called before a scrape."""

@@ -140,7 +140,8 @@ class SharedView:
         self._shown_weight = 0.0
         self._read_at = -inf
         self._dirty = asyncio.Event()
-        self._superseded = False
+        self._name = agent
+        """What its counts are told under: its own name, until a newer start has taken that over."""
         self._garbled = False
         self._why_down = ""
         self._tasks: list[asyncio.Task[None]] = []
@@ -238,9 +239,9 @@ class SharedView:
         asked_at = self._clock()
         async with asyncio.timeout(2 * TIMEOUT_S):
             current, *told = await self._script(
-                keys=(self._index, self._prefix + self._agent),
+                keys=(self._index, self._prefix + self._name),
                 args=(
-                    self._agent,
+                    self._name,
                     self._epoch,
                     int(lease_s * 1000),
                     msgspec.json.encode(Told(self._own(), self.waiting_here())),
@@ -248,9 +249,10 @@ class SharedView:
                     MOST_AGENTS,
                 ),
             )
-        if not current and not self._superseded:
-            log.warning("a newer start of this agent shares the view; this one only reads it", agent=self._agent)
-        self._superseded = not current
+        if not current:
+            self._name = f"{self._agent}~{self._epoch}"
+            log.warning("a newer start of this agent shares the view; this one stands beside it", agent=self._agent)
+            self._dirty.set()
         self._hear(told, asked_at)
 
     def _own(self) -> dict[str, tuple[int, int, int]]:

@@ -2,7 +2,8 @@
 
 State is whole, not increments: an agent writes all of its counts each time, under a lease. So a write that is lost,
 repeated, or follows a flush or a restart does no harm, and a killed agent's counts go when its lease does. A higher
-epoch replaces a lower one of the same name, and the lower is told that it was superseded.
+epoch replaces a lower one of the same name: an agent that comes back is not counted twice. The lower, where it still
+lives because it finishes what it has, is told so and goes on under a name of its own.
 
 Keys share a hash tag, so they lie on one node of a cluster:
     penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)

@@ -108,6 +108,9 @@ class Registration:
         """One step towards a key that is registered and has its whole time to live."""
         if self._lease_id:
             await self._store.keep_alive(self._lease_id)
+            if self.registered and await self._store.get(self._key) is None:
+                # Our lease stands and the key is gone: an older holder wrote it once more, and took it away.
+                self._registered.clear()
         else:
             self._lease_id = await self._store.grant_lease(self._ttl_s)
         if not self.registered:

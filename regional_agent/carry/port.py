@@ -8,6 +8,7 @@ group, see socket(7), SO_ATTACH_REUSEPORT_CBPF), accepts what still waits for it
 from __future__ import annotations
 
 import ctypes
+import errno
 import socket
 import struct
 from contextlib import suppress
@@ -44,6 +45,22 @@ def open_port(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def is_served(host: str, port: int) -> bool:
+    """Whether some process listens on the port now: one that whoever binds it next takes over from."""
+    if port == 0:
+        return False
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            alone.bind(address)
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def send_to_successor(listening: socket.socket) -> None:

@@ -127,22 +127,23 @@ async def test_a_restarted_agent_replaces_what_it_left(start: Start) -> None:
     await until(lambda: in_flight(b) == in_flight(again) == [0, 1])
 
 
-async def test_a_late_agent_of_an_older_epoch_changes_nothing(start: Start) -> None:
+async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_successor(start: Start) -> None:
     new = start("a", epoch=2)
     new.reserve(endpoint(new))
     await until(lambda: new.up)
     with capture_logs() as logs:
         old = start("a", epoch=1)
-        old.reserve(endpoint(old, 1))
-        await until(lambda: in_flight(old) == [1, 1])
-        await asyncio.sleep(0.3)
-    other = start("b")
-    await until(lambda: other.up)
-    assert in_flight(other) == [1, 0]
+        held = old.reserve(endpoint(old, 1))
+        await until(lambda: in_flight(old) == in_flight(new) == [1, 1])
     assert [entry["log_level"] for entry in logs if "newer start" in entry["event"]] == ["warning"]
+    other = start("b")
+    await until(lambda: in_flight(other) == [1, 1])
+    old.release(held)
+    await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
+    old.reserve(endpoint(old, 1))
+    await until(lambda: in_flight(other) == [1, 1])
     await old.stop()
-    await until(lambda: other.age_s() < 0.05)
-    assert in_flight(other) == [1, 0]
+    await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
 
 
 async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, redis_server: RedisServer) -> None:

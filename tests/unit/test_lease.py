@@ -103,6 +103,20 @@ async def test_a_successor_of_the_same_name_keeps_the_key_when_the_old_one_leave
     await successor.stop()
 
 
+async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left() -> None:
+    store = MemoryStore()
+    successor = registration(store, b"new")
+    successor.start()
+    await registered(successor)
+    async with registration(store, b"old") as old:
+        await registered(old)
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := await store.get("/agents/a")) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert found.value == b"new"
+    await successor.stop()
+
+
 async def test_stops_while_the_store_is_away() -> None:
     store = MemoryStore()
     mine = registration(store)

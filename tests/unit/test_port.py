@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from regional_agent.carry.port import open_port, send_to_successor
+from regional_agent.carry.port import is_served, open_port, send_to_successor
 
 CONNECTIONS = 40
 
@@ -26,6 +26,19 @@ def listen(port: int = 0) -> socket.socket:
     listening = open_port("127.0.0.1", port)
     listening.listen(CONNECTIONS)
     return listening
+
+
+def test_a_port_is_served_while_somebody_listens_on_it() -> None:
+    first = listen()
+    port = first.getsockname()[1]
+    assert is_served("127.0.0.1", port)
+    with socket.create_connection(("127.0.0.1", port)):
+        second = listen(port)
+        first.close()
+        assert is_served("127.0.0.1", port)
+        second.close()
+    assert not is_served("127.0.0.1", port), "closed connections that linger serve nobody"
+    assert not is_served("127.0.0.1", 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel deals connections out in its own way elsewhere")

@@ -1,0 +1,104 @@
+"""Refusals that policy and signatures call for: the status, the machine-readable reason, and that no engine heard."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from penstock import route_context
+from penstock.geography import NOWHERE
+from penstock.policy import ResidencyRule
+from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext
+from penstock.signing import FleetKey
+from tests.agents import KEY, agent
+from tests.integration.test_carrying import BODY, answers, ask, code
+from tests.planet import MODEL
+from tests.sockets import Answer, RawClient, engine, post
+
+EVERYWHERE = ("eu-de", "eu-es", "us-east")
+
+
+async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
+    nowhere = (
+        ResidencyRule("only-here", allow=frozenset({"eu-de"}), source="residency.yaml:3"),
+        ResidencyRule("not-here", deny=frozenset({"eu-de"}), source="residency.yaml:9"),
+    )
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=nowhere)
+        answer = await ask(one)
+        assert answer.status == 451
+        assert answer.headers["x-penstock-refusal"] == "no_permitted_region"
+        error = json.loads(answer.body)["error"]
+        assert (error["type"], error["code"]) == ("residency_error", "no_permitted_region")
+        assert "retry-after" not in answer.headers, "time changes nothing"
+        assert "x-penstock-regions" not in answer.headers, "nowhere to go"
+        assert not gpu.heard
+
+
+def signed(key: FleetKey = KEY, **fields: object) -> str:
+    """A route context for eu-de as another region's agent would seal it now."""
+    now = time.time()
+    context = RouteContext(
+        request_id="r",
+        origin="us-east",
+        server="eu-de",
+        tenant="open",
+        data_class="open",
+        location=NOWHERE,
+        model=MODEL,
+        residency=EVERYWHERE,
+        policy_digest="digest",
+        issued_at=now,
+        deadline_at=now + 60,
+        traceparent="",
+    )
+    return route_context.seal(replace(context, **fields), key)
+
+
+async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answer:
+    """What an agent of eu-de answers to a request with this route header; no engine hears of it unless it is 200."""
+    async with engine(answers) as gpu, agent(directory, [gpu.address]) as one:
+        if rules:
+            one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=rules)
+        client = await RawClient.connect(one.peer)
+        client.say(post(BODY, f"X-Penstock-Route: {token}"))
+        answer = await client.answer()
+        client.close()
+        assert bool(gpu.heard) is (answer.status == 200)
+        assert one.held() == one.waiting() == 0
+        return answer
+
+
+async def test_what_is_signed_for_us_is_served(tmp_path: Path) -> None:
+    assert (await forwarded(tmp_path, signed())).status == 200
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "reason"),
+    [
+        (lambda: signed(FleetKey(b"somebody else's secret, as long as ours")), 403, "bad_route_context"),
+        (lambda: signed()[:-4] + "AAAA", 403, "bad_route_context"),
+        (lambda: signed(server="eu-es"), 403, "bad_route_context"),
+        (lambda: signed(issued_at=time.time() - LIFETIME_S - 5), 403, "route_context_expired"),
+        (lambda: signed(issued_at=time.time() + CLOCK_SKEW_S + 5), 403, "route_context_expired"),
+        (lambda: signed(deadline_at=time.time() - CLOCK_SKEW_S - 5), 504, "deadline_passed"),
+        (lambda: signed(hops=MOST_HOPS + 1), 508, "too_many_hops"),
+        (lambda: signed(residency=("us-east",)), 451, "residency_denied"),
+    ],
+    ids=["other key", "tampered", "other region", "old", "from the future", "late", "hops", "not by its origin"],
+)
+async def test_a_forwarded_request_is_refused_with_its_reason(
+    tmp_path: Path, token: object, status: int, reason: str
+) -> None:
+    answer = await forwarded(tmp_path, token())  # type: ignore[operator]
+    assert (answer.status, code(answer.body), answer.headers["x-penstock-refusal"]) == (status, reason, reason)
+
+
+async def test_the_server_refuses_what_its_own_policy_forbids_whatever_the_origin_signed(tmp_path: Path) -> None:
+    not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
+    answer = await forwarded(tmp_path, signed(), not_here)
+    assert (answer.status, code(answer.body)) == (451, "residency_denied")
