@@ -177,9 +177,9 @@ class ControlPlane:
         return self._clock()
 
     def capacity(self) -> dict[tuple[str, str], float]:
-        """Slots by (region, model) of what stands now; empty where no agent reports, as to one that does not lead."""
+        """Slots by (region, model) of what stands now; empty where that is not known, as to one that does not lead."""
         policy = self.policies.current
-        if policy is None:
+        if policy is None or not self._planning.informed:
             return {}
         return {key: one.slots for key, one in supply(policy, self._fleet.snapshot, self._clock()).items()}
 

@@ -65,6 +65,13 @@ class Planning:
         self._last: PublishOutcome | None = None
         self._shown_policy: Policy | None = None
 
+    @property
+    def informed(self) -> bool:
+        """Whether the fleet's reports come here and have had time to: what is not heard of then is not there."""
+        policy, now = self._policies.current, self._clock()
+        leads = self._campaign.epoch is not None and self._campaign.epoch == self._epoch
+        return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
+
     async def tick(self) -> None:
         """Do one round; what goes wrong with the store is told and tried again in the next one."""
         now = self._clock()

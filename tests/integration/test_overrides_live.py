@@ -1,0 +1,210 @@
+"""Overrides on real control planes, a real etcd and real agents: traffic leaves, and returns by the ramp."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import httpx
+import msgspec
+import pytest
+
+from control_plane.audit.chain import AuditEntry, verify_chain
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.store import Changed
+from lab.servers.etcd import EtcdServer
+from penstock.plan import RegionPlan
+from penstock.region_health import RegionState
+from regional_agent.directives import Directives
+from tests.agents import Agent, agent
+from tests.control_planes import Agents, ControlPlaneServer, Operator, control_planes
+from tests.integration.test_carrying import answers, ask
+from tests.reports import MODEL, offered
+from tests.sockets import engine
+from tests.stores import Following, eventually
+
+EU = ("eu-de", "eu-es")
+KEY = "Authorization: Bearer demo-eu-personal"
+LARGEST_STEP = 0.25
+"""Of one plan to the next: the policy's step_per_s, and no more than a second's worth of it."""
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator() as operator:
+        yield operator
+
+
+@asynccontextmanager
+async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[str, Agent]]:
+    """An agent in each region of the EU, with an engine, that obey what is published in the store."""
+    async with (
+        engine(answers) as german,
+        engine(answers) as spanish,
+        agent(directory / "es", [spanish.address], region="eu-es") as spain,
+        agent(directory / "de", [german.address], region="eu-de", peers={"eu-es": spain.peer}) as germany,
+    ):
+        agents = {"eu-de": germany, "eu-es": spain}
+        obeying = [obey(one, region, directory / region, store) for region, one in agents.items()]
+        yield agents
+        for directives in obeying:
+            await directives.stop()
+
+
+def obey(one: Agent, region: str, directory: Path, store: EtcdStore) -> Directives:
+    directory.mkdir()
+    knowing = cast(Any, one.knowing)
+    knowing.directives = Directives(region, store, directory, Random(1), lambda policy: None)
+    knowing.directives.start()
+    return cast(Directives, knowing.directives)
+
+
+async def serving(one: Agent, requests: int = 40) -> Counter[str]:
+    """Which regions serve what lands on an agent."""
+    found: Counter[str] = Counter()
+    for _ in range(requests):
+        status, headers, body = await ask(one, KEY)
+        assert status == 200, body
+        found[headers["x-penstock-region"]] += 1
+    return found
+
+
+def shares(plan: RegionPlan) -> dict[str, float]:
+    entry = plan.lookup(MODEL, "+".join(EU))
+    return {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+
+
+def history(changes: list[Changed]) -> list[float]:
+    """Germany's share of its own demand, plan after plan."""
+    plans = [decode(one.now.value, RegionPlan) for one in changes if one.key == keys.plan("eu-de") and one.now]
+    return [shares(plan).get("eu-de", 0.0) for plan in plans if shares(plan)]
+
+
+async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
+    def holds() -> bool:
+        plan = one.knowing.directives.plan
+        return plan is not None and shares(plan) == wanted
+
+    await eventually(holds, within_s)
+
+
+async def post(operator: Operator, server: ControlPlaneServer, path: str, body: dict[str, Any]) -> httpx.Response:
+    return await operator.http.post(f"{server.url}/v1/{path}", json={"reason": "a test"} | body)
+
+
+async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_the_ramp(
+    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        leader, epoch = await operator.leader_among(servers)
+        (other,) = [server for server in servers if server is not leader]
+        async with (
+            Agents([server.url for server in servers]) as reports,
+            real_agents(tmp_path, store) as agents,
+            Following(store, keys.PLANS) as following,
+        ):
+            reports.demand = {"eu-de": (offered(10.0, *EU),)}
+            germany = agents["eu-de"]
+            await obeyed(germany, {"eu-de": 1.0})
+            assert await serving(germany) == {"eu-de": 40}
+
+            # The control plane that does not lead takes it just as well.
+            drained = await post(operator, other, "regions/eu-de/drain", {"expires_in_s": 3600})
+            assert drained.status_code == 201, drained.text
+            await obeyed(germany, {"eu-es": 1.0})
+            assert await serving(germany) == {"eu-es": 40}
+            falling = history(following.changes)
+            assert falling == sorted(falling, reverse=True)
+            assert all(before - after <= LARGEST_STEP + 1e-6 for before, after in pairwise(falling))
+            assert len(set(falling)) > 3
+            status = await operator.status(leader)
+            assert [one.state for one in status.regions if one.name == "eu-de"] == [RegionState.DRAINING]
+            plan = germany.knowing.directives.plan
+            assert plan is not None
+            assert {one.region for one in plan.closed} == {"eu-de"}
+
+            seen = len(following.changes)
+            leader.kill()
+            _, next_epoch = await operator.leader_among([other], besides=epoch)
+            await operator.until(other, lambda status: status.plan is not None and status.plan.epoch == next_epoch)
+            await following.until(lambda: len(following.changes) > seen)
+            assert set(history(following.changes[seen:])) == {0.0}
+            assert await serving(germany) == {"eu-es": 40}
+
+            seen = len(following.changes)
+            lifted = await post(operator, other, "regions/eu-de/undrain", {})
+            assert lifted.status_code == 200, lifted.text
+            await obeyed(germany, {"eu-de": 1.0})
+            rising = history(following.changes[seen:])
+            assert rising == sorted(rising)
+            assert all(after - before <= LARGEST_STEP + 1e-6 for before, after in pairwise(rising))
+            assert len(set(rising)) > 3
+            assert await serving(germany) == {"eu-de": 40}
+
+
+async def test_a_fail_over_moves_everything_with_one_plan(
+    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        async with Agents([server.url]) as reports, Following(store, keys.plan("eu-de")) as following:
+            reports.demand = {"eu-de": (offered(10.0, *EU),)}
+            await following.until(lambda: history(following.changes)[-1:] == [1.0])
+            body = {"kind": "fail_over", "region": "eu-de", "expires_in_s": "none"}
+            assert (await post(operator, server, "overrides", body)).status_code == 201
+            await following.until(lambda: history(following.changes)[-1:] == [0.0])
+            assert set(history(following.changes)) == {1.0, 0.0}
+
+
+async def test_two_control_planes_at_once_never_empty_a_class_together(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        for server in servers:
+            await operator.until(server, lambda status: status.policy.digest is not None and status.store.up)
+        for _ in range(8):
+            answers = await asyncio.gather(
+                *(
+                    post(operator, server, f"regions/{region}/drain", {"expires_in_s": 600})
+                    for server, region in zip(servers * 2, (*EU, *EU), strict=True)
+                )
+            )
+            assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
+            (won,) = [answer.json()["override"]["region"] for answer in answers if answer.status_code == 201]
+            assert (await post(operator, servers[0], f"regions/{won}/undrain", {})).status_code == 200
+
+
+async def test_what_expires_is_removed_by_the_leader_and_the_audit_log_tells_all_of_it(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
+        await operator.until(server, lambda status: status.plan is not None)
+        body = {"kind": "weight", "region": "eu-de", "value": 0.5, "expires_in_s": 0.5}
+        assert (await post(operator, server, "overrides", body)).status_code == 201
+
+        async def actions() -> list[str]:
+            export = await operator.http.get(f"{server.url}/v1/audit/export")
+            entries = [msgspec.json.decode(line, type=AuditEntry) for line in export.content.splitlines()]
+            assert verify_chain(entries) is None
+            return [entry.action for entry in entries]
+
+        async with asyncio.timeout(60.0):
+            while True:
+                if await actions() == ["override.weight", "override.expire"]:
+                    break
+                await asyncio.sleep(0.1)
+        assert (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"] == []
