@@ -38,8 +38,9 @@ SESSION_GAP_S = 0.5
 MODEL_GAP_S = 0.5
 """The same for an endpoint whose last request was for this model, among those that serve several."""
 
-FULL_CACHE = 0.9
-"""An endpoint whose KV cache is used this far (0-1) is giving up what it holds: nothing there counts as kept."""
+KEEPS_UNDER = 0.5
+"""An endpoint under this much pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
+queued in it as it runs) gives up what it holds: nothing there counts as kept."""
 
 
 class Held(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.cost import Expectations, worked
 from penstock.policy import CostUnit
 from penstock.reasons import Reason
-from penstock.stickiness import BLOCK_BYTES, FULL_CACHE, MODEL_GAP_S, NOTHING, Held, Holdings
+from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings
 from penstock.usage import Usage, read_usage
 from penstock.who import NOTHING_HELD, choose_endpoint
 from penstock.work import MICROSECONDS, microseconds
@@ -76,6 +76,7 @@ class Chooser:
             tried=tried,
             held=held,
             held_gap_s=gap_s,
+            same_zone=pool.near,
             view_age_s=self._shared_view.age_s(),
             service_s=pool.service_s,
         )
@@ -128,14 +129,14 @@ class Chooser:
             held = {
                 at: blocks * per_block_s
                 for name, blocks in known.blocks.items()
-                if (at := pool.positions.get(name)) is not None and pool.views[at].pressure < FULL_CACHE
+                if (at := pool.positions.get(name)) is not None and pool.views[at].pressure < KEEPS_UNDER
             }
             return held, known.gap_s
         if not pool.shares_endpoints:
             return NOTHING_HELD, 0.0
         running = self._holdings.running(errand.model, now)
         at_positions = [at for name in running if (at := pool.positions.get(name)) is not None]
-        return {at: 0.0 for at in at_positions if pool.views[at].pressure < FULL_CACHE}, MODEL_GAP_S
+        return {at: 0.0 for at in at_positions if pool.views[at].pressure < KEEPS_UNDER}, MODEL_GAP_S
 
     def _reserve(self, endpoint: Endpoint, errand: Errand, spared_s: float, now: float) -> Placement:
         view, work = endpoint.view, errand.work

@@ -295,9 +295,11 @@ class Pool:
 
     __slots__ = (
         "_rules",
+        "_zone",
         "endpoints",
         "in_flight",
         "missing",
+        "near",
         "out",
         "panics",
         "positions",
@@ -309,9 +311,15 @@ class Pool:
         "views",
     )
 
-    def __init__(self, prior_s: float = UNTOLD_SERVICE_S, rules: EjectionRules | None = None) -> None:
-        """Empty; `prior_s` is its mean service time (s) before any completion."""
+    def __init__(self, prior_s: float = UNTOLD_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
+        """Empty.
+
+        Args:
+            prior_s: its mean service time (s) before any completion.
+            zone: the agent's own.
+        """
         self._rules = rules or EjectionRules()
+        self._zone = zone
         self.out = 0
         """Endpoints that are ejected, or on trial."""
         self.missing = 0
@@ -323,6 +331,8 @@ class Pool:
         """Of `endpoints`, in the same order."""
         self.positions: dict[str, int] = {}
         """Of `endpoints`, by name."""
+        self.near: tuple[int, ...] = ()
+        """Positions of those in the agent's zone; empty where that makes no difference."""
         self.shares_endpoints = False
         """Some of them serve other models too."""
         self.prior_s = prior_s
@@ -341,6 +351,8 @@ class Pool:
         self.missing = missing
         self.views = [endpoint.view for endpoint in endpoints]
         self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
+        near = tuple(at for at, one in enumerate(endpoints) if self._zone and one.spec.zone == self._zone)
+        self.near = near if len(near) < len(endpoints) else ()
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.judge()
         self.learn()

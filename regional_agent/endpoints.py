@@ -54,6 +54,7 @@ class Endpoints:
         connections: UpstreamPool,
         rng: Random,
         *,
+        zone: str = "",
         judge: Judge | None = None,
         on_ejected: Callable[[Outcome], None] = lambda outcome: None,
         resolve: Resolve | None = None,
@@ -64,6 +65,7 @@ class Endpoints:
             file: see `endpoint_file`.
             connections: what probes go over.
             rng: spreads probes over time.
+            zone: the one that the agent stands in; empty where that does not matter.
             judge: when endpoints are ejected, and how they warm up.
             on_ejected: hears of every ejection, with the outcome that made it.
             resolve: see `DnsAnswers`.
@@ -76,6 +78,7 @@ class Endpoints:
         self._file = file
         self._connections = connections
         self._rng = rng
+        self._zone = zone
         self._judge = judge or Judge(rng=rng)
         self._on_ejected = on_ejected
         self._by_name: dict[str, Endpoint] = {}
@@ -251,7 +254,7 @@ class Endpoints:
             endpoint.show()
 
     def _new_pool(self, model: str) -> Pool:
-        return Pool(self._prior_s.get(model, UNTOLD_SERVICE_S), self._judge.rules)
+        return Pool(self._prior_s.get(model, UNTOLD_SERVICE_S), self._judge.rules, self._zone)
 
     def _recount(self) -> None:
         for pool in self._pools.values():

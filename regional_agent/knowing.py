@@ -89,7 +89,12 @@ class Knowing:
         self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
         self.endpoints = Endpoints(
-            settings.endpoints_file, pool, rng, judge=_judge(settings, rng), on_ejected=metrics.ejected
+            settings.endpoints_file,
+            pool,
+            rng,
+            zone=settings.zone,
+            judge=_judge(settings, rng),
+            on_ejected=metrics.ejected,
         )
         self.registrations = Registrations(self.endpoints, settings.registration_token_file)
         self._expiry: asyncio.Task[None] | None = None

@@ -87,6 +87,9 @@ class AgentSettings(BaseSettings):
     """Name of the region that this agent serves in, as policy spells it."""
     name: Name
     """The agent's seat: unique in its region, and the same after a restart."""
+    zone: Annotated[str, Field(max_length=63)] = ""
+    """The failure domain that it stands in, as the endpoints file spells it: endpoints there are preferred where they
+    are done hardly later. Empty prefers none."""
     traffic_listen: Listen
     """host:port for clients; port 0 chooses a free one."""
     peer_listen: Listen

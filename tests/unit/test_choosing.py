@@ -9,6 +9,7 @@ import pytest
 
 from penstock.cost import Ask, Work
 from penstock.endpoint_health import ProbeOutcome
+from penstock.engine_signals import Signal
 from penstock.policy import Cost, CostUnit
 from penstock.reasons import Reason
 from regional_agent.carry.upstream import UpstreamPool
@@ -23,16 +24,16 @@ USAGE = b'data: {"usage":{"prompt_tokens":100,"completion_tokens":50}}\n\ndata: 
 
 
 class Here:
-    def __init__(self, directory: Path, *accelerators: str, slots: int = 2) -> None:
+    def __init__(self, directory: Path, *accelerators: str, slots: int = 2, zone: str = "") -> None:
         file = directory / "endpoints.yaml"
         file.write_text(
             "".join(
                 f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: {slots},"
-                f" accelerator: {one}}}\n"
+                f" accelerator: {one}, zone: {'abc'[n % 3]}}}\n"
                 for n, one in enumerate(accelerators)
             )
         )
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1), zone=zone)
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
         self.chooser = Chooser(self.endpoints, SharedView("r", "a", 1, self.endpoints, None, Random(1)), Random(1))
@@ -105,6 +106,38 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
     assert {one.endpoint.name for one in again} == {first.endpoint.name}
     assert again[0].reservation.prefill_us == 0
+
+
+async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=8)
+    first = here.choose(chat(prefix=[1, 2]))
+    here.chooser.release(first)
+    view = first.endpoint.view
+    here.pool.prior_s = 0.1
+    here.pool.recount()
+    here.pool.learn()
+    first.endpoint.heard_signals({Signal.KV_USED: 0.94})
+    first.endpoint.tick()
+    assert view.pressure == pytest.approx(0.4)
+    assert here.choose(chat(prefix=[1, 2])).reservation.prefill_us == 0, "it keeps what it has"
+    first.endpoint.heard_signals({Signal.KV_USED: 0.96})
+    first.endpoint.tick()
+    later = [here.choose(chat(prefix=[1, 2])) for _ in range(3)]
+    assert first.endpoint.name not in {one.endpoint.name for one in later}
+
+
+async def test_the_agents_own_zone_is_preferred_until_it_is_busier(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=64, zone="b")
+    assert here.pool.near == (1,)
+    placements = [here.choose(chat()) for _ in range(12)]
+    own = sum(one.endpoint.name == "gpu-1" for one in placements)
+    assert placements[0].endpoint.name == "gpu-1"
+    assert 4 <= own < 12, "a little more than its share, and not all"
+
+
+async def test_a_zone_that_holds_all_or_nothing_makes_no_difference(tmp_path: Path) -> None:
+    assert Here(tmp_path, "h100", "h100", zone="elsewhere").pool.near == ()
+    assert Here(tmp_path, "h100", zone="a").pool.near == ()
 
 
 async def test_faster_accelerators_get_more(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ locals {
     for key, agent in local.agents : key => {
       PENSTOCK_AGENT_REGION             = agent.region
       PENSTOCK_AGENT_NAME               = agent.name
+      PENSTOCK_AGENT_ZONE               = agent.zone
       PENSTOCK_AGENT_TRAFFIC_LISTEN     = "0.0.0.0:${var.ports.agent_traffic}"
       PENSTOCK_AGENT_PEER_LISTEN        = "0.0.0.0:${var.ports.agent_peer}"
       PENSTOCK_AGENT_ADMIN_LISTEN       = "${agent.host}:${var.ports.agent_admin}"
