@@ -67,6 +67,17 @@ class Model(msgspec.Struct, frozen=True):
     """What its requests cost an endpoint."""
 
 
+class Quota(msgspec.Struct, frozen=True):
+    """How much a tenant may ask of each region that its clients come to."""
+
+    requests_per_s: float | None
+    """Requests that may start a second; None for any number."""
+    burst_requests: int
+    """Requests that may start at once after a pause."""
+    concurrent: int | None
+    """Requests that may run at once; None for any number."""
+
+
 class Tenant(msgspec.Struct, frozen=True):
     """Who a request belongs to."""
 
@@ -77,6 +88,8 @@ class Tenant(msgspec.Struct, frozen=True):
     """SHA-256 of each API key, lower-case hex; the keys themselves are nowhere."""
     priority: int = 0
     """Higher goes first where something must wait."""
+    quota: Quota | None = None
+    """None for a tenant that may ask for whatever there is."""
 
 
 class ResidencyRule(msgspec.Struct, frozen=True):

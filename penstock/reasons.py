@@ -27,6 +27,8 @@ class Reason(StrEnum):
     LOCATION_UNKNOWN = "location_unknown"
     NO_PERMITTED_REGION = "no_permitted_region"
     MISDIRECTED = "misdirected"
+    # admit
+    QUOTA_EXCEEDED = "quota_exceeded"
     # where
     REGION_UNKNOWN = "region_unknown"
     REGION_SUSPECT = "region_suspect"

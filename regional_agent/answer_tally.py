@@ -18,6 +18,7 @@ _BY_POLICY = frozenset(
         Reason.LOCATION_UNKNOWN,
         Reason.NO_PERMITTED_REGION,
         Reason.MISDIRECTED,
+        Reason.QUOTA_EXCEEDED,
     }
 )
 """Refusals before a request is carried that a mistake in policy can bring about."""

@@ -42,6 +42,7 @@ from regional_agent.locate import Locator
 from regional_agent.metrics import AgentMetrics
 from regional_agent.peers import Peers
 from regional_agent.probe_answers import ProbeAnswers
+from regional_agent.quotas import Quotas
 from regional_agent.reporter import Reporter
 from regional_agent.settings import AgentSettings
 from regional_agent.shared_view import SharedView
@@ -126,6 +127,7 @@ class Knowing:
             agents_here=lambda: self._directory.names(settings.region),
             clock=self._clock,
         )
+        self.quotas = Quotas(lambda: len(self._directory.names(settings.region)))
         self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
         self._state_metrics = StateMetrics(
             metrics, self.directives, self.endpoints, self.shared_view, self.peers, self.waiting

@@ -65,6 +65,7 @@ class Ticket:
         "attempts",
         "busy_endpoints",
         "context",
+        "counted",
         "deadline_at",
         "errand",
         "facts",
@@ -95,6 +96,8 @@ class Ticket:
         self.attempts = 0
         self.priority = 0
         """Its tenant's: higher goes first where something must wait."""
+        self.counted = False
+        """It counts towards its tenant's quota here."""
         self.has_turn = False
         """It has waited, and room that appears now is for it."""
         self.failed_because = Reason.ENGINE_FAILED
@@ -160,10 +163,14 @@ class Road:
         admitted = self._admit(policy, asked.model, facts)
         if isinstance(admitted, Refusal):
             return admitted
+        counted = self._knowing.quotas.start(tenant, now)
+        if isinstance(counted, Refusal):
+            return counted
         trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
         errand = self._errand(request, asked, policy, facts.tenant)
         ticket = Ticket(_request_id(request, trace_id), errand, facts, admitted, now)
         ticket.priority = tenant.priority
+        ticket.counted = counted
         given = request.header(b"traceparent")
         ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
@@ -221,6 +228,11 @@ class Road:
         if self._knowing.endpoints.pool(ticket.model).ready == 0:
             return self._nowhere(ticket, f"{self._region} has nothing to wait for", now)
         return self._knowing.waiting.join(ticket, size_bytes, answer, now)
+
+    def over(self, ticket: Ticket) -> None:
+        """The request has ended, however it did: its tenant may have another. Called once for each ticket."""
+        if ticket.counted:
+            self._knowing.quotas.end(ticket.facts.tenant)
 
     def leave(self, place: Place) -> None:
         """Nobody wants to wait there any more."""

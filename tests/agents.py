@@ -32,6 +32,7 @@ from regional_agent.carry.tls import ServerTls
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoints import Endpoints
 from regional_agent.metrics import AgentMetrics
+from regional_agent.quotas import Quotas
 from regional_agent.road import Road
 from regional_agent.services import PeerService, TrafficService
 from regional_agent.shared_view import SharedView
@@ -86,6 +87,8 @@ class FixedKnowing:
         self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
         self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic)
         self.peers = FixedPeers({}, {})
+        self.agents_here = 1
+        self.quotas = Quotas(lambda: self.agents_here)
         self.location: Location = NOWHERE
         self.locator = SimpleNamespace(locate_client=lambda ip, forwarded_for: self.location)
         self.offered: list[tuple[str, str]] = []

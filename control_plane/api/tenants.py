@@ -13,7 +13,7 @@ from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
 from control_plane.daemon import ControlPlane
 from control_plane.problems import Problem
-from penstock.policy import Policy, Tenant
+from penstock.policy import Policy, Quota, Tenant
 
 
 class TenantView(msgspec.Struct, frozen=True):
@@ -24,6 +24,8 @@ class TenantView(msgspec.Struct, frozen=True):
     """Names the kind of data in its requests; residency rules match on it."""
     priority: int
     """Higher goes first where something must wait."""
+    quota: Quota | None
+    """What it may ask of each region that its clients come to; null for no limit."""
     keys: int
     """How many API keys it has."""
     anonymous: bool
@@ -58,6 +60,7 @@ def _view(tenant: Tenant, policy: Policy) -> TenantView:
         name=tenant.name,
         data_class=tenant.data_class,
         priority=tenant.priority,
+        quota=tenant.quota,
         keys=len(tenant.key_digests),
         anonymous=tenant.name == policy.anonymous_tenant,
     )

@@ -19,7 +19,7 @@ from control_plane.policy.kinds.routing import (
     GeoRoutingDocument,
     SpilloverDocument,
 )
-from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
+from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaShape, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
@@ -33,6 +33,7 @@ from penstock.policy import (
     NearestBy,
     Objective,
     Policy,
+    Quota,
     Region,
     ResidencyRule,
     RolloutRules,
@@ -166,7 +167,9 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         },
         models={one.name: Model(**_fields(one) | {"cost": _cost(one.cost)}) for _, one in catalogue.of(ModelDocument)},
         tenants={
-            one.name: Tenant(**_fields(one) | {"key_digests": tuple(sorted(one.key_digests))})
+            one.name: Tenant(
+                **_fields(one) | {"key_digests": tuple(sorted(one.key_digests)), "quota": _quota(one.quota)}
+            )
             for _, one in catalogue.of(TenantDocument)
         },
         residency=tuple(sorted(rules, key=lambda rule: rule.name)),
@@ -193,6 +196,10 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
 
 def _rollout(shape: RolloutDocument) -> RolloutRules:
     return RolloutRules(**_fields(shape) | {"canary_regions": tuple(sorted(shape.canary_regions))})
+
+
+def _quota(shape: QuotaShape | None) -> Quota | None:
+    return None if shape is None else Quota(shape.requests_per_s, shape.burst_requests, shape.concurrent)
 
 
 def _cost(shape: CostShape) -> Cost:

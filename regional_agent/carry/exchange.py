@@ -491,6 +491,7 @@ class Exchange:
             service_s = now - self._sent_at if measured else None
             carrier.road.settle(target, service_s, b"".join(self._tail)[-TAIL_BYTES:] if measured else b"")
             server, kind = target.region, target.kind
+        carrier.road.over(ticket)
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
         if ticket.context is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -11,11 +12,11 @@ import msgspec
 import pytest
 
 from penstock.geography import Location
-from penstock.policy import EntryMap, ResidencyRule
+from penstock.policy import EntryMap, Quota, ResidencyRule
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
 from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
 BODY = json.dumps({"model": MODEL, "messages": []}).encode()
 JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
@@ -23,6 +24,13 @@ JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Len
 
 async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
     writer.write(JSON_ANSWER)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the event loop will bring about."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  the condition is plain state, without an event to wait for
+            await asyncio.sleep(0.005)
 
 
 async def ask(one: Agent, *headers: str, body: bytes = BODY) -> tuple[int, dict[str, str], bytes]:
@@ -80,3 +88,49 @@ async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> 
         one.knowing.location = Location("DE")
         status, headers, _ = await ask(one)
     assert (status, headers["x-penstock-regions"]) == (421, "us-east,eu-es")
+
+
+def under_quota(one: Agent, quota: Quota) -> None:
+    directives = one.knowing.directives
+    tenant = msgspec.structs.replace(directives.policy.tenants["open"], quota=quota)
+    directives.policy = msgspec.structs.replace(directives.policy, tenants=directives.policy.tenants | {"open": tenant})
+
+
+async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        under_quota(one, Quota(requests_per_s=0.01, burst_requests=2, concurrent=None))
+        assert [(await ask(one))[0] for _ in range(2)] == [200, 200]
+        status, headers, body = await ask(one)
+        assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
+        assert 90 <= int(headers["retry-after"]) <= 100
+        assert len(one.knowing.offered) == 2, "what a quota refuses is no demand to plan for"
+
+
+async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.write(JSON_ANSWER)
+
+    async with engine(waits) as gpu, agent(tmp_path, [gpu.address]) as one:
+        under_quota(one, Quota(requests_per_s=None, burst_requests=1, concurrent=2))
+        stays, leaves = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
+        for client in (stays, leaves):
+            client.say(post(BODY))
+        await until(lambda: one.knowing.quotas.running("open") == 2)
+        assert (await ask(one))[0] == 429
+        leaves.close()
+        await until(lambda: one.knowing.quotas.running("open") == 1)
+        go_on.set()
+        assert (await stays.answer())[0] == 200
+        assert (await ask(one))[0] == 200
+        await until(lambda: one.knowing.quotas.running("open") == 0)
+        stays.close()
+
+
+async def test_each_of_two_agents_lets_its_half_through(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        one.knowing.agents_here = 2
+        under_quota(one, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
+        assert [(await ask(one))[0] for _ in range(3)] == [200, 200, 429]

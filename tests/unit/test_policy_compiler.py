@@ -18,7 +18,7 @@ from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
-from control_plane.policy.kinds.senders import TenantDocument
+from control_plane.policy.kinds.senders import QuotaShape, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument
 from control_plane.policy.kinds.shape import Shape
 from penstock.policy import (
@@ -30,6 +30,7 @@ from penstock.policy import (
     NearestBy,
     Objective,
     Policy,
+    Quota,
     Region,
     RolloutRules,
     Spillover,
@@ -82,6 +83,7 @@ name: one
 data_class: personal
 priority: 0
 key_digests: ["{DIGEST}"]
+quota: {{requests_per_s: 5.0, burst_requests: 10, concurrent: null}}
 ---
 apiVersion: penstock/v1
 kind: AnonymousAccess
@@ -188,6 +190,11 @@ regions: [us-east, eu-de]
         assert "maps.yaml:6: regions[1]: there is no Region eu-du; did you mean eu-de?" in errors
         assert any("maps.yaml:5: clients.countries[0]: UK is no country" in error for error in errors)
 
+    def test_a_quota(self) -> None:
+        assert compile_bundle(BUNDLE).tenants["one"].quota == Quota(5.0, 10, None)
+        unlimited = changed("senders.yaml", "{requests_per_s: 5.0, burst_requests: 10, concurrent: null}", "null")
+        assert compile_bundle(unlimited).tenants["one"].quota is None
+
     def test_a_rule_knows_where_it_was_written(self) -> None:
         assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
@@ -210,6 +217,7 @@ regions: [us-east, eu-de]
             (ModelDocument, Model, set()),
             (CostShape, Cost, set()),
             (TenantDocument, Tenant, set()),
+            (QuotaShape, Quota, set()),
             (SpilloverDocument, Spillover, set()),
             (FailoverDocument, Failover, set()),
             (ObjectiveDocument, Objective, set()),
@@ -260,6 +268,7 @@ SHAPE = [
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
     ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
+    ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:12: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
@@ -277,12 +286,12 @@ REFERENCES = [
     ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:24: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
-    ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:15: tenant: there is no Tenant nobody; use one of one"),
+    ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:16: tenant: there is no Tenant nobody; use one of one"),
     ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:14: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
     ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:12: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
     ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
-    ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:18: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
-    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:18: kind: too many documents of kind AnonymousAccess; keep at most 1"),
+    ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nquota: null\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:20: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:19: kind: too many documents of kind AnonymousAccess; keep at most 1"),
     ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
 ]  # fmt: skip
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import EachOnce, KeyDigest, Label, PolicyDocument
+from control_plane.policy.kinds.shape import REMEDY, EachOnce, KeyDigest, Label, PolicyDocument, Shape
 
 
 class DataClassDocument(PolicyDocument):
@@ -19,6 +20,26 @@ class DataClassDocument(PolicyDocument):
     """For people: what belongs to it."""
 
 
+class QuotaShape(Shape):
+    """How much a tenant may ask of each region that its clients come to. A region's agents enforce equal parts of it:
+    where clients spread over agents unevenly, some are refused before the whole is used."""
+
+    requests_per_s: Annotated[float, Field(gt=0, le=1e6)] | None
+    """Requests that may start a second; null for any number."""
+    burst_requests: int = Field(ge=1, le=1_000_000)
+    """Requests that may start at once after a pause."""
+    concurrent: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    """Requests that may run at once, from when they are let in until their answer has ended; null for any number."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.requests_per_s is None and self.concurrent is None:
+            raise PydanticCustomError(
+                REMEDY, "limits nothing", {"remedy": "give a number for one, or write `quota: null`"}
+            )
+        return self
+
+
 class TenantDocument(PolicyDocument):
     """Who requests belong to."""
 
@@ -29,6 +50,8 @@ class TenantDocument(PolicyDocument):
     """Name of the data class of everything in its requests."""
     priority: int = Field(ge=-1000, le=1000)
     """Higher goes first where something must wait."""
+    quota: QuotaShape | None
+    """What it may ask for at most; beyond it requests are refused with 429 `quota_exceeded`. null for no limit."""
     key_digests: EachOnce[KeyDigest]
     """SHA-256 of each of its API keys in lower-case hexadecimal. Never the keys."""
 
