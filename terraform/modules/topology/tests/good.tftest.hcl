@@ -57,6 +57,7 @@ run "agents" {
     condition = output.agents["eu-de"]["agent-2"].environment == {
       PENSTOCK_AGENT_REGION             = "eu-de"
       PENSTOCK_AGENT_NAME               = "agent-2"
+      PENSTOCK_AGENT_ZONE               = "b"
       PENSTOCK_AGENT_TRAFFIC_LISTEN     = "0.0.0.0:8080"
       PENSTOCK_AGENT_PEER_LISTEN        = "0.0.0.0:8081"
       PENSTOCK_AGENT_ADMIN_LISTEN       = "agent-2.eu-de.penstock.example.internal:8082"
