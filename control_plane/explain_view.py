@@ -12,7 +12,7 @@ from penstock.explain import Considering, Explanation, RuleSeen, Standing
 from penstock.geography import Location
 from penstock.reasons import Refusal, Rejection
 from penstock.where import RegionView
-from penstock.who import Considered
+from penstock.who import NEWCOMER_S, Considered
 
 _COLOURS = {
     Standing.SERVES: "green",
@@ -136,9 +136,21 @@ def _endpoints(endpoints: tuple[Considered, ...]) -> Table:
     for column in ("endpoint", "done in", "in flight", "because"):
         table.add_column(column)
     for one in endpoints:
-        done = f"{one.done_s:.2f} s" if one.done_s is not None else "-"
-        table.add_row(one.name, done, str(one.in_flight), one.reason.value if one.reason is not None else "")
+        table.add_row(one.name, _done(one.done_s), str(one.in_flight), _of_endpoint(one))
     return table
+
+
+def _done(done_s: float | None) -> str:
+    if done_s is None:
+        return "-"
+    return f"{done_s:.2f} s" if done_s < NEWCOMER_S else "after the others: it is new"
+
+
+def _of_endpoint(one: Considered) -> str:
+    if one.reason is not None:
+        return one.reason.value
+    told = ["holds the conversation, its beginning or the model"] if one.holds else []
+    return ", ".join([*told, "same zone"] if one.near else told)
 
 
 def _outcome(explanation: Explanation) -> Text:

@@ -171,6 +171,10 @@ class Considered(msgspec.Struct, frozen=True):
     """Requests on it now."""
     reason: Reason | None = None
     """Why it may not."""
+    holds: bool = False
+    """It knows the request's conversation or prefix, or has its model loaded, and gets it even if a little later."""
+    near: bool = False
+    """It is in the agent's zone, and gets the request even if a little later."""
 
 
 def consider(
@@ -178,14 +182,22 @@ def consider(
     work: Work = NO_WORK,
     tried: Container[str] = (),
     held: Mapping[int, float] = NOTHING_HELD,
+    same_zone: Sequence[int] = (),
 ) -> tuple[Considered, ...]:
     """What `choose_endpoint` compares, soonest first; args are those of it."""
     scores = _scores(endpoints, work, tried)
     for index, spared_s in held.items():
         scores[index] -= min(spared_s, work.prefill_s) * endpoints[index].terms[1]
     seen = [
-        Considered(one.name, score if score < NOBODY else None, one.in_flight, _reject(one, tried))
-        for one, score in zip(endpoints, scores, strict=True)
+        Considered(
+            one.name,
+            score if score < NOBODY else None,
+            one.in_flight,
+            _reject(one, tried),
+            index in held,
+            index in same_zone,
+        )
+        for index, (one, score) in enumerate(zip(endpoints, scores, strict=True))
     ]
     return tuple(sorted(seen, key=lambda one: (one.done_s is None, one.done_s or 0.0, one.name)))
 

@@ -6,18 +6,18 @@ from collections.abc import Container, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cost import Expectations, worked
-from penstock.policy import CostUnit
+from penstock.cost import Ask, Expectations, worked
+from penstock.policy import CostUnit, Model
 from penstock.reasons import Reason
-from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings
+from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
 from penstock.usage import Usage, read_usage
-from penstock.who import NOTHING_HELD, choose_endpoint
+from penstock.who import NOTHING_HELD, Considered, choose_endpoint, consider
 from penstock.work import MICROSECONDS, microseconds
+from regional_agent.errand import Errand
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint, Pool
     from regional_agent.endpoints import Endpoints
-    from regional_agent.errand import Errand
     from regional_agent.shared_view import Reservation, SharedView
 
 
@@ -86,6 +86,20 @@ class Chooser:
         endpoint = pool.endpoints[who.index]
         self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
         return self._reserve(endpoint, errand, held.get(who.index, 0.0), now)
+
+    def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[Considered, ...]:
+        """What `choose` would compare for a request of usual size; nothing is reserved or remembered.
+
+        Args:
+            session: the conversation that it names; empty where it names none.
+        """
+        ask = Ask(0)
+        errand = Errand(tenant, model.name, model.cost, ask, streaming=False)
+        errand.work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        errand.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
+        pool = self._endpoints.pool(model.name)
+        held, _ = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
+        return consider(pool.views, errand.work, held=held, same_zone=pool.near)
 
     def first_byte(self, placement: Placement, now: float) -> None:
         """The answer has begun: its prefill is over."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,7 @@ class Target:
 
     def __init__(self, region: str, address: Address, kind: str) -> None:
         self.region = region
+        """Where this agent is."""
         self.address = address
         self.kind = kind
         self.endpoint: Endpoint | None = None
@@ -135,13 +136,14 @@ class Road:
 
     def __init__(self, region: str, knowing: Knowing, key: FleetKey, rng: Random, clock: Callable[[], float]) -> None:
         """`knowing` is everything this agent knows; `key` signs what it forwards; `clock` is monotonic, in seconds."""
-        self._region = region
+        self.region = region
+        """Where this agent is."""
         self._knowing = knowing
         self._key = key
         self._rng = rng
         self._clock = clock
         self.answers = knowing.answers
-        self._chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
+        self.chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
         knowing.waiting.ask = self._try_again
         self._keyring: Keyring | None = None
         self._keyring_of: Policy | None = None
@@ -182,7 +184,7 @@ class Road:
         if policy is None:
             return Refusal(Reason.NO_POLICY, "this agent has no policy yet")
         token = request.header(route_context.HEADER.encode()) or b""
-        context = route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
+        context = route_context.accept(token.decode("latin-1"), self._key, policy, self.region, time.time())
         if isinstance(context, Refusal):
             return context
         facts = RequestFacts(context.tenant, context.data_class, context.location)
@@ -198,6 +200,13 @@ class Road:
         ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
         ticket.traceparent = context.traceparent
         return ticket
+
+    def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
+        """What is known of regions, and of our own, for one model."""
+        view = self._knowing.peers.view
+        views = {region: view(region, model, now) for region in regions}
+        views[self.region] = self._knowing.local_view(model, now)
+        return views
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""
@@ -226,7 +235,7 @@ class Road:
         if ticket.attempts >= MOST_ATTEMPTS:
             return self._nowhere(ticket, f"{MOST_ATTEMPTS} attempts were answered so", now)
         if self._knowing.endpoints.pool(ticket.model).ready == 0:
-            return self._nowhere(ticket, f"{self._region} has nothing to wait for", now)
+            return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
         return self._knowing.waiting.join(ticket, size_bytes, answer, now)
 
     def over(self, ticket: Ticket) -> None:
@@ -243,7 +252,7 @@ class Road:
         view = self._knowing.peers.view
         for region, reason in list(ticket.tried_regions.items()):
             full = reason is Reason.SATURATED
-            if full and (region == self._region or view(region, ticket.model, now).credits > 0):
+            if full and (region == self.region or view(region, ticket.model, now).credits > 0):
                 del ticket.tried_regions[region]
         ticket.tried_endpoints -= ticket.busy_endpoints
         ticket.busy_endpoints.clear()
@@ -255,12 +264,12 @@ class Road:
     def first_byte(self, target: Target, now: float) -> None:
         """The answer's first byte has come."""
         if target.placement is not None:
-            self._chooser.first_byte(target.placement, now)
+            self.chooser.first_byte(target.placement, now)
 
     def look(self, target: Target, now: float) -> None:
         """No byte has come yet; called now and then."""
         if target.placement is not None:
-            self._chooser.look(target.placement, now)
+            self.chooser.look(target.placement, now)
 
     def settle(self, target: Target, service_s: float | None, tail: bytes = b"") -> None:
         """Step 9: release what the attempt held.
@@ -272,12 +281,12 @@ class Road:
         placement, endpoint = target.placement, target.endpoint
         if placement is None or endpoint is None:
             return
-        self._chooser.release(placement)
+        self.chooser.release(placement)
         self._knowing.waiting.room_appeared()
         if service_s is not None:
             self._knowing.endpoints.completed(endpoint, service_s)
             if target.outcome is None:
-                self._chooser.ended(placement, self._clock(), tail)
+                self.chooser.ended(placement, self._clock(), tail)
         outcome = target.outcome or (Outcome.INCONCLUSIVE if service_s is None else Outcome.SERVED)
         self._knowing.endpoints.ended(endpoint, outcome, target.since)
 
@@ -320,7 +329,7 @@ class Road:
 
     def origin_of(self, ticket: Ticket) -> str:
         """The region that a request landed on: this one, or the one that forwarded it here."""
-        return self._region if ticket.context is None else ticket.context.origin
+        return self.region if ticket.context is None else ticket.context.origin
 
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""
@@ -331,7 +340,7 @@ class Road:
         target = self._local_target(ticket, RequestKind.FORWARDED, now)
         if not isinstance(target, Reason):
             return target
-        detail = f"{self._region} cannot take it"
+        detail = f"{self.region} cannot take it"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=SHORTEST_RETRY_S)
         return Refusal(target, detail, retry_after_s=retry_after_s(self._knowing.waiting.wait_s(ticket.model)))
@@ -345,23 +354,23 @@ class Road:
             target = self._local_target(ticket, home, now)
             if isinstance(target, Target):
                 return target
-            ticket.tried_regions[self._region] = target
+            ticket.tried_regions[self.region] = target
         while True:
             decision = decide(
                 policy,
                 plan,
-                self._region,
+                self.region,
                 ticket.model,
                 ticket.admitted,
-                self._views(ticket, now),
+                self.views(ticket.admitted.permitted.regions, ticket.model, now),
                 self._rng,
                 tried=ticket.tried_regions,
-                overflow=ticket.tried_regions.get(self._region) is Reason.SATURATED,
+                overflow=ticket.tried_regions.get(self.region) is Reason.SATURATED,
             )
             if isinstance(decision, Refusal):
                 return decision
             where = decision.where
-            if where.region == self._region:
+            if where.region == self.region:
                 target = self._local_target(ticket, where.why, now)
             else:
                 target = self._peer_target(ticket, where, policy)
@@ -371,34 +380,32 @@ class Road:
 
     def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
         permitted = ticket.admitted.permitted
-        return Refusal(Reason.SATURATED, detail, retry_after_s=soonest_retry_s(permitted, self._views(ticket, now)))
+        return Refusal(
+            Reason.SATURATED,
+            detail,
+            retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, ticket.model, now)),
+        )
 
     def _stays_home(self, ticket: Ticket) -> ArcReason | None:
         """Why a request is served here, where the other regions have no part in it: most requests, on most days."""
         why = self._knowing.directives.home.get((ticket.model, ticket.admitted.permitted.name))
         return why if why is not None and self._knowing.at_ease(ticket.model) else None
 
-    def _views(self, ticket: Ticket, now: float) -> dict[str, RegionView]:
-        view = self._knowing.peers.view
-        views = {region: view(region, ticket.model, now) for region in ticket.admitted.permitted.regions}
-        views[self._region] = self._knowing.local_view(ticket.model, now)
-        return views
-
     def _local_target(self, ticket: Ticket, kind: str, now: float) -> Target | Reason:
         """An engine of this region with a reservation on it, or why there is none."""
         if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
             return Reason.SATURATED
-        placement = self._chooser.choose(ticket.errand, ticket.tried_endpoints, now)
+        placement = self.chooser.choose(ticket.errand, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement
-        target = Target(self._region, placement.endpoint.address, kind)
+        target = Target(self.region, placement.endpoint.address, kind)
         target.endpoint, target.placement, target.since = placement.endpoint, placement, self._clock()
         return target
 
     def _errand(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> Errand:
         model = policy.models.get(asked.model)
         cost = model.cost if model is not None else UNTOLD_COST
-        return errand_of(request, asked, tenant, cost, self._chooser.expectations)
+        return errand_of(request, asked, tenant, cost, self.chooser.expectations)
 
     def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
@@ -411,7 +418,7 @@ class Road:
         wall = time.time()
         context = RouteContext(
             request_id=ticket.request_id,
-            origin=self._region,
+            origin=self.region,
             server=where.region,
             tenant=ticket.facts.tenant,
             data_class=ticket.facts.data_class,
@@ -438,7 +445,7 @@ class Road:
         about = (model, facts.tenant, location.country, location.subdivision)
         known = self._admitted.get(about)
         if known is None:
-            known = admit_at_origin(policy, self._region, model, facts)
+            known = admit_at_origin(policy, self.region, model, facts)
             if model in policy.models:
                 if len(self._admitted) >= MOST_ADMITTED:
                     self._admitted.clear()

@@ -16,6 +16,7 @@ from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.messages import TIMEOUT_HEADER, Request
 from regional_agent.classify import INFERENCE_PATHS, TUNNEL_PATHS
+from regional_agent.explaining import BadQuestion, explain_here
 from regional_agent.metrics import CONTENT_TYPE
 from regional_agent.named_model import is_json, named_model
 from regional_agent.road import Road, Ticket
@@ -180,10 +181,21 @@ class AdminService(_Service):
         elif path == b"/metrics":
             self._knowing.show(self._carrier.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._carrier.metrics.render())
+        elif path == b"/explain":
+            self._explain(request, connection)
         elif path == b"/status":
             connection.respond(200, [JSON], msgspec.json.encode(self._status()))
         else:
             self._not_found(connection, request)
+
+    def _explain(self, request: Request, connection: ClientConnection) -> None:
+        road, now = self._carrier.road, self._carrier.clock()
+        try:
+            explanation = explain_here(road, self._knowing, request.target, now)
+        except BadQuestion as error:
+            connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
+        else:
+            connection.respond(200, [JSON], msgspec.json.encode(explanation))
 
     def _register(self, request: Request, connection: ClientConnection) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -9,16 +10,16 @@ from typing import Annotated
 
 import typer
 
+from control_plane.access_record import AccessRecord, BadRecord, read_record
+from control_plane.agent_client import ask_agent
 from control_plane.api_client import ApiClient
+from control_plane.commands.bundles import compiled
 from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
-from control_plane.commands.faults import FAILED, CommandFault, complain, telling
+from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.explain_view import explanation_view
 from control_plane.explained import Explained
 from control_plane.policy.check import suggestion
-from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.errors import PolicyRefused
-from control_plane.policy.folder import read_folder
 from penstock.explain import Asked, Explanation, tenant_by_key
 from penstock.explain import explain as explained
 from penstock.geography import Location
@@ -44,8 +45,15 @@ def explain(
         list[str] | None, typer.Option(help="A region that did not start it, as region=reason; may be repeated.")
     ] = None,
     overflow: Annotated[bool, typer.Option("--overflow", help="Its origin is full.")] = False,
+    record: Annotated[
+        str | None, typer.Option(help="A line of an agent's access log, - for one from stdin, instead of all these.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Ask this agent, as region/name: it knows waits, credits and endpoints.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Conversation that it names; agents alone know of them.")] = None,
     policy: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Explain offline, by this bundle alone.")
+        str | None, typer.Option(help="Explain offline, by this bundle alone: a folder, or REPOSITORY@REF:FOLDER.")
     ] = None,
     url: UrlOption = None,
     token_file: TokenFileOption = None,
@@ -55,23 +63,37 @@ def explain(
 ) -> None:
     """Explain where a request would run: each region, kept or rejected by which rule of which file and line."""
     with telling("explain"):
-        if origin is None or model is None:
+        logged = _record(record) if record is not None else None
+        if logged is not None:
+            origin, model = origin or logged.origin, model or logged.model
+            tenant = tenant or logged.tenant
+            country, subdivision = country or logged.country or None, subdivision or logged.subdivision or None
+        if agent is not None:
+            origin = _same(origin, agent.partition("/")[0])
+        if not origin or model is None:
             raise CommandFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
         if key_digest is not None and tenant is not None:
             raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
+        if session is not None and agent is None:
+            raise CommandFault("--session is known to agents alone; give --agent")
         asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
-            if ip is not None:
-                raise CommandFault("--ip is looked up by a control plane; offline give --country")
+            if ip is not None or agent is not None:
+                raise CommandFault("--ip and --agent need a fleet; offline give --country")
             told, notes = _offline(policy, asked, key_digest), [OFFLINE]
         else:
             with connect(url, token_file, ca_file, context) as api:
-                told, notes = _online(api, asked, key_digest, ip)
+                if agent is None:
+                    told, notes = _online(api, asked, key_digest, ip)
+                else:
+                    told, notes = _by_agent(api, agent, asked, key_digest, ip, session)
     if output is Output.JSON:
         print_json(told)
-    else:
-        print_view(explanation_view(told, notes))
+        return
+    if logged is not None:
+        notes = [f"{logged}; explained as things are now, not as they were then", *notes]
+    print_view(explanation_view(told, notes))
 
 
 def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None) -> tuple[Explanation, list[str]]:
@@ -93,13 +115,28 @@ def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None
     return answer.explanation, notes
 
 
-def _offline(directory: Path, asked: Asked, key_digest: str | None) -> Explanation:
-    try:
-        policy = compile_bundle(read_folder(directory))
-    except PolicyRefused as refused:
-        complain("explain", str(refused))
-        complain("explain", f"{directory}: refused, {len(refused.errors)} error(s)")
-        raise typer.Exit(FAILED) from None
+def _by_agent(
+    api: ApiClient, name: str, asked: Asked, key_digest: str | None, ip: str | None, session: str | None
+) -> tuple[Explanation, list[str]]:
+    agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
+    if name not in agents:
+        raise CommandFault(f"there is no agent {name!r}; {suggestion(name, agents, '`penstock status` shows regions')}")
+    query: dict[str, str | list[str] | None] = {
+        "model": asked.model,
+        "tenant": asked.tenant,
+        "key_digest": key_digest,
+        "country": asked.location.country,
+        "subdivision": asked.location.subdivision,
+        "ip": ip,
+        "session": session,
+        "overflow": "true" if asked.overflow else None,
+        "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
+    }
+    return ask_agent(agents[name], query), [f"as agent {name} knows it now"]
+
+
+def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
+    policy = compiled(bundle, "explain")
     for name in (asked.origin, *asked.tried):
         _known(policy, name)
     if key_digest is not None:
@@ -115,6 +152,20 @@ def _known(policy: Policy, region: str) -> None:
     if region not in policy.regions:
         remedy = suggestion(region, policy.regions, f"it has {len(policy.regions)} regions")
         raise CommandFault(f"the bundle has no region {region!r}; {remedy}")
+
+
+def _record(given: str) -> AccessRecord:
+    try:
+        return read_record(sys.stdin.readline() if given == "-" else given)
+    except BadRecord as error:
+        raise CommandFault(f"--record: {error}") from None
+
+
+def _same(origin: str | None, region: str) -> str:
+    """The region of an agent, which explains what lands there."""
+    if origin and origin != region:
+        raise CommandFault(f"an agent of {region} explains what lands there; --origin is {origin}")
+    return region
 
 
 def _digest(key_file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -196,6 +197,15 @@ async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
     assert msgspec.json.decode(explained.out, type=Explanation).asked.tenant == "personal"
     shown = await shell("explain", *bundle, *request, "--tenant", "personal", "--country", "DE")
     assert "offline: residency and distance alone" in shown.out
+    line = json.dumps(
+        {
+            "at": 1.0, "request_id": "r-1", "tenant": "personal", "model": MODEL, "path": "/v1/x", "kind": "home",
+            "server": "eu-de", "endpoint": "gpu-0", "outcome": "ok", "status": 200, "origin": "eu-de", "country": "DE",
+        }
+    )  # fmt: skip
+    recorded = await shell("explain", *bundle, "--record", line)
+    assert "request r-1: ok, home at eu-de/gpu-0; explained as things are now" in recorded.out
+    assert "→ eu-de (home)" in recorded.out
     full = await shell(
         "explain", *bundle, *request, "--tenant", "eu-personal", "--tried", "eu-de=saturated", "--overflow"
     )
@@ -208,7 +218,10 @@ async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
         (*bundle, *request, "--tenant", "open", "--key-file", str(key)),
         (*bundle, *request, "--key-file", str(shell.token_file)),
         (*bundle, *request, "--key-file", "/nowhere"),
+        (*bundle, *request, "--session", "s"),
+        (*bundle, "--record", "{}"),
+        ("--policy", str(tmp_path / "nothing"), *request),
     ):
         assert (await shell("explain", *wrong)).code == 2
     (tmp_path / "bad").mkdir()
-    assert (await shell("explain", "--policy", str(tmp_path / "bad"), *request)).code == 1
+    assert (await shell("explain", "--policy", str(tmp_path / "bad"), *request)).code == 2

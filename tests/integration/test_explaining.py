@@ -1,0 +1,172 @@
+"""An agent explains, at its admin listener, what it would do: the same as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, cast
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from control_plane.cli import app
+from control_plane.status import AgentStatus, LeaderStatus
+from penstock.explain import Considering, Explanation, Standing
+from penstock.geography import Location
+from penstock.reasons import Reason
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.listener import Listener
+from regional_agent.carry.upstream import Address
+from regional_agent.services import AdminService
+from tests.agents import Agent, agent
+from tests.planet import MODEL, plan
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.unit.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
+
+NOBODY = Address("127.0.0.1", 1)
+BODY = json.dumps({"model": MODEL, "messages": []}).encode()
+
+
+async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}')
+
+
+@asynccontextmanager
+async def admin(one: Agent) -> AsyncIterator[Address]:
+    knowing: Any = one.knowing
+    knowing.locator.locate = lambda address: Location("DE", "BE")
+    listener = Listener(AdminService(one.carrier, cast(Any, knowing), dict), Limits(idle_linger_s=0.0))
+    try:
+        yield Address(*await listener.start("127.0.0.1", 0))
+    finally:
+        listener.stop_accepting()
+        await listener.drain(0.0)
+
+
+async def get(address: Address, path: str) -> tuple[int, bytes]:
+    client = await RawClient.connect(address)
+    client.say(f"GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n".encode())
+    try:
+        answer = await client.answer()
+    finally:
+        client.close()
+    return answer.status, answer.body
+
+
+async def explained(address: Address, query: str) -> Explanation:
+    status, body = await get(address, f"/explain?model={MODEL}&{query}")
+    assert status == 200, body
+    return msgspec.json.decode(body, type=Explanation)
+
+
+def regions(explanation: Explanation) -> dict[str, Considering]:
+    return {one.region: one for one in explanation.regions}
+
+
+async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
+    async with (
+        engine(answers) as serving,
+        agent(tmp_path, [serving.address, NOBODY], plan=plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)) as one,
+        admin(one) as address,
+    ):
+        for busy in list(one.knowing.endpoints.every())[1:]:
+            busy.view.draining = True
+            busy.view.reckon()
+        told = await explained(address, "tenant=open&session=s")
+        assert told.chosen is not None
+        assert [(seen.name, seen.done_s is not None, seen.reason) for seen in told.endpoints] == [
+            ("gpu-0", True, None),
+            ("gpu-1", False, Reason.ENDPOINT_DRAINING),
+        ]
+        assert one.held() == 0
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        answer = await client.answer()
+        client.close()
+        assert answer.headers["x-penstock-region"] == told.chosen.region == "eu-de"
+        assert answer.headers["x-penstock-endpoint"] == told.endpoints[0].name
+
+
+async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
+    peers, credits = {"eu-es": NOBODY, "us-east": NOBODY}, {"us-east": 3}
+    async with agent(tmp_path, [NOBODY], peers=peers, credits=credits) as one, admin(one) as address:
+        told = await explained(address, "tenant=open&tried=eu-de:saturated&overflow=true")
+        seen = regions(told)
+        assert seen["us-east"].spends_credit
+        assert seen["us-east"].view is not None
+        assert seen["us-east"].view.credits == 3
+        assert seen["eu-es"].reasons[0].reason is Reason.NO_CREDIT
+        governed = regions(await explained(address, "tenant=personal&ip=192.0.2.1"))
+        assert governed["us-east"].standing is Standing.FORBIDDEN
+        assert not one.knowing.peers.spent
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("", "model: is missing"),
+        ("model=m&model=n", "model: is given twice"),
+        ("model=m&region=eu-de", "region: no such parameter"),
+        ("model=m&tried=atlantis", "no region 'atlantis'"),
+        ("model=m&tried=eu-de:tired", "'tired' is no reason"),
+        ("model=m&ip=nonsense", "is no address"),
+        ("model=m&ip=192.0.2.1&country=DE", "country is given too"),
+        (f"model=m&key_digest={'0' * 64}", "no tenant has this key"),
+        ("model", "not well-formed"),
+    ],
+)
+async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
+    async with agent(tmp_path, []) as one, admin(one) as address:
+        status, body = await get(address, f"/explain?{query}")
+        assert status == 400
+        assert says in json.loads(body)["problem"]
+
+
+async def test_without_a_policy(tmp_path: Path) -> None:
+    async with agent(tmp_path, []) as one, admin(one) as address:
+        one.knowing.directives.policy = None
+        status, body = await get(address, f"/explain?model={MODEL}")
+        assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
+
+
+async def test_clients_cannot_ask(tmp_path: Path) -> None:
+    async with agent(tmp_path, []) as one:
+        for face in (one.traffic, one.peer):
+            assert (await get(face, f"/explain?model={MODEL}"))[0] == 404
+
+
+async def test_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    server = FakeControlPlane()
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+
+    async def run(*arguments: str) -> Result:
+        given = ("--url", server.url, "--token-file", str(tmp_path / "token"), "--model", MODEL, *arguments)
+        runner = CliRunner(env={"COLUMNS": "200"})
+        return await asyncio.to_thread(runner.invoke, app, ["explain", *given], catch_exceptions=False)
+
+    try:
+        async with agent(tmp_path / "agent", [NOBODY]) as one, admin(one) as address:
+            known = AgentStatus("eu-de", "one", True, "http://p", f"http://{address}", 0.5)
+            status = status_of("north", server.url, LeaderStatus("north", server.url, 7))
+            server.answer = msgspec.json.encode(msgspec.structs.replace(status, agents=(known,)))
+            shown = await run("--agent", "eu-de/one", "--tenant", "open", "--session", "s")
+            assert shown.exit_code == 0, shown.stderr
+            assert "gpu-0" in shown.stdout
+            assert "as agent eu-de/one knows it now" in shown.stdout
+            assert "--origin is eu-es" in (await run("--agent", "eu-de/one", "--origin", "eu-es")).stderr
+            assert "did you mean eu-de/one?" in (await run("--agent", "eu-de/on")).stderr
+            bad = await run("--agent", "eu-de/one", "--ip", "nonsense")
+            assert (bad.exit_code, "is no address" in bad.stderr) == (2, True)
+        gone = await run("--agent", "eu-de/one")
+        assert (gone.exit_code, "reachable from here?" in gone.stderr) == (1, True)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
