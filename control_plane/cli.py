@@ -9,6 +9,8 @@ import typer
 
 from control_plane.commands import audit, context, plan, policy
 from control_plane.commands.explain import explain
+from control_plane.commands.overrides import app as overrides_app
+from control_plane.commands.overrides import drain, failover, freeze, undrain, unfreeze, weight
 from control_plane.commands.serve import serve
 from control_plane.commands.status import status
 from control_plane.commands.steer import steer
@@ -18,6 +20,9 @@ app.command()(serve)
 app.command()(status)
 app.command()(explain)
 app.command()(steer)
+for command in (drain, undrain, failover, weight, freeze, unfreeze):
+    app.command()(command)
+app.add_typer(overrides_app, name="overrides")
 app.add_typer(plan.app, name="plan")
 app.add_typer(policy.app, name="policy")
 app.add_typer(audit.app, name="audit")

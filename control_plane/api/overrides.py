@@ -15,12 +15,12 @@ from control_plane.access.required import Operator, Viewer, must_reach
 from control_plane.api.answers import answer
 from control_plane.api.clients import policy_in_force
 from control_plane.api.openapi import gives
-from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
+from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, paged
 from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.client.store import StoreError
 from control_plane.daemon import ControlPlane
 from control_plane.overrides.ledger import Flawed, Guarded, OverrideRefused, Standing
-from control_plane.overrides.shown import OverrideStatus, digest, shown
+from control_plane.overrides.shown import Lifted, OverridePage, OverrideStatus, digest, shown
 from control_plane.problems import Problem
 from penstock.maintenance import windows
 from penstock.overrides import LONGEST_REASON, WITHDRAWS, Override, OverrideKind, OverrideSet
@@ -72,16 +72,6 @@ class OverrideRequest(DrainRequest):
     value: float | None = Field(None, description="Of a weight: from 0 to below 1.")
 
 
-class Overrides(Page[OverrideStatus], frozen=True):
-    """Some overrides."""
-
-
-class Lifted(msgspec.Struct, frozen=True):
-    """What was ended."""
-
-    overrides: tuple[OverrideStatus, ...]
-
-
 def routes(control_plane: ControlPlane) -> APIRouter:
     """Shows and changes overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
@@ -124,14 +114,14 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
         return answer(status(one), 201, headers)
 
-    @router.get("/overrides", responses=gives(Overrides, "A page of overrides."))
+    @router.get("/overrides", responses=gives(OverridePage, "A page of overrides."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
         """What is set, and what the policy's maintenance windows ask for now."""
         now, current = control_plane.now(), policy()
         own = [status(one) for one in (await seen()).without_ended(now, current.failover.failback_ramp_s).overrides]
         every = [*own, *(status(one, by_policy=True) for one in windows(current, now))]
         some = paged(every, lambda one: one.override.id, cursor, limit)
-        return answer(Overrides(some.items, some.next_cursor))
+        return answer(OverridePage(some.items, some.next_cursor))
 
     @router.post("/overrides", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
     async def begin(caller: Operator, body: OverrideRequest) -> Response:

@@ -32,6 +32,20 @@ class OverrideStatus(msgspec.Struct, frozen=True):
     """A maintenance window of the policy: nobody can lift it here."""
 
 
+class OverridePage(msgspec.Struct, frozen=True):
+    """Some overrides."""
+
+    items: tuple[OverrideStatus, ...]
+    next_cursor: str | None
+    """Give it as `cursor` to have the overrides after these; null: there are none."""
+
+
+class Lifted(msgspec.Struct, frozen=True):
+    """What was ended."""
+
+    overrides: tuple[OverrideStatus, ...]
+
+
 def shown(override: Override, now: float, ramp_s: float, *, by_policy: bool = False) -> OverrideStatus:
     """An override at a moment.
 
