@@ -26,12 +26,19 @@ TEXT_BYTES_PER_SECOND = 15.0
 MEMORY_REQUESTS = 50
 """A mean remembers about this many requests."""
 
+LEARN_EVERY_S = 0.02
+"""Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
+
 MOST_FOLLOWED = 4096
 """Means by (tenant, model) that are kept; the least recently seen goes first."""
 
 DEFAULT_PIXELS = 1024 * 1024
 DEFAULT_STEPS = 30
 """Where a request does not say: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
+
+
+_TOKEN = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -89,20 +96,25 @@ class Expectations:
 
     def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
         """What a request will cost."""
-        if cost.unit is CostUnit.TOKEN:
+        if cost.unit is _TOKEN:
             answer_s = 0.0
             if ask.answers:
                 answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.most_tokens)
             return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
-    def saw(self, tenant: str, model: str, ask: Ask, usage: Usage) -> None:
-        """Take in what a finished request took."""
+    def wants(self, tenant: str, model: str, now: float) -> bool:
+        """Whether what a request of this tenant took is worth reading: not so many of them lately (s)."""
+        mean = self._answer_tokens.get((tenant, model))
+        return mean is None or now >= mean.taken_at + LEARN_EVERY_S
+
+    def saw(self, tenant: str, model: str, ask: Ask, usage: Usage, now: float) -> None:
+        """Take in what a finished request took. `now` is monotonic, in seconds."""
         if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
-            _follow(self._tokens_per_byte, model, per_byte)
+            _follow(self._tokens_per_byte, model, per_byte, now)
         if usage.answer_tokens > 0 and ask.answers:
-            _follow(self._answer_tokens, (tenant, model), usage.answer_tokens / max(1, ask.count))
+            _follow(self._answer_tokens, (tenant, model), usage.answer_tokens / max(1, ask.count), now)
 
 
 def worked(cost: Cost, usage: Usage) -> Work:
@@ -122,17 +134,19 @@ def _units(unit: CostUnit, ask: Ask) -> float:
 class _Mean:
     """A plain mean at first, an exponentially weighted one once it remembers MEMORY_REQUESTS."""
 
-    __slots__ = ("count", "value")
+    __slots__ = ("count", "taken_at", "value")
 
     def __init__(self) -> None:
+        self.taken_at = 0.0
         self.count = 0
         self.value = 0.0
 
 
-def _follow(means: dict, key: str | tuple[str, str], value: float) -> None:  # type: ignore[type-arg]
+def _follow(means: dict, key: str | tuple[str, str], value: float, now: float) -> None:  # type: ignore[type-arg]
     """Take a value into the mean of `key`, which becomes the most recently seen."""
     mean = means.pop(key, None) or _Mean()
     mean.count += 1
+    mean.taken_at = now
     mean.value += (value - mean.value) / min(mean.count, MEMORY_REQUESTS)
     means[key] = mean
     if len(means) > MOST_FOLLOWED:

@@ -122,6 +122,10 @@ class EjectionRules(msgspec.Struct, frozen=True):
     """With a smaller share of a pool left [0-1], ejections are ignored: a bad chance is better than none."""
 
 
+_TRUSTED = Trust.TRUSTED
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
 class Standing(msgspec.Struct, frozen=True):
     """One agent's trust in one endpoint; `ended`, `taken` and `at` return the next one."""
 
@@ -147,12 +151,12 @@ class Standing(msgspec.Struct, frozen=True):
     @property
     def out(self) -> bool:
         """Whether it counts as ejected: until a trial has succeeded."""
-        return self.trust is not Trust.TRUSTED
+        return self.trust is not _TRUSTED
 
     @property
     def spotless(self) -> bool:
         """Whether one more success changes nothing."""
-        return self.failing == 0.0 and self.outcomes >= MEMORY_OUTCOMES and self.trust is Trust.TRUSTED
+        return self.failing == 0.0 and self.outcomes >= MEMORY_OUTCOMES and self.trust is _TRUSTED
 
 
 def outcome_of(status: int, *, says_when: bool, has_room: bool, rules: EjectionRules) -> Outcome | None:

@@ -28,6 +28,9 @@ are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022).""
 CALIBRATED_AFTER = 4
 """Observations after which an endpoint's own speed is believed instead of its prior."""
 
+LEARN_EVERY_S = 0.02
+"""Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
+
 MOST_SURPRISE = 4.0
 """An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
 hit must not turn a line over."""
@@ -101,7 +104,7 @@ def prior(accelerator: str) -> Speed | None:
 class SpeedLearner:
     """One endpoint's speed, as its completions show it."""
 
-    __slots__ = ("_decode", "_first_byte", "_prior", "observations")
+    __slots__ = ("_decode", "_first_byte", "_prior", "_wants_at", "observations")
 
     def __init__(self, accelerator: str) -> None:
         """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
@@ -109,6 +112,7 @@ class SpeedLearner:
         start = self._prior or _speed_of(Pace(1.0, 1.0))
         self._first_byte = Line(start.start_s, start.prefill)
         self._decode = Line(start.decode, start.crowding)
+        self._wants_at = 0.0
         self.observations = 0
         """Requests that it has learned from."""
 
@@ -126,6 +130,13 @@ class SpeedLearner:
     def now(self) -> Speed:
         """The prior as far as completions have corrected it."""
         return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
+
+    def wants(self, now: float) -> bool:
+        """Whether to tell it of an answer that ends now (s, monotonic); once true, not again for a while."""
+        if now < self._wants_at:
+            return False
+        self._wants_at = now + LEARN_EVERY_S
+        return True
 
     def saw_first_byte(self, prefill_s: float, took_s: float) -> None:
         """The first byte of an answer came.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from penstock.cost import Ask, Expectations, worked
 from penstock.policy import CostUnit, Model
 from penstock.reasons import Reason
 from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
-from penstock.usage import Usage, read_usage
+from penstock.usage import TAIL_BYTES, Usage, read_usage
 from penstock.who import NOTHING_HELD, Considered, choose_endpoint, consider
 from penstock.work import MICROSECONDS, microseconds
 from regional_agent.errand import Errand
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint, Pool
     from regional_agent.endpoints import Endpoints
     from regional_agent.shared_view import Reservation, SharedView
+
+
+_TOKEN = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
 
 
 class Placement:
@@ -67,7 +71,8 @@ class Chooser:
     def choose(self, errand: Errand, tried: Container[str], now: float) -> Placement | Reason:
         """An endpoint of this region with a reservation on it, or why there is none."""
         pool = self._endpoints.pool(errand.model)
-        known = self._holdings.held(errand.prefix, errand.session, now)
+        tied = errand.session is not None or bool(errand.prefix)
+        known = self._holdings.held(errand.prefix, errand.session, now) if tied else NOTHING
         held, gap_s = self._held(pool, errand, known, now)
         who = choose_endpoint(
             pool.views,
@@ -84,7 +89,8 @@ class Chooser:
             full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
             return Reason.SATURATED if full else Reason.MODEL_NOT_READY
         endpoint = pool.endpoints[who.index]
-        self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
+        if tied or pool.shares_endpoints:
+            self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
         return self._reserve(endpoint, errand, held.get(who.index, 0.0), now)
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[Considered, ...]:
@@ -102,12 +108,12 @@ class Chooser:
         return consider(pool.views, errand.work, held=held, same_zone=pool.near)
 
     def first_byte(self, placement: Placement, now: float) -> None:
-        """The answer has begun: its prefill is over."""
-        if placement.first_byte_at is not None:
+        """An answer has begun: where it comes as it is made, its prefill is over. A whole one is over at once."""
+        if placement.first_byte_at is not None or not placement.errand.streaming:
             return
         placement.first_byte_at = now
         self._shared_view.prefilled(placement.reservation)
-        if placement.errand.streaming and placement.ahead_s > 0.0 and not placement.queued:
+        if placement.ahead_s > 0.0 and not placement.queued:
             placement.endpoint.learner.saw_first_byte(placement.ahead_s, now - placement.since)
 
     def look(self, placement: Placement, now: float) -> None:
@@ -115,17 +121,21 @@ class Chooser:
         if now >= placement.prefill_over_at and not placement.errand.streaming:
             self._shared_view.prefilled(placement.reservation)
 
-    def ended(self, placement: Placement, now: float, tail: bytes) -> None:
+    def ended(self, placement: Placement, now: float, tail: Iterable[bytes]) -> None:
         """The answer is whole and good: learn how long it was and how long it took.
 
         Args:
-            tail: its last bytes, where engines say what it took.
+            tail: its last bytes, in parts, where engines say what it took.
         """
         errand, endpoint = placement.errand, placement.endpoint
-        usage = read_usage(tail) if errand.cost.unit is CostUnit.TOKEN else None
-        if usage is not None:
-            self.expectations.saw(errand.tenant, errand.model, errand.ask, usage)
-        if placement.queued:
+        length_wanted = errand.cost.unit is _TOKEN and self.expectations.wants(errand.tenant, errand.model, now)
+        speed_wanted = not placement.queued and endpoint.learner.wants(now)
+        if not length_wanted and not speed_wanted:
+            return
+        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if errand.cost.unit is _TOKEN else None
+        if usage is not None and length_wanted:
+            self.expectations.saw(errand.tenant, errand.model, errand.ask, usage, now)
+        if not speed_wanted:
             return
         begun_at = placement.first_byte_at if errand.streaming else min(now, placement.prefill_over_at)
         if begun_at is not None:

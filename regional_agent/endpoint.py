@@ -271,17 +271,20 @@ class Endpoint:
         self._recount()
 
     def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
-        self.own += requests
-        self.own_prefill_us += prefill_us
-        self.own_decode_us += decode_us
         view = self.view
-        view.in_flight += requests
-        view.prefill_us += prefill_us
-        view.decode_us += decode_us
+        if requests:
+            self.own += requests
+            view.in_flight += requests
+            if view.ready and not view.draining:
+                for pool in self.pools:
+                    pool.in_flight += requests
+        if prefill_us:
+            self.own_prefill_us += prefill_us
+            view.prefill_us += prefill_us
+        if decode_us:
+            self.own_decode_us += decode_us
+            view.decode_us += decode_us
         view.reckon()
-        if requests and view.ready and not view.draining:
-            for pool in self.pools:
-                pool.in_flight += requests
 
     def _recount(self) -> None:
         for pool in self.pools:

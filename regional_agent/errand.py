@@ -27,6 +27,9 @@ MOST_PIXELS = 1 << 28
 PROMPT_BEGINS_BYTES = 64 * 1024
 """The prompt is looked for in this much of a body; one that begins later is compared from the body's beginning."""
 
+_TOKEN = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
+
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 
 
@@ -54,13 +57,16 @@ def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectati
     """What a request will cost and what it is tied to, from what there is of it."""
     errand = Errand(tenant, asked.model, cost, _ask(request, asked, cost.unit), streaming=asked.stream)
     errand.work = expectations.guess(cost, tenant, asked.model, errand.ask)
-    scope = f"{tenant}/{asked.model}"
-    if cost.unit is CostUnit.TOKEN and len(request.body) > BLOCK_BYTES:
-        errand.prefix = prefix_keys(scope, _prompt(request.body))
-    named = request.header(SESSION_HEADER) or bytes(asked.prompt_cache_key) or bytes(asked.user)
-    if named and named != b"null":
-        errand.session = session_key(scope, named[:LONGEST_SESSION_BYTES])
+    if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
+        errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))
+    named = request.header(SESSION_HEADER) or asked.prompt_cache_key or asked.user
+    if named and (name := bytes(named)) != b"null":
+        errand.session = session_key(_scope(errand), name[:LONGEST_SESSION_BYTES])
     return errand
+
+
+def _scope(errand: Errand) -> str:
+    return f"{errand.tenant}/{errand.model}"
 
 
 def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
@@ -68,7 +74,7 @@ def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
     count = 1
     if asked.n:
         count = _whole(asked.n, MOST_AT_ONCE) or 1
-    if unit is CostUnit.TOKEN:
+    if unit is _TOKEN:
         most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         return Ask(size_bytes, answers=request.path != EMBEDDINGS, most_tokens=most, count=count)
     if unit is CostUnit.MEGAPIXEL_STEP:

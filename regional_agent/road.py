@@ -271,12 +271,12 @@ class Road:
         if target.placement is not None:
             self.chooser.look(target.placement, now)
 
-    def settle(self, target: Target, service_s: float | None, tail: bytes = b"") -> None:
+    def settle(self, target: Target, service_s: float | None, tail: Iterable[bytes] = ()) -> None:
         """Step 9: release what the attempt held.
 
         Args:
             service_s: how long (s) the engine took, where it finished.
-            tail: the last bytes of its answer.
+            tail: the last bytes of its answer, in parts.
         """
         placement, endpoint = target.placement, target.endpoint
         if placement is None or endpoint is None:

@@ -74,7 +74,9 @@ class WaitingRoom:
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait here and at the other agents of the region."""
-        return self.waiting_here(model) + sum(one.requests for one in self._shared_view.others_waiting(model))
+        others = self._shared_view.others_waiting(model)
+        here = self.waiting_here(model)
+        return here + sum(one.requests for one in others) if others else here
 
     def waiting_here(self, model: str) -> int:
         """Those that wait at this agent."""

@@ -489,7 +489,7 @@ class Exchange:
         if target is not None:
             measured = outcome is _OK and stage is not _TUNNEL
             service_s = now - self._sent_at if measured else None
-            carrier.road.settle(target, service_s, b"".join(self._tail)[-TAIL_BYTES:] if measured else b"")
+            carrier.road.settle(target, service_s, self._tail)
             server, kind = target.region, target.kind
         carrier.road.over(ticket)
         received_at, first_byte_at = ticket.received_at, self._first_byte_at

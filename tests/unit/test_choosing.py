@@ -88,7 +88,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
     for n in range(30):
         placement = here.choose(chat(), now=n * 10.0)
         here.chooser.first_byte(placement, n * 10.0 + 0.3)
-        here.chooser.ended(placement, n * 10.0 + 1.8, USAGE)
+        here.chooser.ended(placement, n * 10.0 + 1.8, (b"", USAGE))
         here.chooser.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)

@@ -31,8 +31,8 @@ def test_the_clients_limit_bounds_the_answer_and_n_multiplies_it() -> None:
 def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
     expectations = Expectations()
     for _ in range(10):
-        expectations.saw("terse", "m", chat(3000), Usage(1000, 20))
-        expectations.saw("wordy", "m", chat(3000), Usage(1000, 800))
+        expectations.saw("terse", "m", chat(3000), Usage(1000, 20), 0.0)
+        expectations.saw("wordy", "m", chat(3000), Usage(1000, 800), 0.0)
     assert expectations.prompt_tokens("m", 6000 + OVERHEAD_BYTES) == pytest.approx(2000)
     assert expectations.answer_tokens("terse", "m", None) == pytest.approx(20)
     assert expectations.answer_tokens("wordy", "m", None) == pytest.approx(800)
@@ -43,7 +43,7 @@ def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
 def test_what_is_followed_is_bounded() -> None:
     expectations = Expectations()
     for n in range(MOST_FOLLOWED + 50):
-        expectations.saw(f"t{n}", "m", chat(4000), Usage(1000, 20))
+        expectations.saw(f"t{n}", "m", chat(4000), Usage(1000, 20), 0.0)
     assert len(expectations._answer_tokens) == MOST_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
