@@ -18,7 +18,6 @@ from penstock.policy import Model
 from penstock.warm_up import warm_since, warm_up_weight
 from penstock.who import EndpointView
 from penstock.work import SpeedLearner, speeds
-from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_fields import EndpointSpec
 
 UNTOLD_SERVICE_S = Model("").expected_service_s
@@ -61,12 +60,14 @@ class Endpoint:
         "_on_models",
         "_out_since",
         "_warm_since",
+        "address",
         "completions",
         "health",
         "kind",
         "learner",
         "load_heard_at",
         "loaded",
+        "name",
         "others",
         "own",
         "own_decode_us",
@@ -84,6 +85,10 @@ class Endpoint:
     def __init__(self, spec: EndpointSpec, judge: Judge, on_models: Callable[[], None] = lambda: None) -> None:
         """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
         self.spec = spec
+        self.name = spec.name
+        """Its name in the endpoints file; it and its address never change."""
+        self.address = spec.address
+        """Where it listens."""
         self.view = EndpointView(spec.name, spec.slots, spec.slots + spec.queue)
         self.health = EndpointHealth()
         """What its probes say."""
@@ -117,16 +122,6 @@ class Endpoint:
         """The pools that it counts in."""
         self.wake = asyncio.Event()
         """Set to have it probed at once."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the endpoints file."""
-        return self.spec.name
-
-    @property
-    def address(self) -> Address:
-        """Where it listens."""
-        return self.spec.address
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -197,8 +197,9 @@ class Knowing:
         )
 
     def at_ease(self, model: str) -> bool:
-        """Whether one more request for a model would start here at once: then `local_view` says nothing else."""
-        return self.endpoints.pool(model).ready > 0 and self.waiting.wait_s(model) <= 0.0
+        """Whether one more request for a model would start here at once, as `local_view` would say of it."""
+        pool = self.endpoints.pool(model)
+        return pool.ready > 0 and pool.in_flight + self.waiting.waiting(model) < pool.slots
 
     def why_not_ready(self) -> str | None:
         """Why this agent should be sent no clients; None when it may."""

@@ -139,7 +139,9 @@ class SharedView:
         self._others_waiting: dict[str, list[Waiting]] = {}
         self._shown_weight = 0.0
         self._read_at = -inf
-        self._dirty = asyncio.Event()
+        self._news = asyncio.Event()
+        self._has_news = False
+        """The same, for those who would set it thousands of times a second."""
         self._name = agent
         """What its counts are told under: its own name, until a newer start has taken that over."""
         self._garbled = False
@@ -156,7 +158,8 @@ class SharedView:
     def reserve(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> Reservation:
         """Count one more request on an endpoint, of so much work at its speed (microseconds)."""
         endpoint.take(prefill_us, decode_us)
-        self._dirty.set()
+        if not self._has_news:
+            self.tell()
         return Reservation(endpoint, prefill_us, decode_us)
 
     def prefilled(self, reservation: Reservation) -> None:
@@ -164,18 +167,21 @@ class SharedView:
         if reservation.prefill_us and not reservation.released:
             prefill_us, reservation.prefill_us = reservation.prefill_us, 0
             reservation.endpoint.prefilled(prefill_us)
-            self._dirty.set()
+            if not self._has_news:
+                self.tell()
 
     def release(self, reservation: Reservation) -> None:
         """Give back what is left of it; a second time does nothing."""
         if not reservation.released:
             reservation.released = True
             reservation.endpoint.give_back(reservation.prefill_us, reservation.decode_us)
-            self._dirty.set()
+            if not self._has_news:
+                self.tell()
 
     def tell(self) -> None:
-        """Something has changed in this agent's queues."""
-        self._dirty.set()
+        """Something has changed in what this agent has, or in its queues: before long the others are to know."""
+        self._has_news = True
+        self._news.set()
 
     def others_waiting(self, model: str) -> list[Waiting]:
         """The other agents' queues for a model; none while they are not heard of."""
@@ -219,7 +225,8 @@ class SharedView:
         failures = 0
         while True:
             began_at = self._clock()
-            self._dirty.clear()
+            self._news.clear()
+            self._has_news = False
             try:
                 await self._exchange(LEASE_S)
             except FAILURES as error:
@@ -233,7 +240,7 @@ class SharedView:
             await asyncio.sleep(max(0.0, began_at + FLUSH_S - self._clock()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
-                    await self._dirty.wait()
+                    await self._news.wait()
 
     async def _exchange(self, lease_s: float) -> None:
         asked_at = self._clock()
@@ -252,7 +259,7 @@ class SharedView:
         if not current:
             self._name = f"{self._agent}~{self._epoch}"
             log.warning("a newer start of this agent shares the view; this one stands beside it", agent=self._agent)
-            self._dirty.set()
+            self.tell()
         self._hear(told, asked_at)
 
     def _own(self) -> dict[str, tuple[int, int, int]]:

@@ -90,7 +90,8 @@ class WaitingRoom:
 
     def somebody_first(self, ticket: Ticket) -> bool:
         """Whether others wait, here or at another agent, that come before this request."""
-        if any(one.behind <= -ticket.priority for one in self._shared_view.others_waiting(ticket.model)):
+        others = self._shared_view.others_waiting(ticket.model)
+        if others and any(one.behind <= -ticket.priority for one in others):
             return True
         queue = self._queues.get(ticket.model)
         return queue is not None and len(queue) > 0 and queue.ahead_of(ticket.priority, _give_up_at(ticket)) > 0

@@ -100,7 +100,8 @@ class FixedKnowing:
         return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.waiting.wait_s(model))
 
     def at_ease(self, model: str) -> bool:
-        return self.endpoints.pool(model).ready > 0 and self.waiting.wait_s(model) <= 0.0
+        here = self.local_view(model, 0.0)
+        return here.ready and here.expected_wait_s <= 0.0
 
     def why_not_ready(self) -> str | None:
         return None if self.directives.policy is not None else "no policy"

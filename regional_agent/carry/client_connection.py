@@ -362,7 +362,9 @@ class ClientConnection(asyncio.Protocol):
         problem = complete_head(request, parser.get_http_version())
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
-        elif self._is_too_large(request):
+        elif (
+            self._fed_bytes > self._limits.largest_head_bytes or len(request.headers) > self._limits.most_headers
+        ) and self._is_too_large(request):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
             self._take_upgrade(request)
