@@ -30,20 +30,23 @@ def request_onward(
         via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
         now: for what is left of the deadline.
     """
-    proto, host = _as_asked(request, ticket, client)
-    traceparent = ticket.traceparent.encode()
+    if request.plain:
+        proto, host, through, continued = client.scheme, request.authority, via, True
+    else:
+        proto, host = _as_asked(request, ticket, client)
+        through = b", ".join([*request.every(b"via"), via])
+        continued = request.header(b"traceparent") == ticket.traceparent.encode()
     own = _OWN_LINES % (
         request.method,
         request.target,
         _host_lines.get(target.address) or _host_line(target.address),
         ticket.request_id.encode(),
-        traceparent,
+        ticket.traceparent.encode(),
         max(1, int((ticket.deadline_at - now) * 1000)),
         proto,
         b"x-forwarded-host: %b\r\n" % host if host else b"",
-        _via(request, via),
+        through,
     )
-    continued = request.plain or request.header(b"traceparent") == traceparent
     parts = [own, *request_headers_onward(request, keep_trace_state=continued)]
     if target.route_header:
         parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
@@ -59,17 +62,10 @@ def request_onward(
 
 def _as_asked(request: Request, ticket: Ticket, client: ClientConnection) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
-    if request.plain:
-        return client.scheme, request.authority
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (ticket.context is not None or client.trusted):
         return client.scheme, request.authority
     return (proto if proto in (b"http", b"https") else client.scheme), host or request.authority
-
-
-def _via(request: Request, via: bytes) -> bytes:
-    before = b"" if request.plain else b", ".join(request.every(b"via"))
-    return b"%b, %b" % (before, via) if before else via
 
 
 def _host_line(address: Address) -> bytes:

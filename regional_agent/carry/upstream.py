@@ -412,7 +412,9 @@ class UpstreamPool:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is whole, up to a bound."""
-        idle = self._idle.setdefault(connection.address, [])
+        idle = self._idle.get(connection.address)
+        if idle is None:
+            idle = self._idle[connection.address] = []
         if len(idle) < MOST_IDLE_PER_ADDRESS:
             idle.append(connection)
         else:
