@@ -33,6 +33,7 @@ from control_plane.policy_polling import PolicyPolling
 from control_plane.policy_source import PolicySource
 from control_plane.policy_webhook import PolicyWebhook
 from control_plane.publishing import Publisher
+from control_plane.rollout.staging import Staging
 from control_plane.status import (
     LeaderStatus,
     Status,
@@ -44,6 +45,7 @@ from control_plane.status import (
     region_statuses,
 )
 from penstock.plan import RegionPlan
+from penstock.policy import Policy
 from penstock.signing import FleetKey
 from penstock.snapshot import Snapshot
 from penstock.supply import supply
@@ -113,13 +115,22 @@ class ControlPlane:
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
         self.overrides = Ledger(store, self.audit, member.name, rng=rng, clock=self._clock)
+        publisher = Publisher(store)
+        self.staging = Staging(store, policies, publisher)
         self._planning = Planning(
-            self._campaign, policies, self._fleet, self.overrides, Publisher(store), self.metrics, self._clock
+            self._campaign,
+            policies,
+            self._fleet,
+            self.overrides,
+            self.staging,
+            publisher,
+            self.metrics,
+            self._clock,
         )
         self.intake = Intake(
             key,
             self._fleet,
-            policy=lambda: policies.current,
+            policy=lambda: self.policy,
             leading=self._receipt,
             metrics=self.metrics,
             clock=self._clock,
@@ -163,6 +174,11 @@ class ControlPlane:
         return self._plans.values
 
     @property
+    def policy(self) -> Policy | None:
+        """The policy in force: what most regions obey, as far as this control plane knows."""
+        return self.staging.policy or self.policies.current
+
+    @property
     def snapshot(self) -> Snapshot:
         """The fleet as last reported."""
         return self._fleet.snapshot
@@ -178,7 +194,7 @@ class ControlPlane:
 
     def capacity(self) -> dict[tuple[str, str], float]:
         """Slots by (region, model) of what stands now; empty where that is not known, as to one that does not lead."""
-        policy = self.policies.current
+        policy = self.policy
         if policy is None or not self._planning.informed:
             return {}
         return {key: one.slots for key, one in supply(policy, self._fleet.snapshot, self._clock()).items()}
@@ -196,7 +212,7 @@ class ControlPlane:
         """Everything for operators, from memory: it can be had with the store away."""
         now = self._clock()
         belief = self._campaign.belief
-        policy = self.policies.current
+        policy = self.policy
         leader = self._campaign.leader
         epoch = self._campaign.epoch
         return Status(

@@ -15,9 +15,11 @@ from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcom
 from control_plane.overrides.ledger import Ledger
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
+from control_plane.rollout.staging import Accepted, Staged, Staging
 from penstock import waterfall
-from penstock.interventions import Interventions
+from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.shadow import shadow
 from penstock.snapshot import demand, pool, settled
 
 TICK_S = 0.5
@@ -25,6 +27,9 @@ TICK_S = 0.5
 
 LONGEST_STEP_S = 1.0
 """However long (s) the last plan is ago, shares move no further than this much time allows."""
+
+SHADOW_EVERY_S = 2.0
+"""Time (s) between two comparisons of plans while a policy is in shadow."""
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +42,7 @@ class Planning:
         policies: what to plan by.
         fleet: what to plan from.
         overrides: what operators want meanwhile.
+        staging: says which policy to plan by, and where another one is tried.
         publisher: where plans go.
         metrics: shows what was done.
         clock: Unix time, in seconds.
@@ -48,6 +54,7 @@ class Planning:
         policies: PolicySource,
         fleet: Fleet,
         overrides: Ledger,
+        staging: Staging,
         publisher: Publisher,
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
@@ -56,6 +63,8 @@ class Planning:
         self._policies = policies
         self._fleet = fleet
         self._overrides = overrides
+        self.staging = staging
+        self._compared_at = float("-inf")
         self._publisher = publisher
         self._metrics = metrics
         self._clock = clock
@@ -68,16 +77,16 @@ class Planning:
     @property
     def informed(self) -> bool:
         """Whether the fleet's reports come here and have had time to: what is not heard of then is not there."""
-        policy, now = self._policies.current, self._clock()
+        policy, now = self.staging.policy or self._policies.current, self._clock()
         leads = self._campaign.epoch is not None and self._campaign.epoch == self._epoch
         return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
 
     async def tick(self) -> None:
         """Do one round; what goes wrong with the store is told and tried again in the next one."""
         now = self._clock()
-        policy = self._policies.current
         epoch = self._campaign.epoch
         self._take_office(epoch, now)
+        policy = self.staging.policy or self._policies.current
         if policy is None:
             return
         if policy is not self._shown_policy:
@@ -92,8 +101,10 @@ class Planning:
             if self._publisher.uncertain:
                 await self._publisher.adopt(epoch)
             if self._may_plan(policy, now):
-                self._conclude(await self._plan(policy, meant, epoch, now))
-                await self._overrides.sweep(epoch, policy)
+                snapshot = self._fleet.snapshot
+                staged = await self.staging.step(epoch, now, snapshot, heard_since=self._leading_since)
+                self._conclude(await self._publish(staged, epoch, now))
+                await self._overrides.sweep(epoch, staged.main.policy)
         except Fenced as error:
             _log.warning("fenced", reason=str(error))
             self._campaign.fenced(epoch)
@@ -101,25 +112,46 @@ class Planning:
         except StoreError as error:
             self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
 
-    async def _plan(self, policy: Policy, meant: Interventions, epoch: int, now: float) -> PublishOutcome:
+    async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
+        elapsed_s = min(LONGEST_STEP_S, now - self._planned_at)
         began = time.perf_counter()
+        plans = self._plan(staged.main, epoch, now, elapsed_s)
+        self._metrics.planned(time.perf_counter() - began)
+        if staged.candidate is not None:
+            if staged.in_shadow:
+                self._compare(staged, staged.candidate, epoch, now)
+            else:
+                tried = self._plan(staged.candidate, epoch, now, elapsed_s)
+                plans |= {region: tried[region] for region in staged.tried_in if region in tried}
+        self._planned_at = now
+        outcome = await self._publisher.publish(plans, staged.main.policy, now)
+        self._metrics.show_plan(list(self._publisher.in_force.values()))
+        return outcome
+
+    def _plan(self, by: Accepted, epoch: int, now: float, elapsed_s: float) -> dict[str, RegionPlan]:
+        """The plan under one policy, which it names with its commit."""
         plans = waterfall.plan(
-            policy,
+            by.policy,
             self._fleet.snapshot,
             self._publisher.in_force,
             now=now,
             epoch=epoch,
             generation=self._publisher.generation + 1,
-            elapsed_s=min(LONGEST_STEP_S, now - self._planned_at),
-            interventions=meant,
+            elapsed_s=elapsed_s,
+            interventions=self._overrides.interventions(by.policy, now),
         )
-        self._planned_at = now
-        self._metrics.planned(time.perf_counter() - began)
-        provenance = self._policies.provenance
-        plans = {name: msgspec.structs.replace(one, provenance=provenance) for name, one in plans.items()}
-        outcome = await self._publisher.publish(plans, policy, now)
-        self._metrics.show_plan(list(self._publisher.in_force.values()))
-        return outcome
+        return {name: msgspec.structs.replace(one, provenance=by.provenance) for name, one in plans.items()}
+
+    def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
+        """Where the candidate's plan would be, and the main one, once shares have had all the time they need."""
+        known = self.staging.shadow
+        if known is not None and known.number == staged.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
+            return
+        self._compared_at = now
+        before = self._plan(staged.main, epoch, now, 1.0 / staged.main.policy.spillover.step_per_s)
+        after = self._plan(candidate, epoch, now, 1.0 / candidate.policy.spillover.step_per_s)
+        demands = demand(self._fleet.snapshot, now)
+        self.staging.shadow = shadow(staged.rollout.number, before, after, demands)
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
         """A plan in force is not replaced by one that was made before the regions had time to speak.
@@ -135,6 +167,7 @@ class Planning:
         if epoch == self._epoch:
             return
         self._epoch = epoch
+        self.staging.leave()
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)

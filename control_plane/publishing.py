@@ -30,7 +30,7 @@ from penstock.policy import Policy
 REFRESH_S = 5.0
 """An unchanged slice is written again after this long (s), so that agents see that somebody still plans."""
 
-KEPT_POLICIES = 5
+KEPT_POLICIES = 20
 """Policies that are kept besides those in use: for agents that are a little behind, and for people."""
 
 _log = structlog.get_logger(__name__)
@@ -57,7 +57,9 @@ class Publisher:
         self._store = store
         self._epoch = 0
         self._slices: dict[str, Published] = {}
-        self._stored_policy = ""
+        self._stored: set[str] = set()
+        self.pinned: frozenset[str] = frozenset()
+        """Policies that are kept though no plan names them (yet)."""
         self.uncertain = True
         """Whether the store may differ from what we know: `adopt` before planning any further."""
 
@@ -78,7 +80,7 @@ class Publisher:
             StoreError: the store cannot be read; begin again.
         """
         self._epoch = epoch
-        self._stored_policy = ""
+        self._stored = set()
         self._slices = {}
         for item in (await self._store.list(keys.PLANS)).items:
             self._slices[item.key.removeprefix(keys.PLANS)] = Published(
@@ -98,7 +100,7 @@ class Publisher:
         if not due and not gone:
             return PublishOutcome.UNCHANGED
         self.uncertain = True
-        await self._store_policy(policy)
+        await self.store_policy(policy)
         # Every write is seen to its end, so that none of them lands after the next look at the store.
         done = await asyncio.gather(
             *(self._write(plan, now) for plan in due),
@@ -109,7 +111,7 @@ class Publisher:
             if isinstance(one, BaseException):
                 raise one
         if not all(done):
-            await self._check_office()
+            await self.check_office()
             return PublishOutcome.CONFLICT
         self.uncertain = False
         return PublishOutcome.PUBLISHED
@@ -136,36 +138,42 @@ class Publisher:
             del self._slices[region]
         return bool(done)
 
-    async def _store_policy(self, policy: Policy) -> None:
-        """See to it that the policy is there whole, before a plan names it."""
+    async def store_policy(self, policy: Policy) -> None:
+        """See to it that the policy is there whole, before a plan or a rollout names it.
+
+        Raises:
+            Fenced: another leads.
+            StoreError: the store refuses or cannot be reached.
+        """
         digest = policy.digest()
-        if digest == self._stored_policy:
+        if digest in self._stored:
             return
         key, value = keys.policy(digest), encode(policy)
         there = await self._store.get(key)
         if there is None or there.value != value:
             if not await self._commit(Unchanged(key, there.mod_revision if there else 0), Put(key, value)):
-                await self._check_office()
+                await self.check_office()
                 raise StoreError("somebody who does not lead wrote the policy at the same time")
             _log.info("policy published", digest=digest)
         await self._forget_policies(keep=digest)
-        self._stored_policy = digest
+        self._stored.add(digest)
 
     async def _forget_policies(self, keep: str) -> None:
         """Remove policies that no plan names, but for the last few."""
-        used = {keep, *(plan.policy_digest for plan in self.in_force.values())}
+        used = {keep, *self.pinned, *(plan.policy_digest for plan in self.in_force.values())}
         stored = (await self._store.list(keys.POLICIES)).items
         newest = sorted(stored, key=lambda item: item.create_revision, reverse=True)
         unused = [item.key for item in newest if item.key.removeprefix(keys.POLICIES) not in used]
         for key in unused[KEPT_POLICIES:]:
             await self._store.commit([SameKey(keys.LEADER, self._epoch)], [Delete(key)])
+            self._stored.discard(key.removeprefix(keys.POLICIES))
 
     async def _commit(self, expect: Unchanged, do: Put | Delete) -> int:
         """The revision of a fenced write; 0 where it was not done."""
         committed = await self._store.commit([SameKey(keys.LEADER, self._epoch), expect], [do])
         return committed.revision if committed.succeeded else 0
 
-    async def _check_office(self) -> None:
+    async def check_office(self) -> None:
         """Tell a lost office from a key that was merely not as we left it.
 
         Raises:

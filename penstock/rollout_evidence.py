@@ -37,6 +37,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """By `region/agent`; those that are heard."""
     moved_share: float | None = None
     """How much (0-1) of all demand the candidate's plan serves elsewhere; None where nobody looked."""
+    heard_since: float = 0.0
+    """When whoever leads now began to hear agents (s): silence before says nothing."""
 
 
 def words(snapshot: Snapshot, now: float) -> dict[str, AgentWord]:
@@ -85,7 +87,7 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
     if bad is not None:
         return bad
     if rollout.phase is Phase.CANARY:
-        return _tried(rollout, rules, evidence, elapsed_s)
+        return _tried(rollout, rules, evidence, now)
     if rollout.phase is Phase.WATCH and elapsed_s >= rules.watch_s:
         return Event.SETTLED, f"no trouble within {rules.watch_s:g} s everywhere"
     return None
@@ -101,19 +103,19 @@ def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tup
     return Event.AGREED, f"it moves {moved:.1%} of demand"
 
 
-def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, elapsed_s: float) -> tuple[Event, str] | None:
+def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[Event, str] | None:
     """Whether the canary regions have had enough of it, or never got it."""
     there = {name: word for name, word in evidence.agents.items() if word.region in rollout.canary}
     silent = sorted(set(rollout.canary) - {word.region for word in there.values()})
     lagging = [name for name, word in there.items() if word.policy_digest != rollout.candidate]
     if silent or lagging:
-        if elapsed_s < rules.acknowledge_within_s:
+        if now - max(rollout.since, evidence.heard_since) < rules.acknowledge_within_s:
             return None
         if silent:
             return Event.ABSENT, f"no agent of {', '.join(silent)} is heard"
         return Event.UNACKNOWLEDGED, f"{_named(lagging)} did not take it within {rules.acknowledge_within_s:g} s"
     seen = _since(rollout.marks, there)
-    if elapsed_s < rules.canary_s or seen.ended < rules.least_requests:
+    if now - rollout.since < rules.canary_s or seen.ended < rules.least_requests:
         return None
     return Event.PROVEN, f"{seen.ended} requests in {', '.join(rollout.canary)} ended as well as before"
 

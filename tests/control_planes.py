@@ -176,3 +176,15 @@ class Agents:
         with suppress(asyncio.CancelledError):
             await self._task
         await self._http.aclose()
+
+
+def roll_out_at_once(bundle: Path) -> None:
+    """Let changes of a bundle be in force as soon as they are accepted."""
+    rules = bundle / "rollout.yaml"
+    fields = {"canary_regions": "[]"} | dict.fromkeys(("shadow_s", "canary_s", "least_requests", "watch_s"), "0")
+    lines = [
+        f"{name}: {fields.get(name, value.strip())}"
+        for name, _, value in (line.partition(":") for line in rules.read_text().splitlines())
+        if not name.startswith("#")
+    ]
+    rules.write_text("\n".join(lines))

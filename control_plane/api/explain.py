@@ -53,7 +53,7 @@ def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
         Nothing is changed and nothing is sent. What is said of health is what reports tell; credits and waits are the
         agents' own and not known here.
         """
-        policy = policy_in_force(control_plane.policies.current)
+        policy = policy_in_force(control_plane.policy)
         asked = _asked(policy, body, places)
         now = control_plane.now()
         views = believed_views(policy, control_plane.snapshot, asked.origin, asked.model, now)

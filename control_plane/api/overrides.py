@@ -78,7 +78,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     ledger = control_plane.overrides
 
     def policy() -> Policy:
-        return policy_in_force(control_plane.policies.current)
+        return policy_in_force(control_plane.policy)
 
     def status(one: Override, *, by_policy: bool = False) -> OverrideStatus:
         return shown(one, control_plane.now(), policy().failover.failback_ramp_s, by_policy=by_policy)

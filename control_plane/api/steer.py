@@ -109,7 +109,7 @@ class _Lookout:
         Raises:
             Problem: 503, no policy is in force.
         """
-        policy = policy_in_force(self._control_plane.policies.current)
+        policy = policy_in_force(self._control_plane.policy)
         if self._steer is None or self._steer[0] is not policy:
             self._steer = (policy, Steer(policy))
         snapshot, now = self._control_plane.snapshot, self._control_plane.now()

@@ -39,14 +39,14 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     @router.get("", responses=gives(Page[TenantView], "A page of tenants, by name."))
     async def tenants(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
         """Every tenant of the policy in force."""
-        policy = control_plane.policies.current
+        policy = control_plane.policy
         found = [_view(one, policy) for one in policy.tenants.values()] if policy is not None else []
         return answer(paged(found, lambda one: one.name, cursor, limit))
 
     @router.get("/{name}", responses=gives(TenantView, "The tenant."))
     async def tenant(caller: Viewer, name: Annotated[str, Path(max_length=128)]) -> Response:
         """One tenant."""
-        policy = control_plane.policies.current
+        policy = control_plane.policy
         found = policy.tenants.get(name) if policy is not None else None
         if policy is None or found is None:
             raise Problem(404, f"the policy in force has no tenant {name!r}; GET /v1/tenants has those it has")

@@ -13,6 +13,11 @@ POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 OVERRIDES = ROOT + "overrides"
 """What operators want, all of it under one key, so that two who want something at once cannot miss each other."""
+ROLLOUT = ROOT + "rollout"
+"""The newest rollout of a policy: under way, or the last one."""
+
+ENDED_ROLLOUTS = ROOT + "rollouts-ended/"
+REVISIONS = ROOT + "revisions/"
 AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
 """The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
@@ -39,6 +44,16 @@ def policy(digest: str) -> str:
 def plan(region: str) -> str:
     """The one key that tells a region what to do; names its policy by digest."""
     return PLANS + region
+
+
+def ended_rollout(number: int) -> str:
+    """A rollout that is over; keys are in the order of the numbers."""
+    return f"{ENDED_ROLLOUTS}{number:010d}"
+
+
+def revision(number: int) -> str:
+    """What became of one revision of the policy source; keys are in the order of the numbers."""
+    return f"{REVISIONS}{number:010d}"
 
 
 def audit_entry(seq: int) -> str:

@@ -18,7 +18,7 @@ from control_plane.client.store import Changed
 from control_plane.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
-from tests.control_planes import REGIONS, Agents, Operator, control_planes
+from tests.control_planes import REGIONS, Agents, Operator, control_planes, roll_out_at_once
 from tests.reports import offered, packed, report
 from tests.stores import Following
 
@@ -167,6 +167,7 @@ async def test_a_bad_policy_folder_leaves_the_last_good_policy_in_force_even_aft
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
     bundle = Path(shutil.copytree(Path(__file__).parents[2] / "policies" / "planet", tmp_path / "bundle"))
+    roll_out_at_once(bundle)
     spillover = bundle / "spillover.yaml"
     good = spillover.read_text()
     with control_planes("a", tmp_path, own_etcd.endpoint, bundle) as (server,):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -23,9 +22,8 @@ from control_plane.leadership import Role as Position
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.ledger import Ledger
 from control_plane.planning import LONGEST_STEP_S, TICK_S, Planning
-from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import PolicySource
 from control_plane.publishing import Publisher
+from control_plane.rollout.staging import Staging
 from penstock.overrides import Override, OverrideSet
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.region_health import RegionState
@@ -33,6 +31,7 @@ from penstock.report import AgentReport, PeerReport
 from penstock.snapshot import SETTLE_S, Verdict
 from tests import planet
 from tests.faulty_store import FaultyStore
+from tests.offering import OfferedPolicy
 from tests.overridden import drain
 from tests.reports import offered, report
 from tests.stores import eventually
@@ -54,17 +53,19 @@ class Office:
         self.campaign = Campaign(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
-        self.policies = PolicySource(FolderReader(Path("nowhere")))
-        self.policies.current = POLICY
+        self.policies = OfferedPolicy(POLICY)
         self.overrides = Ledger(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
+        publisher = Publisher(self.store)
+        self.staging = Staging(self.store, self.policies, publisher)
         self.planning = Planning(
             self.campaign,
             self.policies,
             self.fleet,
             self.overrides,
-            Publisher(self.store),
+            self.staging,
+            publisher,
             self.metrics,
             lambda: self.now,
         )

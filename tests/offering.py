@@ -1,0 +1,27 @@
+"""A policy source that has what a test puts into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from control_plane.policy.folder import FolderReader
+from control_plane.policy_source import Origin, PolicySource
+from penstock.policy import Policy
+from penstock.provenance import Provenance
+
+
+class OfferedPolicy(PolicySource):
+    """Always just read."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        super().__init__(FolderReader(Path("nowhere")))
+        self.offer(policy)
+
+    @property
+    def fresh(self) -> bool:
+        return True
+
+    def offer(self, policy: Policy | None, commit: str = "") -> None:
+        self.current = policy
+        self.origin = Origin.REPOSITORY if commit else Origin.FOLDER
+        self.provenance = Provenance("repository", "main", commit, "an author", 1.0, "a subject") if commit else None
