@@ -98,7 +98,14 @@ class AgentProcess(ServerProcess):
 def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: int = 0) -> Path:
     """An endpoints file for engines that serve the test fleet's model, named gpu-0 and so on."""
     specs = [
-        {"name": f"gpu-{n}", "url": f"http://{address}", "models": [MODEL], "slots": slots, "queue": queue}
+        {
+            "name": f"gpu-{n}",
+            "url": f"http://{address}",
+            "models": [MODEL],
+            "slots": slots,
+            "queue": queue,
+            "engine": "http",
+        }
         for n, address in enumerate(engines)
     ]
     file.parent.mkdir(parents=True, exist_ok=True)

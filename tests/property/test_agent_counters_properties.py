@@ -1,0 +1,283 @@
+"""Whole agents as processes, on a real Redis: whatever happens to them, every count comes back to what engines run.
+
+Requests that end well, fail, break off, are turned down or are left by their clients; agents killed with SIGKILL;
+engines that go and come back; a Redis that is flushed or restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from lab.servers.etcd import EtcdServer
+from lab.servers.redis import RedisServer
+from regional_agent.carry.upstream import Address
+from regional_agent.shared_view_lua import agent_prefix
+from tests.agent_processes import AgentProcess, publish, write_endpoints
+from tests.planet import MODEL, policy
+from tests.sockets import Heard, RawClient, ScriptedEngine, post
+
+REGION = "eu-de"
+AGENTS = ("a", "b")
+ENGINES = 2
+SLOTS = 2
+KINDS = ("whole", "stream", "silent", "error", "breaks off", "vanishes", "busy")
+PATIENCE_S = 40.0
+NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
+BODY = msgspec.json.encode({"model": MODEL, "stream": True, "messages": []})
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT, LAST = b"9\r\ndata: 1\n\n\r\n", b"0\r\n\r\n"
+
+T = TypeVar("T")
+
+
+class FlappingEngine:
+    """An engine that counts what it runs, does to each request what its id says, and can go away and come back."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.go_on = asyncio.Event()
+        self.address = Address("127.0.0.1", 0)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, self.address.host, self.address.port)
+        self.address = Address(*self._server.sockets[0].getsockname()[:2])
+
+    async def stop(self) -> None:
+        """As a process that is killed: every connection is reset."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+    def finish(self) -> None:
+        """Let everything that is held end well."""
+        self.go_on.set()
+        self.go_on = asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            await ScriptedEngine(self._answer).serve(reader, writer)
+        finally:
+            self._writers.discard(writer)
+
+    async def _answer(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if heard.head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            return
+        kind = (heard.header("x-request-id") or "").partition(":")[0]
+        self.running += 1
+        try:
+            await self._do(kind, writer)
+        finally:
+            self.running -= 1
+
+    async def _do(self, kind: str, writer: asyncio.StreamWriter) -> None:
+        if kind in ("stream", "breaks-off"):
+            writer.write(SSE_HEAD + EVENT)
+        if kind in ("stream", "silent"):
+            await self.go_on.wait()
+        if kind in ("breaks-off", "vanishes"):
+            writer.close()
+        elif kind == "stream":
+            writer.write(EVENT + LAST)
+        elif kind == "error":
+            writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\noops")
+        elif kind == "busy":
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+class Region:
+    """Engines and clients on a loop of their own, which never stops; agents and Redis as processes."""
+
+    def __init__(self, directory: Path, etcd: EtcdServer, server: RedisServer) -> None:
+        self.redis = server
+        self.shared = redis.Redis.from_url(server.url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.engines = [FlappingEngine() for _ in range(ENGINES)]
+        self.clients: list[RawClient] = []
+        for engine in self.engines:
+            self.do(engine.start())
+        file = write_endpoints(directory / "endpoints.yaml", [one.address for one in self.engines], SLOTS)
+        self.do(publish(etcd, msgspec.structs.replace(policy(), anonymous_tenant="open")))
+        self.agents = {
+            name: AgentProcess(
+                name,
+                directory / name,
+                region=REGION,
+                etcd_endpoint=etcd.endpoint,
+                redis_url=server.url,
+                endpoints_file=file,
+                settings={"EJECTION_S": "0.2", "WARM_UP_S": "0"},
+            )
+            for name in AGENTS
+        }
+        for agent in self.agents.values():
+            agent.start()
+        for agent in self.agents.values():
+            agent.wait_ready(PATIENCE_S)
+
+    def do(self, what: Coroutine[Any, Any, T]) -> T:
+        """Run something on the loop."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_S)
+
+    async def ask(self, agent: str, kind: str) -> None:
+        """Send a request, and leave its answer to the socket."""
+        client = await RawClient.connect(self.agents[agent].faces()["traffic"])
+        self.clients.append(client)
+        client.say(post(BODY, f"X-Request-Id: {kind.replace(' ', '-')}:{len(self.clients)}"))
+
+    async def leave(self, which: int) -> None:
+        """A client goes away, whatever it waits for."""
+        if self.clients:
+            self.clients.pop(which % len(self.clients)).close()
+
+    async def finish(self) -> None:
+        """Every engine ends what it holds."""
+        for engine in self.engines:
+            engine.finish()
+
+    def views(self) -> list[tuple[dict[str, int], int, int]]:
+        """What each agent believes: requests by endpoint, those it carries itself, and those that wait at it."""
+        found = []
+        for agent in self.agents.values():
+            status = agent.status()
+            by_endpoint = {one["name"]: one["in_flight"] for one in status["endpoints"]}
+            found.append((by_endpoint, sum(status["in_flight"].values()), sum(status["waiting"].values())))
+        return found
+
+    def run(self) -> dict[str, int]:
+        """What engines run in truth."""
+        return {f"gpu-{n}": engine.running for n, engine in enumerate(self.engines)}
+
+    def told(self) -> list[bytes]:
+        """What agents have in Redis."""
+        found = [self.shared.hget(key, "told") for key in self.shared.scan_iter(agent_prefix(REGION) + "*")]
+        return [one for one in found if isinstance(one, bytes)]
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what nobody announces."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"never: {what}; {self.views()}, engines {self.run()}, {self.told()}"
+            time.sleep(0.05)
+
+    def settled(self) -> bool:
+        """Whether every agent believes what is true, and none has one waiting for whom there would be room."""
+        truth = self.run()
+        views = self.views()
+        full = all(count >= SLOTS for count in truth.values())
+        return all(by_endpoint == truth and (full or not waiting) for by_endpoint, _, waiting in views)
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.kill()
+        for engine in self.engines:
+            self.do(engine.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+
+
+class Counters(RuleBasedStateMachine):
+    region: Region
+
+    @rule(requests=st.lists(st.tuples(st.sampled_from(AGENTS), st.sampled_from(KINDS)), min_size=1, max_size=8))
+    def requests_come(self, requests: list[tuple[str, str]]) -> None:
+        for agent, kind in requests:
+            self.region.do(self.region.ask(agent, kind))
+
+    @rule(which=st.lists(st.integers(0, 20), min_size=1, max_size=4))
+    def clients_leave(self, which: list[int]) -> None:
+        for one in which:
+            self.region.do(self.region.leave(one))
+
+    @rule()
+    def engines_finish(self) -> None:
+        self.region.do(self.region.finish())
+
+    @rule(pause_s=st.floats(0.0, 0.3))
+    def time_passes(self, pause_s: float) -> None:
+        time.sleep(pause_s)
+
+    @rule(agent=st.sampled_from(AGENTS))
+    def an_agent_is_killed_and_started_again(self, agent: str) -> None:
+        process = self.region.agents[agent]
+        process.kill()
+        process.start()
+        process.wait_ready(PATIENCE_S)
+
+    @rule(which=st.integers(0, ENGINES - 1), away_s=st.floats(0.0, 0.5))
+    def an_engine_flaps(self, which: int, away_s: float) -> None:
+        engine = self.region.engines[which]
+        self.region.do(engine.stop())
+        time.sleep(away_s)
+        self.region.do(engine.start())
+
+    @rule()
+    def redis_is_flushed(self) -> None:
+        self.region.shared.flushall()
+
+    @rule()
+    def redis_is_restarted(self) -> None:
+        self.region.redis.kill()
+        self.region.redis.restart()
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        for by_endpoint, carried, waiting in self.region.views():
+            assert min(*by_endpoint.values(), carried, waiting) >= 0
+
+    def teardown(self) -> None:
+        region = self.region
+        region.until(region.settled, "agents believe what engines run")
+        for _ in range(len(region.clients)):
+            region.do(region.leave(0))
+        region.do(region.finish())
+        nothing = dict.fromkeys(region.run(), 0)
+        region.until(lambda: region.run() == nothing, "engines are let go of")
+        region.until(lambda: region.views() == [(nothing, 0, 0)] * len(AGENTS), "every count is zero")
+        region.until(lambda: region.told() == [NOTHING_TOLD] * len(AGENTS), "Redis holds nothing of anybody")
+
+
+@contextmanager
+def region_at(directory: Path, etcd: EtcdServer, server: RedisServer) -> Iterator[Region]:
+    region = Region(directory, etcd, server)
+    try:
+        yield region
+    finally:
+        region.close()
+
+
+def test_counts_of_whole_agents_come_back_to_the_truth(
+    tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer
+) -> None:
+    with region_at(tmp_path, own_etcd, own_redis) as region:
+        Counters.region = region
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Counters,
+            settings=settings(
+                max_examples=3,
+                phases=[Phase.generate],
+                stateful_step_count=15,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+            ),
+        )
