@@ -229,5 +229,5 @@ def _told(status: int, problem: Mapping[str, Any]) -> str:
     """What a problem says, with each field that is wrong where it lists them."""
     detail = str(problem.get("detail") or problem.get("title") or f"answered {status}")
     errors = problem.get("errors")
-    lines = [str(one) for one in errors] if isinstance(errors, list) else []
-    return "\n".join([detail, *lines])
+    told = [one.get("problem") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+    return "\n".join([detail, *(str(one) for one in told if str(one) not in detail)])

@@ -21,6 +21,7 @@ from control_plane.api import (
     status,
     steer,
     tenants,
+    what_if,
 )
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
@@ -62,6 +63,7 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         policy_webhook.routes(control_plane.webhook),
         explain.routes(control_plane, places),
         steer.routes(control_plane, places),
+        what_if.routes(control_plane),
         fleet.routes(control_plane),
         tenants.routes(control_plane),
         audit.routes(control_plane.audit),

@@ -14,6 +14,7 @@ from control_plane.commands.overrides import drain, failover, freeze, undrain, u
 from control_plane.commands.serve import serve
 from control_plane.commands.status import status
 from control_plane.commands.steer import steer
+from control_plane.commands.what_if import what_if
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(serve)
@@ -23,6 +24,7 @@ app.command()(steer)
 for command in (drain, undrain, failover, weight, freeze, unfreeze):
     app.command()(command)
 app.add_typer(overrides_app, name="overrides")
+app.command("what-if")(what_if)
 app.add_typer(plan.app, name="plan")
 app.add_typer(policy.app, name="policy")
 app.add_typer(audit.app, name="audit")

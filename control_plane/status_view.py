@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.status import ArcStatus, RegionStatus, Status
+from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.region_health import RegionState
 
 _COLOURS = {
@@ -67,8 +67,14 @@ def _since(region: RegionStatus) -> str:
 
 
 def _load(region: RegionStatus) -> str:
-    lines = [f"{pool.model} {pool.in_flight}/{pool.slots}" for pool in region.pools]
-    return "\n".join(lines) or "-"
+    return "\n".join(map(_pool, region.pools)) or "-"
+
+
+def _pool(pool: PoolStatus) -> str:
+    """Requests on a pool, of how many it runs at once; and the endpoints of it that are missing, if any are."""
+    part = f" {pool.in_flight / pool.slots:.0%}" if pool.slots else ""
+    missing = f", {pool.ready} of {pool.endpoints} ready" if pool.ready < pool.endpoints else ""
+    return f"{pool.model} {pool.in_flight}/{pool.slots}{part}{missing}"
 
 
 def _serving(status: Status) -> Table:

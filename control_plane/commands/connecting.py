@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from control_plane.admin_token import load_admin_token
-from control_plane.api_client import ApiClient
+from control_plane.api_client import TIMEOUT_S, ApiClient
 from control_plane.commands.faults import CommandFault
 from control_plane.contexts import Context, Contexts, context_names, load_contexts
 
@@ -46,6 +46,7 @@ def connect(
     ca_file: Path | None,
     context: str | None,
     environment: Mapping[str, str] = os.environ,
+    timeout_s: float = TIMEOUT_S,
 ) -> ApiClient:
     """A client for the control planes that are meant.
 
@@ -63,7 +64,8 @@ def connect(
         raise CommandFault("no token: give --token-file, or set PENSTOCK_ADMIN_TOKEN_FILE")
     ca_path = ca_file or chosen.ca_file or environment.get("PENSTOCK_CA_FILE")
     try:
-        return ApiClient(chosen.urls, load_admin_token(Path(token_path)), ca_file=Path(ca_path) if ca_path else None)
+        token = load_admin_token(Path(token_path))
+        return ApiClient(chosen.urls, token, ca_file=Path(ca_path) if ca_path else None, timeout_s=timeout_s)
     except (OSError, ssl.SSLError) as error:
         raise CommandFault(f"{ca_path}: cannot be used as certificates of authorities: {error.strerror}") from None
 

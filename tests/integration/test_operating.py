@@ -21,6 +21,7 @@ from control_plane.client import keys
 from control_plane.client.etcd import EtcdStore
 from control_plane.plan_history import PlanDiff, PlanSummary
 from control_plane.status import Status
+from control_plane.what_if import WhatIf
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
 from penstock.explain import Explanation, Standing
@@ -28,7 +29,7 @@ from penstock.plan import RegionPlan
 from penstock.steer import Advice
 from tests.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
 from tests.reports import MODEL, offered
-from tests.stores import put
+from tests.stores import PATIENCE_S, put
 
 HAMBURG = "198.18.1.7"
 EU = ("eu-de", "eu-es")
@@ -112,6 +113,13 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     nowhere = await penstock("steer", "192.0.2.1", "--tenant", "personal")
     assert "refused, location_unknown" in nowhere.out
 
+    lost = await penstock("what-if", "--lost", "eu-de")
+    assert "load of eu-de" in lost.out
+    assert "fleet as reported" in lost.out
+    proposed = await penstock("what-if", "--policy", str(PLANET), "-o", "json")
+    assert msgspec.json.decode(proposed.out, type=WhatIf).moves == ()
+    assert (await penstock("what-if")).code == 2
+
     mistyped = await penstock("explain", "--origin", "us-est", "--model", MODEL, "--tenant", "personal")
     assert mistyped.code == 2
     assert "did you mean us-east?" in mistyped.err
@@ -132,7 +140,10 @@ async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
     assert "home" in shown.out
     slices = msgspec.json.decode((await penstock("plan", "show", "-o", "json")).out, type=dict[str, RegionPlan])
     assert slices.keys() == {"eu-de", "eu-es", "eu-gb", "jp-tok", "us-east"}
-    listed = msgspec.json.decode((await penstock("plan", "list", "-o", "json")).out, type=list[PlanSummary])
+    listed: list[PlanSummary] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not listed:  # the leader looks at what it has published now and then
+            listed = msgspec.json.decode((await penstock("plan", "list", "-o", "json")).out, type=list[PlanSummary])
     newest, oldest = listed[0].generation, listed[-1].generation
     assert newest >= oldest
     past = await penstock("plan", "show", str(newest))

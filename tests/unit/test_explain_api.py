@@ -16,13 +16,15 @@ from control_plane.app import create_app
 from control_plane.daemon import ControlPlane
 from control_plane.explained import Explained
 from control_plane.places import LOOK_S, Places
+from control_plane.policy.folder import read_folder
+from control_plane.what_if import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.explain import Standing
 from penstock.reasons import Reason
 from penstock.steer import Advice
 from tests.reports import MODEL, offered, packed, report
 from tests.stores import SetClock, eventually
-from tests.unit.test_control_plane_app import OPERATOR, REGIONS, TOKEN, control_plane, is_problem, leading
+from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
 
 __all__ = ["control_plane"]
 
@@ -147,6 +149,50 @@ async def test_a_place_that_is_said_twice_is_refused(http: httpx.AsyncClient) ->
     assert is_problem(await http.get("/v1/steer", params={"ip": HAMBURG, "country": "DE"}), 422)
     assert is_problem(await http.post("/v1/steer", json={"clients": [{"ip": "nonsense"}]}), 422)
     assert is_problem(await http.get("/v1/steer", params={"region": "eu-de"}), 422)
+
+
+async def what_if(http: httpx.AsyncClient, **body: Any) -> WhatIf:
+    response = await http.post("/v1/what-if", json=body)
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=WhatIf)
+
+
+async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    row = {"origin": "eu-de", "tenant": "eu-personal", "model": MODEL, "requests_per_s": 30.0, "country": "DE"}
+    told = await what_if(http, lost=["eu-de"], demand=[row])
+    assert (told.demand, told.fleet) == ("as given", "as reported")
+    assert told.before.load["eu-de"] > 0.0
+    assert told.after.load.get("eu-de", 0.0) == 0.0
+    assert told.moved_per_s == pytest.approx(30.0)
+    assert {(one.source, one.target) for one in told.moves} == {("eu-de", "eu-es")}
+    assert told.policy_before == told.policy_after
+
+
+async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await eventually(lambda: not control_plane.not_ready())
+    files = read_folder(PLANET)
+    files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", "regions: [eu-es]")
+    told = await what_if(http, files=files)
+    assert told.policy_before != told.policy_after
+    assert told.fleet.startswith("made up")
+    assert told.demand == "made up, 100.0 requests per second"
+    assert any(one.residency_after == "eu-es" for one in told.moves)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"lost": ["eu-d"]}, "did you mean eu-de?"),
+        ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is refused"),
+        ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
+        ({"policy": "other"}, "body.policy"),
+    ],
+)
+async def test_what_cannot_be_reckoned(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+    response = await http.post("/v1/what-if", json=body)
+    assert is_problem(response, 422)
+    assert says in response.json()["detail"]
 
 
 def test_a_new_database_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:

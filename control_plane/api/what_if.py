@@ -1,0 +1,141 @@
+"""POST /v1/what-if: what would become of a demand under a proposed policy, or without some regions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from control_plane.access.required import Viewer
+from control_plane.api.answers import answer
+from control_plane.api.clients import policy_in_force, region_of
+from control_plane.api.openapi import gives
+from control_plane.daemon import ControlPlane
+from control_plane.policy.compiler import MOST_FILES, compile_bundle
+from control_plane.policy.errors import PolicyRefused
+from control_plane.problems import Problem
+from control_plane.what_if import WhatIf
+from penstock.policy import Policy
+from penstock.snapshot import demand, pools
+from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if_demand import generated_demand, generated_fleet
+from penstock.what_if_moves import moves
+
+MOST_ROWS = 5_000
+"""Kinds of request of one demand."""
+
+MOST_MOVES = 500
+"""Moves that are told."""
+
+USUAL_PER_S = 100.0
+"""Requests per second of a demand that is made up, while regions report none."""
+
+LARGEST_RATE = 1e6
+
+
+class DemandRow(BaseModel):
+    """One kind of request, and how often it comes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    origin: str = Field("", max_length=253, description="Region that it lands on; without it, it is steered.")
+    tenant: str = Field(max_length=512)
+    model: str = Field(max_length=512)
+    requests_per_s: float = Field(ge=0.0, le=LARGEST_RATE, allow_inf_nan=False)
+    country: str | None = Field(None, pattern="^[A-Z]{2}$", description="Of its clients; null: nobody knows.")
+    subdivision: str | None = Field(None, pattern="^[A-Z0-9]{1,3}$", description="ISO 3166-2 without the country.")
+
+
+class WhatIfRequest(BaseModel):
+    """What is proposed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: dict[str, str] | None = Field(
+        None, max_length=MOST_FILES, description="A whole bundle, text by file name; without it, the policy in force."
+    )
+    lost: list[str] = Field(default_factory=list, max_length=1_000, description="Regions that have failed then.")
+    demand: list[DemandRow] | None = Field(
+        None,
+        max_length=MOST_ROWS,
+        description="Without it, every tenant asks for every model, as often in all as regions report.",
+    )
+
+
+def routes(control_plane: ControlPlane) -> APIRouter:
+    """Reckons."""
+    router = APIRouter(prefix="/v1", tags=["explain"])
+    at_work = asyncio.Lock()
+
+    @router.post("/what-if", responses=gives(WhatIf, "The same demand, today and as proposed."))
+    async def what_if(caller: Viewer, body: WhatIfRequest) -> Response:
+        """Say what would become of a demand under another policy, or when regions are lost.
+
+        Nothing is changed. Who moves, how far requests go, what it costs, what is refused: by the planner and the
+        decisions that serve the fleet. One such question is answered at a time.
+        """
+        policy = policy_in_force(control_plane.policies.current)
+        if at_work.locked():
+            raise Problem(429, "another what-if is being reckoned", {"retry-after": "5"})
+        async with at_work:
+            found = await asyncio.to_thread(_reckon, policy, body, _fleet(control_plane), _rate(control_plane))
+        return answer(found)
+
+    return router
+
+
+def _fleet(control_plane: ControlPlane) -> list[Capacity]:
+    """What regions can run, by their reports."""
+    seen = pools(control_plane.snapshot, control_plane.now())
+    return [
+        Capacity(region, model, one.report.slots, one.report.service_s)
+        for (region, model), one in sorted(seen.items())
+        if one.report.slots > 0 and one.report.service_s > 0.0
+    ]
+
+
+def _rate(control_plane: ControlPlane) -> float:
+    reported = sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now()))
+    return min(reported, LARGEST_RATE) or USUAL_PER_S
+
+
+def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate_per_s: float) -> WhatIf:
+    proposed = _compiled(body.files) if body.files is not None else policy
+    for name in body.lost:
+        region_of(proposed, name, "lost")
+    asked = (
+        [
+            Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
+            for row in body.demand
+        ]
+        if body.demand is not None
+        else generated_demand(policy, rate_per_s)
+    )
+    able = fleet or generated_fleet((policy, proposed), asked)
+    before, after = outcome(policy, asked, able), outcome(proposed, asked, able, frozenset(body.lost))
+    moved = moves(asked, before, after)
+    return WhatIf(
+        before=before.totals,
+        after=after.totals,
+        moves=tuple(moved[:MOST_MOVES]),
+        moved_per_s=sum(one.requests_per_s for one in moved),
+        policy_before=policy.digest(),
+        policy_after=proposed.digest(),
+        demand="as given" if body.demand is not None else f"made up, {rate_per_s:.1f} requests per second",
+        fleet="as reported" if fleet else "made up: no region reports any pool",
+    )
+
+
+def _compiled(files: dict[str, str]) -> Policy:
+    """The proposed policy.
+
+    Raises:
+        Problem: 422, with everything that is wrong with the bundle.
+    """
+    try:
+        return compile_bundle(files)
+    except PolicyRefused as refused:
+        errors = [{"field": f"body.files.{error.file}", "problem": str(error)} for error in refused.errors]
+        raise Problem(422, f"the bundle is refused: {len(errors)} error(s)", errors=errors) from None
