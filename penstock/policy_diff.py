@@ -19,6 +19,7 @@ _KIND_OF = {
     "tenants": "Tenant",
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
+    "maintenance": "MaintenanceWindow",
     "rtt_ms": "GeoRouting",
     "nearest_by": "GeoRouting",
     "bias_ms": "GeoRouting",

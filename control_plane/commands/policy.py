@@ -18,8 +18,10 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.schema import schema_text
+from penstock.guard_rails import tenants_by_class
 from penstock.policy_diff import diff as differences
 from penstock.verification.verify import verify as verify_policy
+from penstock.verification.windows import window_warnings
 from penstock.what_if import outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
 from penstock.what_if_moves import moves
@@ -47,9 +49,12 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
         "tenants": len(policy.tenants),
         "residency_rules": len(policy.residency),
     }
+    warnings = list(window_warnings(policy, tenants_by_class(policy)))
     if output is Output.JSON:
-        print_json({"good": True, "digest": policy.digest(), **counts})
+        print_json({"good": True, "digest": policy.digest(), **counts, "warnings": warnings})
     else:
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
         print(f"{bundle}: good, {told}, digest {policy.digest()[:12]}")
 

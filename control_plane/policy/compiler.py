@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from control_plane.client.codec import CodecError, encode
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
@@ -29,11 +31,14 @@ from penstock.policy import (
     CostUnit,
     EntryMap,
     Failover,
+    GuardRails,
+    MaintenanceWindow,
     Model,
     NearestBy,
     Objective,
     Policy,
     Quota,
+    Recurrence,
     Region,
     ResidencyRule,
     RolloutRules,
@@ -112,6 +117,8 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
     for document, accepted in catalogue.of(AcceptedLossDocument):
         references.known(document, ("regions",), "Region", accepted.regions)
+    for document, window in catalogue.of(MaintenanceWindowDocument):
+        references.known(document, ("regions",), "Region", window.regions)
     for document, rollout in catalogue.of(RolloutDocument):
         references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
     for document, routing in catalogue.of(GeoRoutingDocument):
@@ -190,7 +197,26 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             )
         ),
         rollout=_rollout(catalogue.one(RolloutDocument)),
+        guard_rails=GuardRails(**_fields(catalogue.one(GuardRailsDocument))),
+        maintenance=tuple(
+            sorted(
+                (_window(document, one) for document, one in catalogue.of(MaintenanceWindowDocument)),
+                key=lambda window: window.name,
+            )
+        ),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
+    )
+
+
+def _window(document: Document, one: MaintenanceWindowDocument) -> MaintenanceWindow:
+    return MaintenanceWindow(
+        name=one.name,
+        regions=frozenset(one.regions),
+        starts_at=datetime.fromisoformat(one.starts_at).timestamp(),
+        duration_s=one.duration_s,
+        recurrence=Recurrence(one.recurrence),
+        lead_s=one.lead_s,
+        source=f"{document.file}:{document.line_of(('name',))}",
     )
 
 

@@ -34,6 +34,7 @@ from penstock.verification.reading import forbidding, permitted
 from penstock.verification.situations import Situation, situations
 from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_the_gate
 from penstock.verification.survival import Survival, survival
+from penstock.verification.windows import window_warnings
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ def verify(policy: Policy) -> Verified:
         breaches=(*breaches, *plans.breaches),
         classes=tuple(survival(policy, one, whose) for one, whose in by_class.items()),
         refused=tuple(_refused(policy, one) for one in found if not permitted(policy, one)),
-        warnings=tuple(warnings(policy, found, list(by_class))),
+        warnings=(*warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
     )
 
 

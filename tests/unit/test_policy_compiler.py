@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from control_plane.client import codec
 from control_plane.policy import compiler
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
+from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
@@ -26,6 +28,8 @@ from penstock.policy import (
     CostUnit,
     EntryMap,
     Failover,
+    GuardRails,
+    MaintenanceWindow,
     Model,
     NearestBy,
     Objective,
@@ -141,6 +145,20 @@ most_failures_added: 0.02
 most_latency_factor: 1.5
 watch_s: 300
 """,
+    "operating.yaml": """\
+apiVersion: penstock/v1
+kind: GuardRails
+most_withdrawn_share: 0.5
+---
+apiVersion: penstock/v1
+kind: MaintenanceWindow
+name: disks
+regions: [us-east]
+starts_at: 2026-12-01T02:00Z
+duration_s: 7200
+recurrence: weekly
+lead_s: 600
+""",
     "residency.yaml": """\
 apiVersion: penstock/v1
 kind: ResidencyRule
@@ -209,6 +227,10 @@ regions: [us-east, eu-de]
         assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
         assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
         assert policy.anonymous_tenant is None
+        assert policy.guard_rails.most_withdrawn_share == 0.5
+        (window,) = policy.maintenance
+        assert (window.regions, window.recurrence, window.source) == ({"us-east"}, "weekly", "operating.yaml:7")
+        assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"
 
     @pytest.mark.parametrize(
         ("document", "noun", "compiled"),
@@ -222,6 +244,8 @@ regions: [us-east, eu-de]
             (FailoverDocument, Failover, set()),
             (ObjectiveDocument, Objective, set()),
             (RolloutDocument, RolloutRules, set()),
+            (GuardRailsDocument, GuardRails, set()),
+            (MaintenanceWindowDocument, MaintenanceWindow, {"source"}),
         ],
     )
     def test_every_field_of_the_policy_is_written_in_its_document(
@@ -264,7 +288,10 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective, Rollout"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
+    ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z"),
+    ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),
+    ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
     ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
@@ -273,6 +300,7 @@ SHAPE = [
 ]  # fmt: skip
 
 REFERENCES = [
+    ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
     ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:44: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
@@ -335,7 +363,7 @@ class TestRefused:
         [
             ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
             ("LARGEST_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
-            ("MOST_FILES", 3, lambda: BUNDLE, "has 4 files"),
+            ("MOST_FILES", 4, lambda: BUNDLE, "has 5 files"),
         ],
     )
     def test_bounds(

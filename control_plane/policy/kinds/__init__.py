@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
 from control_plane.policy.kinds.places import BlocDocument, RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
@@ -45,4 +46,6 @@ KINDS = {
     "Failover": Kind(FailoverDocument, 1, 1),
     "Objective": Kind(ObjectiveDocument, 1, 1),
     "Rollout": Kind(RolloutDocument, 1, 1),
+    "GuardRails": Kind(GuardRailsDocument, 1, 1),
+    "MaintenanceWindow": Kind(MaintenanceWindowDocument, 0, 1_000),
 }

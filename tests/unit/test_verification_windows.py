@@ -1,0 +1,95 @@
+"""Maintenance windows that empty a residency class together are found, and no others."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.guard_rails import tenants_by_class
+from penstock.maintenance import windows
+from penstock.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.verification.verify import verify
+from penstock.verification.windows import window_warnings
+from tests.planet import policy
+
+DAY_S, HOUR_S = 86_400.0, 3600.0
+MONDAY = 1_800_230_400.0
+
+
+def window(name: str, region: str, starts_at: float, recurrence: Recurrence = Recurrence.NEVER) -> MaintenanceWindow:
+    return MaintenanceWindow(name, frozenset({region}), MONDAY + starts_at, HOUR_S, recurrence, 600.0, f"{name}.yaml:1")
+
+
+def under(*some: MaintenanceWindow) -> Policy:
+    return msgspec.structs.replace(policy(), maintenance=some)
+
+
+def warned(*some: MaintenanceWindow) -> list[str]:
+    one = under(*some)
+    return list(window_warnings(one, tenants_by_class(one)))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        window("b", "eu-es", 0.5 * HOUR_S),
+        window("b", "eu-es", -21 * DAY_S, Recurrence.DAILY),
+        window("b", "eu-es", -70 * DAY_S, Recurrence.WEEKLY),
+        window("b", "eu-es", HOUR_S + 599.0),
+    ],
+)
+def test_windows_that_meet_are_found(others: MaintenanceWindow) -> None:
+    (told,) = warned(window("a", "eu-de", 0.0), others)
+    assert "window a (a.yaml:1)" in told
+    assert "window b (b.yaml:1)" in told
+    assert "residency class eu-de+eu-es" in told
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        window("b", "us-east", 0.0),
+        window("b", "eu-es", HOUR_S + 600.0),
+        window("b", "eu-es", DAY_S, Recurrence.DAILY),
+        window("b", "eu-es", -69 * DAY_S, Recurrence.WEEKLY),
+    ],
+)
+def test_windows_that_do_not_meet_are_not(others: MaintenanceWindow) -> None:
+    assert warned(window("a", "eu-de", 0.0), others) == []
+
+
+def test_windows_that_recur_are_told_of_once() -> None:
+    told = warned(window("a", "eu-de", 0.0, Recurrence.DAILY), window("b", "eu-es", 3 * DAY_S, Recurrence.WEEKLY))
+    assert len(told) == 1
+
+
+def test_verification_warns_of_them() -> None:
+    told = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
+    assert any("window a" in one for one in told)
+
+
+starts = st.integers(-40, 40).map(lambda quarters: quarters * 900.0)
+some_windows = st.lists(
+    st.builds(
+        lambda region, at, days, recurrence: window(f"{region}-{at}-{days}", region, at + days * DAY_S, recurrence),
+        st.sampled_from(("eu-de", "eu-es")),
+        starts,
+        st.integers(-10, 10),
+        st.sampled_from(list(Recurrence)),
+    ),
+    max_size=4,
+    unique_by=lambda one: one.name,
+)
+
+
+@given(some_windows)
+def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: list[MaintenanceWindow]) -> None:
+    one = under(*some)
+    moments = [MONDAY - 12 * DAY_S + quarter * 300.0 for quarter in range(26 * 288)]
+    emptied = any(
+        {drain.region for drain in windows(one, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments
+    )
+    told = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
+    assert bool(told) == emptied
