@@ -123,6 +123,8 @@ def _because(one: Considering) -> str:
         lines.append(one.why.value + detail + (", on a spill credit" if one.spends_credit else ""))
     elif one.standing is Standing.SPARE:
         lines.append("could serve; nothing is sent there")
+    if one.closed:
+        lines.append("closed by an operator")
     lines += [_rejection(reason) for reason in one.reasons]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.decision import admit_at_origin, decide, outlook
 from penstock.geography import NOWHERE, Location
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy import Policy, Tenant
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionHealth, RegionState
@@ -72,6 +72,8 @@ class Considering(msgspec.Struct, frozen=True):
     """What the plan gives it."""
     fallback: int | None = None
     """Its place (from 1) among the plan's fallbacks."""
+    closed: bool = False
+    """An operator has closed it: it gets what its arc still gives it, and nothing else."""
     round_trip_ms: float | None = None
     """From the origin, in milliseconds."""
     view: RegionView | None = None
@@ -158,19 +160,18 @@ def explain(
     admitted = admit_at_origin(policy, asked.origin, asked.model, facts)
     if isinstance(admitted, Refusal):
         return _refused(policy, told, views, admitted)
-    class_plan = plan.lookup(asked.model, admitted.permitted.name) if plan is not None else None
-    told = msgspec.structs.replace(
-        told, residency=admitted.permitted.name, planned=class_plan is not None, endpoints=endpoints
-    )
+    name = admitted.permitted.name
+    planned = plan is not None and plan.lookup(asked.model, name) is not None
+    told = msgspec.structs.replace(told, residency=name, planned=planned, endpoints=endpoints)
     ways = outlook(policy, plan, asked.origin, asked.model, admitted, views, tried=asked.tried, overflow=asked.overflow)
     if isinstance(ways, Refusal):
-        regions = _regions(policy, told, views, admitted, class_plan, (), ways.rejected)
+        regions = _regions(policy, told, views, admitted, plan, (), ways.rejected)
         return msgspec.structs.replace(told, regions=regions, refusal=ways)
     decision = decide(
         policy, plan, asked.origin, asked.model, admitted, views, rng, tried=asked.tried, overflow=asked.overflow
     )
     noted = tuple(dict.fromkeys(rejection for way in ways for rejection in way.where.rejected))
-    regions = _regions(policy, told, views, admitted, class_plan, ways, noted)
+    regions = _regions(policy, told, views, admitted, plan, ways, noted)
     told = msgspec.structs.replace(told, regions=regions)
     if isinstance(decision, Refusal):
         return msgspec.structs.replace(told, refusal=decision)
@@ -234,7 +235,7 @@ def _regions(
     told: Explanation,
     views: Mapping[str, RegionView],
     admitted: Mask | None,
-    class_plan: ClassPlan | None,
+    plan: RegionPlan | None,
     ways: tuple[Prospect, ...],
     noted: tuple[Rejection, ...],
 ) -> tuple[Considering, ...]:
@@ -242,6 +243,8 @@ def _regions(
     origin = told.asked.origin
     said = (*admitted.rejected, *noted) if admitted is not None else noted
     forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
+    class_plan = plan.lookup(told.asked.model, admitted.permitted.name) if plan is not None and admitted else None
+    closed = plan.closed_for(told.asked.model) if plan is not None else NONE_CLOSED
     arcs = {arc.server: arc for arc in class_plan.arcs} if class_plan is not None else {}
     fallbacks = class_plan.fallbacks if class_plan is not None else ()
     places = {name: place for place, name in enumerate(fallbacks, 1)}
@@ -259,6 +262,7 @@ def _regions(
                 spends_credit=any(way.where.spends_credit for way in mine),
                 arc=arcs.get(name),
                 fallback=places.get(name),
+                closed=name in closed,
                 round_trip_ms=policy.round_trip_ms(origin, name),
                 view=views.get(name),
             )

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.explain import Asked, Considering, Explanation, RuleSeen, Standing, believed_views, explain, tenant_by_key
 from penstock.geography import Location
-from penstock.plan import ArcReason
+from penstock.plan import ArcReason, Closed
 from penstock.policy import ResidencyRule, Tenant
 from penstock.reasons import Reason
 from penstock.region_health import RegionHealth, RegionState
@@ -109,6 +109,16 @@ def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
     assert explanation.refusal is not None
     assert explanation.refusal.reason is Reason.LOCATION_UNKNOWN
     assert [one.applies for one in explanation.rules] == [None]
+
+
+def test_a_region_that_an_operator_closed() -> None:
+    closed = (Closed("eu-de", MODEL, last_resort=False),)
+    shares = msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_es=1.0), closed=closed)
+    views = healthy(*EVERYWHERE)
+    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
+    assert told(explanation)["eu-de"].standing is Standing.REJECTED
+    assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
 
 
 def test_an_origin_that_is_none() -> None:
