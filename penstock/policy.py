@@ -65,6 +65,25 @@ class Model(msgspec.Struct, frozen=True):
     """Mean size (bytes) of an answer's body: what comes back from there."""
     cost: Cost = Cost()
     """What its requests cost an endpoint."""
+    fallback: str | None = None
+    """A lighter model that serves its requests while every permitted region lacks it, or is full of it; None refuses
+    them then."""
+
+
+class Version(msgspec.Struct, frozen=True):
+    """One of the models that a name stands for."""
+
+    model: str
+    percent: float
+    """Its share (0-100) of what is asked for by that name."""
+
+
+class ModelVersions(msgspec.Struct, frozen=True):
+    """A name that clients ask for, and the models that serve it."""
+
+    name: str
+    versions: tuple[Version, ...]
+    """In order: each takes its share of one scale, see `penstock.versions`."""
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -264,6 +283,8 @@ class Policy(msgspec.Struct, frozen=True):
     """The tenant of requests that carry no key; None refuses them."""
     objective: Objective = Objective()
     rollout: RolloutRules = RolloutRules()
+    versions: dict[str, ModelVersions] = {}
+    """By the name that clients ask for."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()

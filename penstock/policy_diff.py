@@ -24,6 +24,7 @@ _KIND_OF = {
     "nearest_by": "GeoRouting",
     "bias_ms": "GeoRouting",
     "entry_maps": "EntryMap",
+    "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",
 }
 """Fields of a policy whose kind of document is not the field's own name."""

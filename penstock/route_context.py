@@ -7,7 +7,7 @@ import msgspec
 from penstock.geography import Location
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
-from penstock.residency import Mask, RequestFacts, mask
+from penstock.residency import RequestFacts, mask
 from penstock.signing import BadSignature, FleetKey, Purpose
 
 HEADER = "x-penstock-route"
@@ -70,13 +70,20 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
     if now > context.deadline_at + CLOCK_SKEW_S:
         return Refusal(Reason.DEADLINE_PASSED, "nobody waits for the answer any more")
-    verdict = mask(policy, RequestFacts(context.tenant, context.data_class, context.location))
-    if isinstance(verdict, Refusal):
-        return verdict
-    if here not in context.residency or here not in verdict.permitted.regions:
-        return _forbidden(here, verdict)
+    facts = RequestFacts(context.tenant, context.data_class, context.location)
+    refusal = refuse_here(policy, facts, here)
+    if refusal is not None:
+        return refusal
+    if here not in context.residency:
+        return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here} by the policy of {context.origin}")
     return context
 
 
-def _forbidden(here: str, verdict: Mask) -> Refusal:
-    return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here}", verdict.rejected)
+def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:
+    """Why a forwarded request may not be served at region `here` under a policy; None where it may."""
+    verdict = mask(policy, facts)
+    if isinstance(verdict, Refusal):
+        return verdict
+    if here not in verdict.permitted.regions:
+        return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {here}", verdict.rejected)
+    return None

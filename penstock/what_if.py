@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from penstock.residency import Mask, RequestFacts, ResidencyClass
 from penstock.slices import Key
 from penstock.snapshot import Held, Snapshot
 from penstock.steer import Client, Steer
+from penstock.versions import WHOLE_PERCENT, versions_of
 
 BYTES_PER_GB = 1e9
 SECONDS_PER_HOUR = 3600.0
@@ -113,6 +115,7 @@ def outcome(
         lost: regions that have failed.
     """
     entered = _Entrances(policy, fleet, lost)
+    whole, demand = demand, [part for one in demand for part in _as_served(policy, one, entered)]
     verdicts = [entered.enter(one) for one in demand]
     shares = _planned(policy, demand, verdicts, fleet, lost)
     pools = {(one.region, one.model): one for one in fleet if one.region not in lost}
@@ -122,7 +125,48 @@ def outcome(
         for pool, load in loads.items()
     }
     fates = tuple(_fate(one, verdict, shares, served) for one, verdict in zip(demand, verdicts, strict=True))
-    return Outcome(fates, _totals(policy, demand, fates, pools, loads))
+    parts = iter(fates)
+    versions = [_shares_of(policy, one) for one in whole]
+    return Outcome(
+        tuple(_together(list(islice(parts, len(one))), one) for one in versions),
+        _totals(policy, demand, fates, pools, loads),
+    )
+
+
+def _shares_of(policy: Policy, one: Asked) -> dict[str, float]:
+    """The models that serve what is asked for by one name, with their shares (0-1): its versions, or itself."""
+    versions = versions_of(policy, one.model)
+    if versions is None:
+        return {one.model: 1.0}
+    return {version.model: version.percent / WHOLE_PERCENT for version in versions.versions}
+
+
+def _as_served(policy: Policy, one: Asked, entrances: _Entrances) -> list[Asked]:
+    """A kind of request by version; for each the lighter model that stands in where no permitted region has it."""
+    found = []
+    for model, share in _shares_of(policy, one).items():
+        part = msgspec.structs.replace(one, model=model, requests_per_s=share * one.requests_per_s)
+        while (known := policy.models.get(part.model)) is not None and known.fallback is not None:
+            verdict = entrances.enter(part)
+            if isinstance(verdict, Refusal) or entrances.has(verdict[1], part.model):
+                break
+            part = msgspec.structs.replace(part, model=known.fallback)
+        found.append(part)
+    return found
+
+
+def _together(parts: list[Fate], shares: dict[str, float]) -> Fate:
+    """The fate of a kind of request from those of its versions."""
+    if len(parts) == 1:
+        return parts[0]
+    servers: dict[str, float] = defaultdict(float)
+    refused: dict[Reason, float] = defaultdict(float)
+    for part, weight in zip(parts, shares.values(), strict=True):
+        for server, share in part.servers.items():
+            servers[server] += weight * share
+        for reason, share in part.refused.items():
+            refused[reason] += weight * share
+    return Fate(parts[0].residency, parts[0].entry, dict(servers), dict(refused))
 
 
 _Entered = tuple[str, ResidencyClass]
@@ -138,6 +182,10 @@ class _Entrances:
         self._steer = Steer(policy)
         self._ready = {(one.region, one.model) for one in fleet if one.region not in lost}
         self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
+
+    def has(self, permitted: ResidencyClass, model: str) -> bool:
+        """Whether some permitted region that stands has a model."""
+        return any((region, model) in self._ready for region in permitted.regions)
 
     def enter(self, one: Asked) -> _Entered | Refusal:
         """By the region that it lands on; by another permitted one where that may not read it, or is lost."""

@@ -59,10 +59,18 @@ def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectati
     errand.work = expectations.guess(cost, tenant, asked.model, errand.ask)
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))
-    named = request.header(SESSION_HEADER) or asked.prompt_cache_key or asked.user
-    if named and (name := bytes(named)) != b"null":
-        errand.session = session_key(_scope(errand), name[:LONGEST_SESSION_BYTES])
+    session = session_of(request, asked)
+    if session:
+        errand.session = session_key(_scope(errand), session)
     return errand
+
+
+def session_of(request: Request, asked: Asked) -> bytes:
+    """The name of the conversation that a request belongs to; empty where it has none."""
+    named = request.header(SESSION_HEADER) or asked.prompt_cache_key or asked.user
+    if not named or (name := bytes(named)) == b"null":
+        return b""
+    return name[:LONGEST_SESSION_BYTES]
 
 
 def _scope(errand: Errand) -> str:

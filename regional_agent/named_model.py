@@ -63,8 +63,11 @@ def named_model(request: Request) -> str | None:
     return found.decode("utf-8", "replace")
 
 
-def _in_json(body: bytes | bytearray) -> bytes | None:
-    """The value of the top-level `model`, as far as the body goes."""
+def model_span(body: bytes | bytearray) -> tuple[int, int] | None:
+    """Where in a JSON body the value of the top-level `model` stands, without its quotes, as far as the body goes.
+
+    None where there is none, or it is written with escapes.
+    """
     depth = 0
     for count, token in enumerate(_TOKEN.finditer(body)):
         first = body[token.start()]
@@ -73,10 +76,16 @@ def _in_json(body: bytes | bytearray) -> bytes | None:
         elif first in b"}]":
             depth -= 1
         elif depth == 1 and token[1] == b"model" and token[2] is not None:
-            return bytes(token[2]) if b"\\" not in token[2] else None
+            return token.span(2) if b"\\" not in token[2] else None
         if count >= MOST_TOKENS:
             return None
     return None
+
+
+def _in_json(body: bytes | bytearray) -> bytes | None:
+    """The value of the top-level `model`."""
+    span = model_span(body)
+    return bytes(body[span[0] : span[1]]) if span is not None else None
 
 
 def _in_form(request: Request) -> bytes | None:

@@ -16,22 +16,24 @@ from penstock import route_context, trace_context
 from penstock.decision import admit_at_origin, decide
 from penstock.ejection import Outcome
 from penstock.plan import ArcReason
-from penstock.policy import Cost, Policy
+from penstock.policy import Cost, ModelVersions, Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import Mask, RequestFacts, residency_class
 from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
+from penstock.versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.where import RegionView, Where, soonest_retry_s
 from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
 from regional_agent.choosing import Chooser, Placement
 from regional_agent.classify import Asked
-from regional_agent.errand import Errand, errand_of
+from regional_agent.errand import Errand, errand_of, session_of
 from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
 from regional_agent.named_model import asked_of
+from regional_agent.served_as import can_be_served_as_another, serve_as
 from regional_agent.waiting import Answer, Place
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ is kept from them: what one is told (429 for a quota of its own, say) says nothi
 UNTOLD_COST = Cost()
 """Of a model that a policy of another region knows and ours does not, yet."""
 
+_FALLS_BACK = frozenset({Reason.NONE_READY, Reason.SATURATED})
+"""Refusals for want of a place to run, which a lighter model may have."""
+
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -62,6 +67,7 @@ class Ticket:
 
     __slots__ = (
         "admitted",
+        "asked_for",
         "attempts",
         "busy_endpoints",
         "context",
@@ -72,6 +78,7 @@ class Ticket:
         "failed_because",
         "has_turn",
         "model",
+        "policy",
         "priority",
         "received_at",
         "request_id",
@@ -86,8 +93,12 @@ class Ticket:
         self.errand = errand
         """What it is to whoever runs it."""
         self.model = errand.model
+        self.asked_for = errand.model
+        """What the client named: `model`, or what that is a version of or stands in for."""
         self.facts = facts
         self.admitted = admitted
+        self.policy: Policy | None = None
+        """The one that it was admitted under."""
         self.received_at = now
         self.deadline_at = now + REQUEST_DEADLINE_S
         self.context: RouteContext | None = None
@@ -160,6 +171,12 @@ class Road:
         asked = asked_of(request)
         if isinstance(asked, Refusal):
             return asked
+        asked_for = asked.model
+        versions = versions_of(policy, asked_for)
+        if versions is not None:
+            asked = self._version(versions, tenant.name, request, asked)
+            if isinstance(asked, Refusal):
+                return asked
         location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"))
         facts = RequestFacts(tenant.name, tenant.data_class, location)
         admitted = self._admit(policy, asked.model, facts)
@@ -173,6 +190,8 @@ class Road:
         ticket = Ticket(_request_id(request, trace_id), errand, facts, admitted, now)
         ticket.priority = tenant.priority
         ticket.counted = counted
+        ticket.asked_for = asked_for
+        ticket.policy = policy
         given = request.header(b"traceparent")
         ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
@@ -195,6 +214,7 @@ class Road:
         asked.model = context.model
         ticket = Ticket(context.request_id, self._errand(request, asked, policy, context.tenant), facts, admitted, now)
         ticket.context = context
+        ticket.policy = policy
         sender = policy.tenants.get(context.tenant)
         ticket.priority = sender.priority if sender is not None else 0
         ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
@@ -218,6 +238,10 @@ class Road:
 
     def next_target(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
+        if ticket.policy is not self._knowing.directives.policy:
+            refusal = self._admit_anew(ticket)
+            if refusal is not None:
+                return refusal
         if ticket.attempts >= MOST_ATTEMPTS:
             return Refusal(ticket.failed_because, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
         target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
@@ -237,6 +261,24 @@ class Road:
         if self._knowing.endpoints.pool(ticket.model).ready == 0:
             return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
         return self._knowing.waiting.join(ticket, size_bytes, answer, now)
+
+    def fall_back(self, ticket: Ticket, request: Request, refusal: Refusal) -> bool:
+        """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
+        policy = self._knowing.directives.policy
+        model = policy.models.get(ticket.model) if policy is not None else None
+        if model is None or model.fallback is None or ticket.context is not None or refusal.reason not in _FALLS_BACK:
+            return False
+        asked = serve_as(request, model.fallback)
+        if asked is None or policy is None:
+            return False
+        ticket.errand = self._errand(request, asked, policy, ticket.facts.tenant)
+        ticket.model = asked.model
+        ticket.attempts = 0
+        ticket.tried_regions.clear()
+        ticket.tried_endpoints.clear()
+        ticket.busy_endpoints.clear()
+        self._knowing.demand.offered(asked.model, ticket.admitted.permitted)
+        return True
 
     def over(self, ticket: Ticket) -> None:
         """The request has ended, however it did: its tenant may have another. Called once for each ticket."""
@@ -432,6 +474,40 @@ class Road:
         )
         target.route_header = route_context.seal(context, self._key).encode()
         return target
+
+    def _admit_anew(self, ticket: Ticket) -> Refusal | None:
+        """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return None
+        if ticket.context is None:
+            self._identify(policy)
+            verdict = self._admit(policy, ticket.model, ticket.facts)
+            if isinstance(verdict, Refusal):
+                return verdict
+            ticket.admitted = verdict
+        else:
+            refusal = route_context.refuse_here(policy, ticket.facts, self.region)
+            if refusal is not None:
+                return refusal
+        ticket.policy = policy
+        return None
+
+    def _version(self, versions: ModelVersions, tenant: str, request: Request, asked: Asked) -> Asked | Refusal:
+        """The request as one for the version that serves it; by its session, where it has one."""
+        if not can_be_served_as_another(request):
+            if any(version.model == asked.model for version in versions.versions):
+                return asked
+            names = ", ".join(version.model for version in versions.versions)
+            return Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; name one of them: {names}")
+        session = session_of(request, asked)
+        place = place_of(tenant, asked.model, session) if session else self._rng.random() * WHOLE_PERCENT
+        version = version_at(versions, place)
+        if version == asked.model:
+            return asked
+        return serve_as(request, version) or Refusal(
+            Reason.BAD_REQUEST, "the body names its model twice, or with escapes; write it once and plainly"
+        )
 
     def _identify(self, policy: Policy) -> Keyring:
         if self._keyring is None or self._keyring_of is not policy:

@@ -122,7 +122,8 @@ class TrafficService(_Service):
         if refusal is not None or policy is None:
             self._refuse(connection, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
             return
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in policy.models]
+        names = dict.fromkeys((*policy.models, *policy.versions))
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in names]
         connection.respond(200, [JSON], msgspec.json.encode({"object": "list", "data": models}))
 
 

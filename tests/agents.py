@@ -158,6 +158,7 @@ async def agent(
     port: int = 0,
     name: str = "agent-1",
     redis_url: str | None = None,
+    models: Sequence[str] = (MODEL,),
 ) -> AsyncIterator[Agent]:
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
 
@@ -165,7 +166,7 @@ async def agent(
         redis_url: what it shares its view through with other agents of other names; None is the only agent.
     """
     connections = pool or UpstreamPool()
-    endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue), connections, Random(1))
+    endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
@@ -206,14 +207,14 @@ async def agent(
             peer_pool.close()
 
 
-def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int) -> Path:
+def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int, models: Sequence[str]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "endpoints.yaml"
     specs = [
         {
             "name": f"gpu-{n}",
             "url": f"{'https' if address.tls else 'http'}://{address}",
-            "models": [MODEL],
+            "models": list(models),
             "slots": slots,
             "queue": queue,
         }

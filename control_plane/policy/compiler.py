@@ -22,7 +22,7 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
 )
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaShape, TenantDocument
-from control_plane.policy.kinds.serving import CostShape, ModelDocument
+from control_plane.policy.kinds.serving import CostShape, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
 from penstock.policy import (
@@ -34,6 +34,7 @@ from penstock.policy import (
     GuardRails,
     MaintenanceWindow,
     Model,
+    ModelVersions,
     NearestBy,
     Objective,
     Policy,
@@ -44,6 +45,7 @@ from penstock.policy import (
     RolloutRules,
     Spillover,
     Tenant,
+    Version,
 )
 
 MOST_FILES = 200
@@ -115,6 +117,7 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
     for document, access in catalogue.of(AnonymousAccessDocument):
         if access.tenant is not None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
+    _check_models(catalogue, references)
     for document, accepted in catalogue.of(AcceptedLossDocument):
         references.known(document, ("regions",), "Region", accepted.regions)
     for document, window in catalogue.of(MaintenanceWindowDocument):
@@ -128,6 +131,30 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
                 references.check(document, ("rtt_ms", origin, server), "Region", server)
         for biased in routing.bias_ms:
             references.check(document, ("bias_ms", biased), "Region", biased)
+
+
+def _check_models(catalogue: Catalogue, references: References) -> None:
+    """Fallbacks lead to lighter models and nowhere in circles; names that stand for several hide no other model."""
+    lighter = {one.name: one.fallback for _, one in catalogue.of(ModelDocument)}
+    for document, model in catalogue.of(ModelDocument):
+        if model.fallback is None:
+            continue
+        references.check(document, ("fallback",), "Model", model.fallback)
+        passed = {model.name}
+        step: str | None = model.fallback
+        while step is not None and step not in passed:
+            passed.add(step)
+            step = lighter.get(step)
+        if step is not None:
+            problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a circle at {step}"
+            references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
+    for document, named in catalogue.of(ModelVersionsDocument):
+        for index, version in enumerate(named.versions):
+            references.check(document, ("versions", index, "model"), "Model", version.model)
+        if named.name in lighter and named.name not in {one.model for one in named.versions}:
+            problem = f"hides the model {named.name}, which nobody could ask for any more"
+            remedy = f"add {named.name} to the versions, with 0 percent if need be, or choose another name"
+            references.errors.append(document.error(("name",), problem, remedy))
 
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
@@ -187,6 +214,12 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
         objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),
+        versions={
+            one.name: ModelVersions(
+                one.name, tuple(Version(version.model, version.percent) for version in one.versions)
+            )
+            for _, one in catalogue.of(ModelVersionsDocument)
+        },
         accepted_losses=tuple(
             sorted(
                 (

@@ -137,13 +137,20 @@ class Exchange:
         elif target.reason is Reason.SATURATED:
             self._wait(target)
         else:
-            self._refuse(target)
+            self._refuse_unless_lighter(target)
+
+    def _refuse_unless_lighter(self, refusal: Refusal) -> None:
+        """There is no place to run it: refuse it, or let a lighter model serve it where policy says so."""
+        if self._carrier.road.fall_back(self._ticket, self._request, refusal):
+            self.seek()
+        else:
+            self._refuse(refusal)
 
     def _wait(self, refusal: Refusal) -> None:
         """Everything is full: wait for room, unless that is of no use."""
         place = self._carrier.road.wait(self._ticket, len(self._request.body), self._on_turn, self._carrier.clock())
         if isinstance(place, Refusal):
-            self._refuse(
+            self._refuse_unless_lighter(
                 Refusal(refusal.reason, f"{refusal.detail}; {place.detail}", refusal.rejected, place.retry_after_s)
             )
         else:
@@ -161,7 +168,7 @@ class Exchange:
         elif target.reason is Reason.DEADLINE_PASSED:
             self._refuse(target, RequestOutcome.TIMEOUT)
         else:
-            self._refuse(target)
+            self._refuse_unless_lighter(target)
 
     def _go_to(self, target: Target) -> None:
         self._target = target
@@ -395,7 +402,10 @@ class Exchange:
         """Who served it; of a peer's answer, the peer says so itself."""
         target = self._target
         assert target is not None
-        request_id = b"x-request-id: %b\r\n" % self._ticket.request_id.encode()
+        ticket = self._ticket
+        request_id = b"x-request-id: %b\r\n" % ticket.request_id.encode()
+        if ticket.model != ticket.asked_for:
+            request_id += b"x-penstock-model: %b\r\n" % ticket.model.encode()
         if target.endpoint is None:
             return [request_id]
         return [request_id, self._carrier.signature(target.region, target.endpoint.name)]

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.geography import Location
-from penstock.policy import EntryMap, Quota, ResidencyRule
+from penstock.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
 from tests.planet import MODEL
@@ -134,3 +134,124 @@ async def test_each_of_two_agents_lets_its_half_through(tmp_path: Path) -> None:
         one.knowing.agents_here = 2
         under_quota(one, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
         assert [(await ask(one))[0] for _ in range(3)] == [200, 200, 429]
+
+
+LIGHTER = "llama-3.2-1b"
+
+
+def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
+    """The fleet knows a lighter model: as a fallback, or as a version of what is asked for with a share of it."""
+    directives = one.knowing.directives
+    models = {MODEL: Model(MODEL, fallback=LIGHTER if fallback else None), LIGHTER: Model(LIGHTER)}
+    versions = {}
+    if percent is not None:
+        versions["llama"] = ModelVersions("llama", (Version(MODEL, 100.0 - percent), Version(LIGHTER, percent)))
+    directives.policy = msgspec.structs.replace(directives.policy, models=models, versions=versions)
+
+
+async def says_its_model(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    answer = json.dumps({"served": json.loads(heard.body)}).encode()
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
+    )
+
+
+@pytest.mark.parametrize(("percent", "model"), [(0.0, MODEL), (100.0, LIGHTER)])
+async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: str) -> None:
+    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
+        with_lighter(one, percent)
+        status, headers, body = await ask(one, body=json.dumps({"model": "llama", "messages": ["hi"]}).encode())
+        assert status == 200
+        assert json.loads(body)["served"] == {"model": model, "messages": ["hi"]}
+        assert headers["x-penstock-model"] == model
+        assert one.knowing.offered[0][0] == model, "demand is of the version that serves it"
+
+
+async def test_a_session_keeps_its_version_and_others_are_drawn(tmp_path: Path) -> None:
+    body = json.dumps({"model": "llama", "messages": []}).encode()
+    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
+        with_lighter(one, 50.0)
+        drawn = {(await ask(one, body=body))[1]["x-penstock-model"] for _ in range(40)}
+        assert drawn == {MODEL, LIGHTER}
+        for session in ("a", "b", "c", "d"):
+            kept = {(await ask(one, f"x-session-id: {session}", body=body))[1]["x-penstock-model"] for _ in range(8)}
+            assert len(kept) == 1
+
+
+async def test_a_forwarded_request_asks_its_server_for_the_version(tmp_path: Path) -> None:
+    async with (
+        engine(says_its_model) as gpu,
+        agent(tmp_path / "serving", [gpu.address], models=[MODEL, LIGHTER]) as serving,
+        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}) as origin,
+    ):
+        with_lighter(origin, 100.0)
+        with_lighter(serving, 0.0)
+        status, headers, body = await ask(origin, body=json.dumps({"model": "llama", "messages": []}).encode())
+        assert (status, json.loads(body)["served"]["model"]) == (200, LIGHTER)
+        assert (headers["x-penstock-model"], headers["x-penstock-region"]) == (LIGHTER, "eu-de")
+
+
+async def test_what_cannot_be_changed_gets_the_version_of_its_name_or_is_told_the_names(tmp_path: Path) -> None:
+    upload = ("content-type: audio/wav", "x-model: llama")
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
+        with_lighter(one, 100.0)
+        status, _, body = await ask(one, *upload, body=b"RIFF")
+        assert (status, json.loads(body)["error"]["code"]) == (400, "bad_request")
+        assert LIGHTER in json.loads(body)["error"]["message"]
+        status, _, body = await ask(one, body=b'{"model": "llama", "model": "llama"}')
+        assert (status, "twice" in json.loads(body)["error"]["message"]) == (400, True)
+
+
+async def test_a_lighter_model_serves_what_nobody_has_the_model_for(tmp_path: Path) -> None:
+    async with engine(says_its_model) as gpu, agent(tmp_path, [gpu.address], models=[LIGHTER]) as one:
+        with_lighter(one)
+        assert (await ask(one))[0] == 503
+        with_lighter(one, fallback=True)
+        status, headers, body = await ask(one)
+        assert (status, json.loads(body)["served"]["model"]) == (200, LIGHTER)
+        assert headers["x-penstock-model"] == LIGHTER
+        assert one.knowing.offered[-1][0] == LIGHTER
+        status, headers, _ = await ask(one, body=json.dumps({"model": LIGHTER, "messages": []}).encode())
+        assert "x-penstock-model" not in headers
+    assert one.held() == 0
+
+
+async def test_a_lighter_model_that_is_not_there_either_changes_no_refusal(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=["another"]) as one:
+        with_lighter(one, fallback=True)
+        status, _, body = await ask(one)
+        assert (status, json.loads(body)["error"]["code"]) == (503, "none_ready")
+
+
+async def test_clients_are_told_the_names_that_stand_for_versions(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        with_lighter(one, 10.0)
+        client = await RawClient.connect(one.traffic)
+        client.say(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+        _, _, body = await client.answer()
+        client.close()
+    assert [model["id"] for model in json.loads(body)["data"]] == [MODEL, LIGHTER, "llama"]
+
+
+async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.write(JSON_ANSWER)
+
+    async with engine(waits) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
+        first, second = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
+        first.say(post(BODY))
+        await until(lambda: one.held() == 1)
+        second.say(post(BODY))
+        await until(lambda: one.waiting() == 1)
+        directives = one.knowing.directives
+        not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
+        directives.policy = msgspec.structs.replace(directives.policy, residency=(not_here,))
+        go_on.set()
+        assert (await first.answer())[0] == 200
+        status, _, body = await second.answer()
+        assert (status, json.loads(body)["error"]["code"]) == (421, "misdirected")
+        first.close()
+        second.close()

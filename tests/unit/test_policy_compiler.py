@@ -21,7 +21,7 @@ from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import QuotaShape, TenantDocument
-from control_plane.policy.kinds.serving import CostShape, ModelDocument
+from control_plane.policy.kinds.serving import CostShape, ModelDocument, VersionShape
 from control_plane.policy.kinds.shape import Shape
 from penstock.policy import (
     Cost,
@@ -31,6 +31,7 @@ from penstock.policy import (
     GuardRails,
     MaintenanceWindow,
     Model,
+    ModelVersions,
     NearestBy,
     Objective,
     Policy,
@@ -39,6 +40,7 @@ from penstock.policy import (
     RolloutRules,
     Spillover,
     Tenant,
+    Version,
 )
 
 DIGEST = "ab" * 32
@@ -101,6 +103,7 @@ expected_service_s: 5
 request_bytes: 4000
 response_bytes: 4000
 cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
+fallback: null
 ---
 apiVersion: penstock/v1
 kind: GeoRouting
@@ -172,6 +175,38 @@ allow:
 """,
 }
 
+VERSIONS = """\
+apiVersion: penstock/v1
+kind: Model
+name: llama-next
+expected_service_s: 5
+request_bytes: 4000
+response_bytes: 4000
+cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
+
+fallback: llama-3.1-8b
+---
+apiVersion: penstock/v1
+kind: ModelVersions
+name: llama
+description: A canary.
+versions:
+  - {model: llama-3.1-8b, percent: 90}
+  - {model: llama-next, percent: 10}
+"""
+
+EXTRA = """\
+---
+apiVersion: penstock/v1
+kind: Model
+name: llama-next
+expected_service_s: 5
+request_bytes: 4000
+response_bytes: 4000
+cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
+fallback: null
+"""
+
 
 def changed(file: str, old: str, new: str) -> dict[str, str]:
     assert BUNDLE[file].count(old) == 1, f"{old!r} is not once in {file}"
@@ -213,6 +248,63 @@ regions: [us-east, eu-de]
         unlimited = changed("senders.yaml", "{requests_per_s: 5.0, burst_requests: 10, concurrent: null}", "null")
         assert compile_bundle(unlimited).tenants["one"].quota is None
 
+    def test_versions_of_a_model(self) -> None:
+        policy = compile_bundle(BUNDLE | {"versions.yaml": VERSIONS})
+        assert policy.versions == {
+            "llama": ModelVersions("llama", (Version("llama-3.1-8b", 90.0), Version("llama-next", 10.0)))
+        }
+        assert policy.models["llama-next"].fallback == "llama-3.1-8b"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "error"),
+        [
+            (
+                "percent: 10",
+                "percent: 20",
+                "versions.yaml:11: the percentages do not sum to 100; write 0 for a version that gets nothing",
+            ),
+            (
+                "llama-next, percent",
+                "llama-nxt, percent",
+                "versions.yaml:17: versions[1].model: there is no Model llama-nxt; did you mean llama-next?",
+            ),
+            (
+                "llama-next, percent",
+                "llama-3.1-8b, percent",
+                "versions.yaml:11: names a model twice; write each version once",
+            ),
+            (
+                "fallback: llama-3.1-8b",
+                "fallback: llama-next",
+                "versions.yaml:9: fallback: llama-next falls back to itself; let the lightest have `fallback: null`",
+            ),
+            (
+                "fallback: llama-3.1-8b",
+                "fallback: none",
+                "versions.yaml:9: fallback: there is no Model none; use one of llama-3.1-8b, llama-next",
+            ),
+            ("name: llama\ndesc", "name: llama-next\ndesc", None),
+            (
+                "llama-next, percent: 10}",
+                "llama-3.1-8b, percent: 10}",
+                "versions.yaml:11: names a model twice; write each version once",
+            ),
+        ],
+    )
+    def test_versions_that_cannot_be(self, old: str, new: str, error: str | None) -> None:
+        assert VERSIONS.count(old) == 1
+        files = BUNDLE | {"versions.yaml": VERSIONS.replace(old, new)}
+        if error is None:
+            assert compile_bundle(files).versions
+        else:
+            assert error in refused(files)
+
+    def test_a_name_for_versions_must_not_hide_a_model(self) -> None:
+        text = VERSIONS.replace("name: llama\n", "name: llama-next\n").replace("model: llama-next", "model: llama-3")
+        text = text.replace("kind: Model\nname: llama-next", "kind: Model\nname: llama-3") + EXTRA
+        error = "versions.yaml:13: name: hides the model llama-next, which nobody could ask for any more; "
+        assert any(one.startswith(error) for one in refused(BUNDLE | {"versions.yaml": text}))
+
     def test_a_rule_knows_where_it_was_written(self) -> None:
         assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
@@ -237,6 +329,7 @@ regions: [us-east, eu-de]
         [
             (RegionDocument, Region, {"jurisdictions"}),
             (ModelDocument, Model, set()),
+            (VersionShape, Version, set()),
             (CostShape, Cost, set()),
             (TenantDocument, Tenant, set()),
             (QuotaShape, Quota, set()),
@@ -288,20 +381,20 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
-    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:29: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:20: margin_s: input should be a valid number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
-    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:12: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:13: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
 REFERENCES = [
     ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
-    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:44: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:45: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),
@@ -315,12 +408,12 @@ REFERENCES = [
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
     ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:16: tenant: there is no Tenant nobody; use one of one"),
-    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:14: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
-    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:12: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:15: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:13: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
     ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
     ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nquota: null\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:20: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:19: kind: too many documents of kind AnonymousAccess; keep at most 1"),
-    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\nfallback: null\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.policy import Policy
+from penstock.policy import ModelVersions, Policy, Version
 from penstock.reasons import Reason
 from penstock.what_if import Asked, Capacity, outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
@@ -71,6 +71,20 @@ class TestOutcome:
         assert found.fates[0].servers == pytest.approx({"us-east": 0.25})
         assert found.totals.refused_per_s == pytest.approx({Reason.SATURATED: 300.0})
         assert found.totals.load["us-east"] == 1.0
+
+    def test_versions_take_their_shares_and_lighter_models_stand_in(self) -> None:
+        canary = ModelVersions("llama", (Version(SMALL, 75.0), Version("llama-3.1-70b", 25.0)))
+        under = msgspec.structs.replace(PLANET, versions={"llama": canary})
+        fleet = [Capacity("eu-de", SMALL, 100, 1.0), Capacity("eu-es", "llama-3.1-70b", 100, 1.0)]
+        demand = [Asked("eu-de", "open", "DE", "llama", 8.0)]
+        found = outcome(under, demand, fleet)
+        assert found.fates[0].servers == pytest.approx({"eu-de": 0.75, "eu-es": 0.25})
+        assert found.totals.served_per_s == pytest.approx(8.0)
+        lost = outcome(under, demand, fleet, frozenset({"eu-es"}))
+        assert lost.fates[0].refused == pytest.approx({Reason.NONE_READY: 0.25})
+        lighter = msgspec.structs.replace(under.models["llama-3.1-70b"], fallback=SMALL)
+        stands_in = msgspec.structs.replace(under, models=under.models | {"llama-3.1-70b": lighter})
+        assert outcome(stands_in, demand, fleet, frozenset({"eu-es"})).fates[0].servers == pytest.approx({"eu-de": 1.0})
 
     def test_costs_are_those_of_busy_slots_and_of_bytes_that_leave(self) -> None:
         both = [Capacity(name, SMALL, 100, 2.0) for name in ("eu-de", "jp-tok")]

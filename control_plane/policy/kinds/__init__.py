@@ -16,7 +16,7 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
 )
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
-from control_plane.policy.kinds.serving import ModelDocument
+from control_plane.policy.kinds.serving import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 
 
@@ -35,6 +35,7 @@ KINDS = {
     "Region": Kind(RegionDocument, 1, 1_000),
     "Bloc": Kind(BlocDocument, 0, 1_000),
     "Model": Kind(ModelDocument, 1, 1_000),
+    "ModelVersions": Kind(ModelVersionsDocument, 0, 1_000),
     "DataClass": Kind(DataClassDocument, 1, 1_000),
     "Tenant": Kind(TenantDocument, 1, MANY),
     "AnonymousAccess": Kind(AnonymousAccessDocument, 1, 1),

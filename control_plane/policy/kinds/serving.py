@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import ModelName, PolicyDocument, Shape
+from control_plane.policy.kinds.shape import REMEDY, ModelName, PolicyDocument, Shape, SomeOf
 
 
 class CostShape(Shape):
@@ -35,3 +36,42 @@ class ModelDocument(PolicyDocument):
     """Mean size (bytes) of an answer's body: what comes back from there."""
     cost: CostShape
     """What its requests cost an endpoint: where least work is sought, and for how long a request will hold its slot."""
+    fallback: ModelName | None
+    """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
+    and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
+
+
+class VersionShape(Shape):
+    """One of the models that a name stands for."""
+
+    model: ModelName
+    """Name of a model of this bundle."""
+    percent: float = Field(ge=0, le=100)
+    """Its share of the requests; those of all versions sum to 100."""
+
+
+class ModelVersionsDocument(PolicyDocument):
+    """A name that clients ask for and several models serve: a canary has a small percentage, blue-green is 100 and 0.
+
+    A session keeps its version while the percentages stay, and the version whose share grows keeps all of its own.
+    Sessions are named by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; other requests are
+    drawn one by one. Uploads and tunnels, whose bodies are not changed, get the version that has the name itself.
+    """
+
+    kind: Literal["ModelVersions"]
+    name: ModelName
+    """The name that clients use; a model of the same name must be among the versions."""
+    description: str = Field(max_length=500)
+    """For people: what is being tried, and until when."""
+    versions: SomeOf[VersionShape]
+    """In an order that is kept while percentages change."""
+
+    @model_validator(mode="after")
+    def _sums_to_whole(self) -> Self:
+        if abs(sum(one.percent for one in self.versions) - 100.0) > 1e-6:
+            raise PydanticCustomError(
+                REMEDY, "the percentages do not sum to 100", {"remedy": "write 0 for a version that gets nothing"}
+            )
+        if len({one.model for one in self.versions}) < len(self.versions):
+            raise PydanticCustomError(REMEDY, "names a model twice", {"remedy": "write each version once"})
+        return self
