@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from control_plane import problems
@@ -26,15 +26,13 @@ from control_plane.api import (
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.openapi import describe, operation_id
+from control_plane.api.strictness import known_query, tell_methods
 from control_plane.daemon import ControlPlane
 from control_plane.places import Places
 
-OPEN = frozenset({"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook"})
-"""Paths that ask for no caller, and /openapi.json: they tell nothing of the fleet, or are signed."""
-
 
 class UnguardedRoute(Exception):
-    """A route that asks nobody who they are, and is not among the open ones: a defect, found at the start."""
+    """A route that asks nobody who they are: a defect, found at the start."""
 
 
 def create_app(control_plane: ControlPlane, access: Access, places: Places | None = None) -> FastAPI:
@@ -55,12 +53,17 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
     problems.install(app)
     describe(app)
     places = places or Places(None, control_plane.now)
+    tell_methods(app)
+    # These ask for no caller: they tell nothing of the fleet, or what they take is signed.
     for router in (
         health.routes(control_plane),
         reports.routes(control_plane),
+        policy_webhook.routes(control_plane.webhook),
+    ):
+        app.include_router(router)
+    for router in (
         status.routes(control_plane),
         plans.routes(control_plane),
-        policy_webhook.routes(control_plane.webhook),
         explain.routes(control_plane, places),
         steer.routes(control_plane, places),
         what_if.routes(control_plane),
@@ -71,9 +74,9 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         overrides.routes(control_plane),
     ):
         for route in router.routes:
-            if not isinstance(route, APIRoute) or (route.path not in OPEN and not is_guarded(route.dependant)):
+            if not isinstance(route, APIRoute) or not is_guarded(route.dependant):
                 raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(known_query)])
     # The last one added is the first that a request meets.
     app.add_middleware(Idempotency, access=access)
     app.add_middleware(BoundedBodies)

@@ -50,6 +50,9 @@ Admin = Annotated[Caller, Depends(_admin)]
 
 async def _identified(request: Request, credential: str | None) -> Caller:
     """Who calls; refuses nobody (401), and an address that failed too often (429)."""
+    if isinstance(known := getattr(request.state, "caller", None), Caller):
+        # Another requirement of the same route has asked already.
+        return known
     access: Access = request.app.state.access
     address = request.client.host if request.client is not None else ""
     wait_s = access.failures.wait_s(address)
@@ -58,12 +61,13 @@ async def _identified(request: Request, credential: str | None) -> Caller:
     if credential is None:
         raise Problem(401, f"nothing says who calls; {_HOW}", {"www-authenticate": "Bearer"})
     try:
-        return await access.caller(credential)
+        request.state.caller = found = await access.caller(credential)
     except Unidentified as error:
         access.failures.note(address)
         _log.warning("login failed", address=address, reason=str(error))
         headers = {"www-authenticate": 'Bearer error="invalid_token"'}
         raise Problem(401, f"{error}; {_HOW}", headers) from None
+    return found
 
 
 def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:

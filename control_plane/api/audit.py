@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
-from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, from_cursor, to_cursor
+from control_plane.api.pages import USUAL_LIMIT, Limit, Page
 from control_plane.audit.chain import AuditEntry, AuditHead
 from control_plane.audit.log import AuditLog
-from control_plane.problems import Problem
 
 JSON_LINES = "application/x-ndjson"
+
+Before = Annotated[
+    str | None,
+    Query(pattern=r"^[0-9]{1,15}$", description="`next_cursor` of the page before; without one, the newest come."),
+]
 
 
 class AuditPage(Page[AuditEntry], frozen=True):
@@ -31,13 +36,13 @@ def routes(audit: AuditLog) -> APIRouter:
     router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
     @router.get("", responses=gives(AuditPage, "A page of entries."))
-    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
+    async def page(caller: Viewer, cursor: Before = None, limit: Limit = USUAL_LIMIT) -> Response:
         """The changes, newest first."""
         head = await audit.head()
-        last = min(head.seq, _before(cursor)) if cursor is not None else head.seq
+        last = min(head.seq, int(cursor) - 1) if cursor is not None else head.seq
         first = max(1, last - limit + 1)
         entries = await audit.page(first, last) if last > 0 else []
-        more = to_cursor(str(first)) if first > 1 else None
+        more = str(first) if first > 1 else None
         return answer(AuditPage(tuple(reversed(entries)), more, head))
 
     @router.get("/export", responses=gives(str, "One JSON object a line.", media_type=JSON_LINES))
@@ -52,11 +57,3 @@ def routes(audit: AuditLog) -> APIRouter:
         return StreamingResponse(lines(), media_type=JSON_LINES)
 
     return router
-
-
-def _before(cursor: str) -> int:
-    """The number of the newest entry after a cursor."""
-    seq = from_cursor(cursor)
-    if not seq.isascii() or not seq.isdecimal() or len(seq) > 15:
-        raise Problem(422, "cursor: not one that a page of the audit log gave; begin without")
-    return int(seq) - 1

@@ -39,7 +39,7 @@ class Kept(msgspec.Struct):
     """A request seen and what was answered."""
 
     fingerprint: bytes
-    """Of everything in the request that matters."""
+    """Of everything else in the request that matters."""
     caller: Caller
     """As who it was made: whoever has lost a role since is not answered from here."""
     at: float
@@ -49,8 +49,12 @@ class Kept(msgspec.Struct):
     """Bytes of it."""
 
 
+Name = tuple[str, str, str, str]
+"""Caller, method, path and key: a key is the caller's, and of one operation."""
+
+
 class Answers:
-    """Answers by (caller, key), bounded in number, bytes and age.
+    """Answers by name, bounded in number, bytes and age.
 
     Args:
         clock: seconds, monotonic.
@@ -58,18 +62,18 @@ class Answers:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
+        self._kept: OrderedDict[Name, Kept] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, name: tuple[str, str]) -> Kept | None:
+    def find(self, name: Name) -> Kept | None:
         """What is kept under a name."""
         self._forget()
         return self._kept.get(name)
 
-    def begin(self, name: tuple[str, str], fingerprint: bytes, caller: Caller) -> Kept:
+    def begin(self, name: Name, fingerprint: bytes, caller: Caller) -> Kept:
         """Note that a request is under way."""
         one = Kept(fingerprint, caller, self._clock())
         self.drop(name)
@@ -77,7 +81,7 @@ class Answers:
         self._forget()
         return one
 
-    def keep(self, name: tuple[str, str], one: Kept, messages: list[Message]) -> None:
+    def keep(self, name: Name, one: Kept, messages: list[Message]) -> None:
         """Keep the answer of a request that ended, unless it was forgotten meanwhile."""
         if self._kept.get(name) is one:
             one.messages = messages
@@ -85,7 +89,7 @@ class Answers:
             self._bytes += one.size
             self._forget()
 
-    def drop(self, name: tuple[str, str]) -> None:
+    def drop(self, name: Name) -> None:
         """Forget a request."""
         one = self._kept.pop(name, None)
         if one is not None:
@@ -137,11 +141,12 @@ class Idempotency:
         body = await _read(receive)
         if body is None:
             return
-        await self._once((caller.name, key), caller, _fingerprint(scope, headers, body), body, scope, receive, send)
+        name = (caller.name, scope["method"], scope["path"], key)
+        await self._once(name, caller, _fingerprint(scope, headers, body), body, scope, receive, send)
 
     async def _once(
         self,
-        name: tuple[str, str],
+        name: Name,
         caller: Caller,
         fingerprint: bytes,
         body: bytes,
@@ -200,10 +205,8 @@ class _Answer:
 
 
 def _fingerprint(scope: Scope, headers: Headers, body: bytes) -> bytes:
-    """What makes two requests the same."""
+    """What makes two requests of one operation the same."""
     parts = (
-        scope["method"].encode(),
-        scope["path"].encode(),
         scope["query_string"],
         headers.get("content-type", "").encode("latin-1"),
         headers.get("if-match", "").encode("latin-1"),

@@ -99,7 +99,7 @@ async def test_the_fleet_is_shown_to_operators_alone(
 ) -> None:
     response = await http.get(path, headers=headers)
     assert is_problem(response, 401)
-    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["www-authenticate"].startswith("Bearer")
 
 
 async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:

@@ -109,6 +109,13 @@ async def test_a_key_is_for_one_request(http: httpx.AsyncClient, changes: Change
     assert changes.done == ["a"]
 
 
+async def test_a_key_is_of_one_operation(http: httpx.AsyncClient, changes: Changes) -> None:
+    await make(http)
+    other = await http.post("/large", headers={**DO, "idempotency-key": "k"})
+    assert (other.status_code, changes.done) == (200, ["a", "large"])
+    assert (await http.put("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
+
+
 async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, changes: Changes) -> None:
     changes.gate.clear()
     first = asyncio.create_task(make(http))
@@ -169,16 +176,16 @@ def test_what_is_kept_is_bounded() -> None:
     answers = Answers(SetClock())
     caller = Caller("one", Role.ADMIN)
     for number in range(idempotency.MOST_KEPT + 10):
-        name = ("one", str(number))
+        name = ("one", "POST", "/", str(number))
         one = answers.begin(name, b"", caller)
         answers.keep(name, one, [{"type": "http.response.body", "body": b"x"}])
     assert len(answers) == idempotency.MOST_KEPT
     big = [{"type": "http.response.body", "body": b"x" * idempotency.LARGEST_ANSWER_BYTES}]
     for number in range(100):
-        name = ("big", str(number))
+        name = ("big", "POST", "/", str(number))
         answers.keep(name, answers.begin(name, b"", caller), big)
     assert len(answers) <= idempotency.MOST_BYTES // idempotency.LARGEST_ANSWER_BYTES
-    assert answers.find(("big", "99")) is not None
+    assert answers.find(("big", "POST", "/", "99")) is not None
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -9,10 +9,13 @@ import pytest
 
 from control_plane import problems
 from control_plane.api.openapi import TAGS
-from control_plane.app import OPEN
-from tests.unit.test_control_plane_app import control_plane, http
+from tests.unit.test_control_plane_app import OPERATOR, control_plane, http
 
 __all__ = ["control_plane", "http"]
+
+
+OPEN = {"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook"}
+"""Paths that ask for no caller."""
 
 
 @pytest.fixture
@@ -51,3 +54,22 @@ async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= known
     assert "x-components" not in str(document)
+
+
+async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> None:
+    refused = await http.get("/v1/pools", params={"regoin": "eu-de"}, headers=OPERATOR)
+    assert (refused.status_code, refused.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert refused.json()["errors"] == [
+        {"field": "query.regoin", "problem": "no such parameter; there are cursor, limit, model, region"}
+    ]
+    assert (await http.get("/v1/pools", params={"regoin": "eu-de"})).status_code == 401
+    assert (await http.get("/v1/pools", params={"region": "eu-de"}, headers=OPERATOR)).status_code == 200
+    assert (await http.get("/v1/whoami", params={"x": "1"}, headers=OPERATOR)).status_code == 422
+    assert (await http.get("/livez", params={"x": "1"})).status_code == 200
+
+
+async def test_every_method_of_a_path_is_told(http: httpx.AsyncClient) -> None:
+    for path, allowed in (("/v1/overrides", "GET, POST"), ("/v1/overrides/x", "DELETE, GET"), ("/v1/plans/1", "GET")):
+        refused = await http.patch(path, headers=OPERATOR)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+        assert refused.headers["content-type"] == problems.MEDIA_TYPE

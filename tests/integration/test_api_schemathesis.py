@@ -1,0 +1,122 @@
+"""The API keeps what it promises in /openapi.json: schemathesis against a real control plane on a real etcd.
+
+Every operation, with data that its description allows and data that it does not: no defect, no answer that is not
+described, nothing malformed taken, nothing open that asks for a caller.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+
+import httpx
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import ignored_auth, positive_data_acceptance
+
+from control_plane.access.access import Access
+from control_plane.admin_token import AdminToken
+from control_plane.app import create_app
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy_source import PolicySource
+from lab.servers.etcd import start_etcd
+from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
+from tests.reports import KEY, offered, packed, report
+from tests.stores import PATIENCE_S
+
+EXAMPLES = 15
+"""Requests for each operation and kind of data."""
+
+ENDLESS = "/v1/events"
+"""A stream does not end; tests/integration/test_api_resources.py reads it."""
+
+_document = create_app(
+    ControlPlane(
+        MemoryStore(), Member("s", "http://s"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+    ),
+    Access(AdminToken(TOKEN)),
+).openapi()
+schema = schemathesis.openapi.from_dict(_document).exclude(path=ENDLESS)
+_clients = count()
+
+
+@schema.auth()
+class Admin:
+    """Who asks, but where the game is to ask as nobody."""
+
+    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+        return f"Bearer {TOKEN}"
+
+    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:
+        case.headers = {**(case.headers or {}), "Authorization": data}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlaneServer]:
+    directory = tmp_path_factory.mktemp("schemathesis")
+    # Wrong credentials are part of the game: each request is another client's, or a few would lock out the rest.
+    settings = {"POLICY_DIR": str(PLANET), "TRUSTED_PROXIES": "127.0.0.1"}
+    with (
+        start_etcd(directory / "etcd") as etcd,
+        control_planes("s", directory, etcd.endpoint, policy_settings=settings) as (server,),
+    ):
+        yield server
+
+
+def test_what_is_tested_is_what_is_served(server: ControlPlaneServer) -> None:
+    assert httpx.get(f"{server.url}/openapi.json").json() == json.loads(json.dumps(_document))
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(300)
+def test_the_api_keeps_what_it_promises(case: schemathesis.Case, server: ControlPlaneServer) -> None:
+    number = next(_clients)
+    client = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    # What a body or a client's place says depends on policy and on its other fields, as no schema can tell.
+    lenient = bool(case.operation.body) or case.operation.path == "/v1/steer"
+    case.call_and_validate(
+        base_url=server.url,
+        headers={"x-forwarded-for": client},
+        excluded_checks=[positive_data_acceptance] if lenient else [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/regions/{name}", {"name": REGIONS[0]}),
+        ("/v1/tenants/{name}", {"name": "personal"}),
+        ("/v1/plans/{generation}", {"generation": 1}),
+        ("/v1/plans/current", {}),
+        ("/v1/regions", {}),
+        ("/v1/pools", {}),
+        ("/v1/endpoints", {}),
+        ("/v1/agents", {}),
+        ("/v1/status", {}),
+    ],
+)
+def test_what_is_there_is_as_described(server: ControlPlaneServer, path: str, named: dict[str, object]) -> None:
+    for region in REGIONS:
+        body, headers = packed(report(region, offered(5.0, "eu-de", "eu-es"), seq=next(_clients)))
+        assert httpx.post(f"{server.url}/v1/reports", content=body, headers=dict(headers)).status_code == 202
+    case = schema[path]["GET"].Case(path_parameters=named)
+    deadline = time.monotonic() + PATIENCE_S
+    while (response := case.call(base_url=server.url, headers=OPERATOR)).status_code != 200:
+        assert time.monotonic() < deadline, response.text
+        time.sleep(0.05)
+    case.validate_response(response, excluded_checks=[ignored_auth])
+
+
+@schemathesis.serializer("application/msgpack")
+def as_msgpack(context: schemathesis.SerializationContext, value: object) -> bytes:
+    """What agents send their reports as."""
+    return msgspec.msgpack.encode(value)
