@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,6 +17,7 @@ from typing import Any, cast
 import httpx
 import msgspec
 import pytest
+import yaml
 
 from control_plane.audit.chain import AuditEntry, verify_chain
 from control_plane.client import keys
@@ -25,7 +29,7 @@ from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
 from regional_agent.directives import Directives
 from tests.agents import Agent, agent
-from tests.control_planes import Agents, ControlPlaneServer, Operator, control_planes
+from tests.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
 from tests.integration.test_carrying import answers, ask
 from tests.reports import MODEL, offered
 from tests.sockets import engine
@@ -33,6 +37,8 @@ from tests.stores import Following, eventually
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
+OPEN_S = 20.0
+"""How long a maintenance window is still open."""
 LARGEST_STEP = 0.25
 """Of one plan to the next: the policy's step_per_s, and no more than a second's worth of it."""
 
@@ -208,3 +214,36 @@ async def test_what_expires_is_removed_by_the_leader_and_the_audit_log_tells_all
                     break
                 await asyncio.sleep(0.1)
         assert (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"] == []
+
+
+async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_itself(
+    own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
+    now = time.time()
+    minute = now - now % 60
+    window = {
+        "apiVersion": "penstock/v1",
+        "kind": "MaintenanceWindow",
+        "name": "disks",
+        "regions": ["eu-de"],
+        "starts_at": datetime.fromtimestamp(minute, UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "duration_s": now - minute + OPEN_S,
+        "recurrence": "weekly",
+        "lead_s": 0,
+    }
+    (bundle / "disks.yaml").write_text(yaml.safe_dump(window))
+    with control_planes("a", tmp_path, own_etcd.endpoint, bundle) as (server,):
+        async with Agents([server.url]) as reports, Following(store, keys.plan("eu-de")) as following:
+            reports.demand = {"eu-de": (offered(10.0, *EU),)}
+            await following.until(lambda: history(following.changes)[-1:] == [0.0])
+            (one,) = (await operator.http.get(f"{server.url}/v1/overrides")).json()["items"]
+            assert (one["by_policy"], one["override"]["author"]) == (True, "policy disks.yaml:5")
+            away = f"{server.url}/v1/overrides/{one['override']['id']}?reason=impatience"
+            assert (await operator.http.delete(away, headers={"if-match": "*"})).status_code == 409
+            refused = await post(operator, server, "regions/eu-de/undrain", {})
+            assert (refused.status_code, "disks.yaml:5" in refused.json()["detail"]) == (409, True)
+            await following.until(lambda: history(following.changes)[-1:] == [1.0], OPEN_S + 60.0)
+            returning = history(following.changes)
+            assert returning == sorted(returning)
+            assert len(set(returning)) > 3

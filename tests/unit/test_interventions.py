@@ -38,6 +38,8 @@ class Fleet:
         self._plan = plan
         self.now = 1000.0
         self.demand = demand or (offered(10.0, *EU), offered(10.0, *EVERYWHERE))
+        self.elsewhere: tuple[DemandReport, ...] = ()
+        """What Madrid is asked for; `demand` is Frankfurt's."""
         self.overrides: tuple[Override, ...] = ()
         self.plans: dict[str, RegionPlan] = {}
         self.snapshot = Snapshot()
@@ -51,8 +53,9 @@ class Fleet:
 
     def tick(self) -> None:
         self.now += TICK_S
+        asked = {"eu-de": self.demand, "eu-es": self.elsewhere}
         agents = {
-            (name, "one"): Held(report(name, *(self.demand if name == "eu-de" else ())), self.now)
+            (name, "one"): Held(report(name, *asked.get(name, ())), self.now)
             for name in POLICY.regions
             if name not in self.lost
         }
@@ -266,6 +269,17 @@ def test_a_drain_for_one_origin_or_model_concerns_nobody_else(planner: Callable[
     assert fleet.plans["eu-de"].closed == ()
     assert fleet.plans["us-east"].closed == (Closed("eu-de", MODEL, True),)
     fleet.begin(drain("eu-de", id="3", origin="eu-de"))
+    fleet.ticks(6.0)
+    assert fleet.shares() == {"eu-es": 1.0}
+
+
+def test_a_class_that_is_narrowed_to_another_is_planned_as_that_one(
+    planner: Callable[..., dict[str, RegionPlan]],
+) -> None:
+    fleet = Fleet(planner, offered(10.0, *EU), offered(10.0, "eu-es"))
+    fleet.elsewhere = (offered(10.0, *EU),)
+    fleet.ticks(1.0)
+    fleet.begin(drain("eu-de", origin="eu-de"))
     fleet.ticks(6.0)
     assert fleet.shares() == {"eu-es": 1.0}
 

@@ -194,6 +194,8 @@ def test_a_closed_region_gets_nothing_on_a_credit() -> None:
     views["eu-de"] = RegionView(RegionState.HEALTHY, ready=True, expected_wait_s=60.0)
     assert served(views, shares={"eu_de": 1.0}, closed={"eu-es": True}) == {"us-east": 400}
     assert served(views, overflow=True, closed={"eu-es": True}) == {"us-east": 400}
+    shares = {"eu_de": 0.5, "eu_es": 0.5}
+    assert served(views, shares=shares, overflow=True, closed={"eu-es": True}) == {"us-east": 400}
 
 
 def test_a_closed_region_is_the_last_resort_where_nobody_else_is_there_unless_it_is_shut() -> None:
