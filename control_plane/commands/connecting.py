@@ -16,23 +16,21 @@ from control_plane.commands.faults import CommandFault
 from control_plane.contexts import Context, Contexts, context_names, load_contexts
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Base URLs of control planes, comma-separated [env var: PENSTOCK_URL].")
+    str | None, typer.Option("--url", help="Base URLs of control planes, comma-separated (else $PENSTOCK_URL).")
 ]
 TokenFileOption = Annotated[
     Path | None,
-    typer.Option("--token-file", help="Your token, one line [env var: PENSTOCK_ADMIN_TOKEN_FILE]."),
+    typer.Option("--token-file", help="Your token, one line (else $PENSTOCK_ADMIN_TOKEN_FILE)."),
 ]
 CaFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--ca-file", help="Authorities that sign the control planes' certificates [env var: PENSTOCK_CA_FILE]."
-    ),
+    typer.Option("--ca-file", help="Authorities that sign the control planes' certificates (else $PENSTOCK_CA_FILE)."),
 ]
 ContextOption = Annotated[
     str | None,
     typer.Option(
         "--context",
-        help="A named context of `penstock context list` [env var: PENSTOCK_CONTEXT].",
+        help="A named context of `penstock context list` (else $PENSTOCK_CONTEXT).",
         autocompletion=context_names,
     ),
 ]
