@@ -72,8 +72,9 @@ class Chooser:
         """An endpoint of this region with a reservation on it, or why there is none."""
         pool = self._endpoints.pool(errand.model)
         tied = errand.session is not None or bool(errand.prefix)
-        known = self._holdings.held(errand.prefix, errand.session, now) if tied else NOTHING
-        held, gap_s = self._held(pool, errand, known, now)
+        held, gap_s = NOTHING_HELD, 0.0
+        if tied or pool.shares_endpoints:
+            held, gap_s = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
         who = choose_endpoint(
             pool.views,
             self._rng,

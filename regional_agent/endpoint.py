@@ -51,6 +51,10 @@ class Judge(NamedTuple):
     """Spreads the ends of ejections."""
 
 
+_TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONCLUSIVE
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
 class Endpoint:
     """One model server. Its `view` is what the core chooses by; only this class writes to it."""
 
@@ -131,7 +135,7 @@ class Endpoint:
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """One more request of this agent is on it, of so much work at its speed."""
         self._add(1, prefill_us, decode_us)
-        if self.standing.out:
+        if self.standing.trust is not _TRUSTED:
             self._trust(taken(self.standing))
 
     def prefilled(self, prefill_us: int) -> None:
@@ -208,7 +212,7 @@ class Endpoint:
     def ended(self, outcome: Outcome, started_at: float) -> bool:
         """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
         judge, before = self._judge, self.standing
-        if (outcome is Outcome.SERVED and before.spotless) or (outcome is Outcome.INCONCLUSIVE and not before.out):
+        if (outcome is _SERVED and before.spotless) or (outcome is _INCONCLUSIVE and not before.out):
             return False
         may_eject = all(room_to_eject(pool.out, len(pool.endpoints), judge.rules) for pool in self.pools)
         now = judge.clock()

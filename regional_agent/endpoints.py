@@ -127,10 +127,6 @@ class Endpoints:
         yield from self._by_name.values()
         yield from self._retired
 
-    def completed(self, endpoint: Endpoint, service_s: float) -> None:
-        """A request ran to its end; it held its slot for `service_s` seconds."""
-        endpoint.completed(service_s)
-
     def failed(self, endpoint: Endpoint) -> None:
         """A request could not connect to it."""
         endpoint.broke()

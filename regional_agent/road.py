@@ -62,6 +62,10 @@ _FALLS_BACK = frozenset({Reason.NONE_READY, Reason.SATURATED})
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
+_SERVED, _INCONCLUSIVE, _ENGINE_FAILED = Outcome.SERVED, Outcome.INCONCLUSIVE, Reason.ENGINE_FAILED
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
 class Ticket:
     """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
 
@@ -111,7 +115,7 @@ class Ticket:
         """It counts towards its tenant's quota here."""
         self.has_turn = False
         """It has waited, and room that appears now is for it."""
-        self.failed_because = Reason.ENGINE_FAILED
+        self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0
         """Where it has to wait, it is offered to nobody before."""
@@ -165,7 +169,8 @@ class Road:
         policy = self._knowing.directives.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=SHORTEST_RETRY_S)
-        tenant = self._identify(policy).identify(request.header(b"authorization"))
+        headers = request.by_name or request.index()
+        tenant = self._identify(policy).identify(headers.get(b"authorization"))
         if isinstance(tenant, Refusal):
             return tenant
         asked = asked_of(request)
@@ -187,13 +192,12 @@ class Road:
             return counted
         trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
         errand = self._errand(request, asked, policy, facts.tenant)
-        ticket = Ticket(_request_id(request, trace_id), errand, facts, admitted, now)
+        ticket = Ticket(_request_id(headers.get(b"x-request-id"), trace_id), errand, facts, admitted, now)
         ticket.priority = tenant.priority
         ticket.counted = counted
         ticket.asked_for = asked_for
         ticket.policy = policy
-        given = request.header(b"traceparent")
-        ticket.traceparent = trace_context.continued(given) or trace_context.started(trace_id)
+        ticket.traceparent = trace_context.continued(headers.get(b"traceparent")) or trace_context.started(trace_id)
         self._knowing.demand.offered(asked.model, admitted.permitted)
         return ticket
 
@@ -326,10 +330,10 @@ class Road:
         self.chooser.release(placement)
         self._knowing.waiting.room_appeared()
         if service_s is not None:
-            self._knowing.endpoints.completed(endpoint, service_s)
+            endpoint.completed(service_s)
             if target.outcome is None:
                 self.chooser.ended(placement, self._clock(), tail)
-        outcome = target.outcome or (Outcome.INCONCLUSIVE if service_s is None else Outcome.SERVED)
+        outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
         self._knowing.endpoints.ended(endpoint, outcome, target.since)
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
@@ -529,9 +533,8 @@ class Road:
         return known
 
 
-def _request_id(request: Request, trace_id: str) -> str:
+def _request_id(given: bytes | None, trace_id: str) -> str:
     """The client's where it has a usable one; else that of the trace that starts here, so that one finds the other."""
-    given = request.header(b"x-request-id")
     if given is not None and _SAFE_REQUEST_ID.fullmatch(given):
         return given.decode()
     return trace_id

@@ -74,8 +74,9 @@ class WaitingRoom:
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait here and at the other agents of the region."""
+        queue = self._queues.get(model)
+        here = len(queue) if queue is not None else 0
         others = self._shared_view.others_waiting(model)
-        here = self.waiting_here(model)
         return here + sum(one.requests for one in others) if others else here
 
     def waiting_here(self, model: str) -> int:

@@ -277,7 +277,7 @@ class Exchange:
         unsent = self._unsent
         if unsent:
             self._heard = True
-            data = b"".join(unsent)
+            data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
             unsent.clear()
             self._sent_bytes += len(data)
             self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
@@ -378,7 +378,8 @@ class Exchange:
         assert target is not None
         self._stage = _STREAMING
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
-        self._carrier.road.first_byte(target, now)
+        if self._ticket.errand.streaming:
+            self._carrier.road.first_byte(target, now)
         length = by_name.get(b"content-length")
         has_body = status not in NO_BODY_STATUSES
         self._chunked = has_body and length is None and not request.http_1_0

@@ -348,10 +348,11 @@ class UpstreamConnection(asyncio.Protocol):
         """Everything that came with the response's end has been read: free for another request, or closed."""
         sink, self.sink = self.sink, None
         self._done = False
-        if self._keep_alive and self._request_whole and self.usable:
+        transport = self._transport
+        if self._keep_alive and self._request_whole and transport is not None and not transport.is_closing():
             self._pool.give_back(self)
-        elif self._transport is not None:
-            self._transport.close()
+        elif transport is not None:
+            transport.close()
         if sink is not None:
             sink.on_end()
 

@@ -160,7 +160,7 @@ async def test_service_time_starts_at_what_policy_expects(endpoints: Endpoints) 
     endpoints.use_priors(Policy(regions={}, models={"m": Model("m", 2.0)}, tenants={}, residency=()))
     assert pool.service_s == 2.0
     for _ in range(200):
-        endpoints.completed(pool.endpoints[0], 0.5)
+        pool.endpoints[0].completed(0.5)
     await until(lambda: abs(pool.service_s - 0.5) < 0.01)
 
 
