@@ -8,7 +8,8 @@ import msgspec
 
 from penstock.engines import ModelsAsked
 from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import Address, TooLarge, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_sink import TooLarge
 from regional_agent.endpoint_fields import MOST_MODELS, EndpointSpec
 
 TIMEOUT_S = 2.0

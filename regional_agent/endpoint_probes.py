@@ -9,7 +9,8 @@ from random import Random
 from penstock.endpoint_health import EndpointState, ProbeOutcome
 from penstock.engines import ENGINES
 from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import TimedOut, UpstreamError, UpstreamPool
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.carry.upstream_sink import TimedOut, UpstreamError
 from regional_agent.endpoint import Endpoint
 from regional_agent.endpoint_models import NotReady, ask_loaded
 

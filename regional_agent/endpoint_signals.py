@@ -9,7 +9,8 @@ from random import Random
 from penstock.engine_signals import BadSignals, read_metrics
 from penstock.engines import ENGINES
 from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import Address, TooLarge, UpstreamError, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_sink import TooLarge, UpstreamError
 from regional_agent.endpoint import Endpoint
 
 PATH = "/metrics"

@@ -20,7 +20,8 @@ from penstock.where import RegionView
 from regional_agent.agent_directory import AgentDirectory
 from regional_agent.background import cancel, keep_running
 from regional_agent.carry.fetch import Fetched, fetch
-from regional_agent.carry.upstream import Address, TimedOut, UpstreamError, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_sink import TimedOut, UpstreamError
 from regional_agent.peer_region import PeerRegion
 
 HURRY_S = 0.05

@@ -18,7 +18,8 @@ from penstock.report import AgentReport
 from penstock.signing import FleetKey, Purpose
 from regional_agent.background import cancel, keep_running
 from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import Address, UpstreamError, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_sink import UpstreamError
 
 INTERVAL_S = 1.0
 """Time (s) between two reports."""

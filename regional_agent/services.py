@@ -11,7 +11,7 @@ from penstock import probe, route_context
 from penstock.reasons import Reason, Refusal
 from regional_agent import endpoint_registration
 from regional_agent.carry.carrier import Carrier
-from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.messages import TIMEOUT_HEADER, Request
@@ -55,14 +55,14 @@ class _Service:
         """It takes them whole, too."""
         return False
 
-    def _refuse(self, connection: ClientConnection, refusal: Refusal) -> None:
+    def _refuse(self, connection: ClientTurns, refusal: Refusal) -> None:
         connection.respond(*refusal_response(refusal))
 
     def _loops(self, request: Request) -> bool:
         """Whether the request has been here before (RFC 9110, section 7.6.3)."""
         return any(self._carrier.via in value for value in request.every(b"via"))
 
-    def _not_found(self, connection: ClientConnection, request: Request) -> None:
+    def _not_found(self, connection: ClientTurns, request: Request) -> None:
         self._refuse(connection, _no_such(request))
 
 
@@ -73,7 +73,7 @@ class TrafficService(_Service):
         super().__init__(carrier, knowing)
         self._road = road
 
-    def handle(self, request: Request, connection: ClientConnection) -> Exchange | None:
+    def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
         """Carry an inference request; answer what needs no engine."""
         path = request.path
         if _is_carried(request):
@@ -98,7 +98,7 @@ class TrafficService(_Service):
         """A body that is no JSON is passed on as it comes, once its model is known."""
         return not is_json(request) and named_model(request) is not None
 
-    def _ticket(self, request: Request, connection: ClientConnection) -> Ticket | Refusal:
+    def _ticket(self, request: Request, connection: ClientTurns) -> Ticket | Refusal:
         now = self._carrier.clock()
         timeout_s = self._carrier.limits.request_timeout_s
         if not request.plain:
@@ -116,7 +116,7 @@ class TrafficService(_Service):
             ticket.deadline_at = now + timeout_s
         return ticket
 
-    def _models(self, request: Request, connection: ClientConnection) -> None:
+    def _models(self, request: Request, connection: ClientTurns) -> None:
         refusal = self._road.refuse_unknown(request)
         policy = self._knowing.directives.policy
         if refusal is not None or policy is None:
@@ -134,7 +134,7 @@ class PeerService(_Service):
         super().__init__(carrier, knowing)
         self._road = road
 
-    def handle(self, request: Request, connection: ClientConnection) -> Exchange | None:
+    def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
             status, body = self._knowing.probe_answers.answer(request.header(probe.HEADER.encode()))
@@ -170,7 +170,7 @@ class AdminService(_Service):
         super().__init__(carrier, knowing)
         self._status = status
 
-    def handle(self, request: Request, connection: ClientConnection) -> None:
+    def handle(self, request: Request, connection: ClientTurns) -> None:
         """Answer at once; nothing here waits for anything, so load elsewhere does not fail a liveness probe."""
         path = request.path
         if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
@@ -189,7 +189,7 @@ class AdminService(_Service):
         else:
             self._not_found(connection, request)
 
-    def _explain(self, request: Request, connection: ClientConnection) -> None:
+    def _explain(self, request: Request, connection: ClientTurns) -> None:
         road, now = self._carrier.road, self._carrier.clock()
         try:
             explanation = explain_here(road, self._knowing, request.target, now)
@@ -198,13 +198,13 @@ class AdminService(_Service):
         else:
             connection.respond(200, [JSON], msgspec.json.encode(explanation))
 
-    def _register(self, request: Request, connection: ClientConnection) -> None:
+    def _register(self, request: Request, connection: ClientTurns) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)
         reply = self._knowing.registrations.handle(request.method, request.path, authorization, body)
         connection.respond(reply.status, [JSON], reply.body)
 
 
-def answer_health(knowing: Knowing, request: Request, connection: ClientConnection) -> None:
+def answer_health(knowing: Knowing, request: Request, connection: ClientTurns) -> None:
     """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")

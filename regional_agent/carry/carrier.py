@@ -9,7 +9,7 @@ from collections import Counter
 from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
 from regional_agent.carry.access_log import AccessLine, AccessLog
-from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.errors import STATUS
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.limits import Limits
@@ -67,7 +67,7 @@ class Carrier:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def carry(self, client: ClientConnection, request: Request, ticket: Ticket) -> Exchange:
+    def carry(self, client: ClientTurns, request: Request, ticket: Ticket) -> Exchange:
         """Start carrying a request."""
         exchange = Exchange(self, client, request, ticket)
         self._active.add(exchange)

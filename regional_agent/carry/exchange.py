@@ -15,18 +15,13 @@ from penstock import orca
 from penstock.reasons import Reason, Refusal
 from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
-from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.errors import REFUSAL_HEADER, refusal_response, stream_error_event
 from regional_agent.carry.messages import Header, Request, response_headers_back, status_line
 from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
-from regional_agent.carry.upstream import (
-    NO_BODY_STATUSES,
-    ConnectFailed,
-    TimedOut,
-    UpstreamConnection,
-    UpstreamError,
-)
+from regional_agent.carry.upstream import NO_BODY_STATUSES, UpstreamConnection
+from regional_agent.carry.upstream_sink import ConnectFailed, TimedOut, UpstreamError
 from regional_agent.metrics import NO_SERVER, RequestKind, RequestOutcome, RetryReason
 from regional_agent.road import Target, Ticket
 
@@ -91,7 +86,7 @@ class Exchange:
         "_upstream",
     )
 
-    def __init__(self, carrier: Carrier, client: ClientConnection, request: Request, ticket: Ticket) -> None:
+    def __init__(self, carrier: Carrier, client: ClientTurns, request: Request, ticket: Ticket) -> None:
         self._carrier = carrier
         self._client = client
         self._request = request
@@ -224,8 +219,12 @@ class Exchange:
     def on_request_body(self, chunk: bytes) -> None:
         """More of a large body: keep it while it fits and nobody has it yet, pass it on once somebody has."""
         request, upstream = self._request, self._upstream
-        if not request.forgotten and not self._client.keep(request, chunk, at_any_rate=upstream is None):
-            self._client.forget(request)
+        bodies = self._client.bodies
+        if upstream is None or (not request.forgotten and bodies.fits(request, chunk)):
+            # While nobody has the body, reading is paused: what is left of one read must fit.
+            bodies.keep(request, chunk)
+        elif not request.forgotten:
+            bodies.forget(request)
         if upstream is not None:
             upstream.send_more(chunk)
 

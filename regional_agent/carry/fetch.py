@@ -7,15 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from regional_agent.carry.upstream import (
-    Address,
-    Broken,
-    TimedOut,
-    TooLarge,
-    UpstreamConnection,
-    UpstreamError,
-    UpstreamPool,
-)
+from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamPool
+from regional_agent.carry.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.reasons import Reason, Refusal
-from regional_agent.carry.client_connection import ClientConnection, Handler
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns, Handler
+from regional_agent.carry.kept_bodies import KeptBodies
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
 from regional_agent.carry.port import SETTLE_S, open_port, send_to_successor
@@ -25,7 +27,7 @@ BACKLOG = 1024
 class Application(Protocol):
     """Answers requests: by `connection.respond` at once, or by a handler that it starts and returns."""
 
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+    def handle(self, request: Request, connection: ClientTurns) -> Handler | None:
         """Take a request; its body may not be whole where `knows_enough` said so or no more of it is kept."""
 
     def refuse_head(self, request: Request) -> Refusal | None:
@@ -66,8 +68,7 @@ class Listener:
         self.secure = tls is not None
         self.clock = asyncio.get_running_loop().time
         self.connections: set[ClientConnection] = set()
-        self.kept_bytes = 0
-        """What the large bodies that are kept take together."""
+        self.bodies = KeptBodies(limits)
         self.draining = False
         self.draining_since = 0.0
         self._tls = tls
@@ -136,15 +137,6 @@ class Listener:
             del self._of_address[address]
         if self.draining and not self.connections:
             self._deserted.set()
-
-    def may_keep(self, more_bytes: int) -> bool:
-        """Whether this much more of a large body may be kept."""
-        return self.kept_bytes + more_bytes <= self.limits.most_kept_bytes
-
-    def let_go(self, request: Request) -> None:
-        """What was kept of a large body is needed no more."""
-        self.kept_bytes -= request.kept_bytes
-        request.kept_bytes = 0
 
     async def _sweep(self) -> None:
         while True:

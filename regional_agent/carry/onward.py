@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.messages import Request, request_headers_onward
 from regional_agent.road import Target, Ticket
 
@@ -22,7 +22,7 @@ _host_lines: dict[Address, bytes] = {}
 
 
 def request_onward(
-    request: Request, ticket: Ticket, target: Target, client: ClientConnection, via: bytes, now: float
+    request: Request, ticket: Ticket, target: Target, client: ClientTurns, via: bytes, now: float
 ) -> bytes:
     """Request line and headers, ready to write.
 
@@ -60,7 +60,7 @@ def request_onward(
     return b"".join(parts)
 
 
-def _as_asked(request: Request, ticket: Ticket, client: ClientConnection) -> tuple[bytes, bytes]:
+def _as_asked(request: Request, ticket: Ticket, client: ClientTurns) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (ticket.context is not None or client.trusted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.upstream import UpstreamConnection
 
 
@@ -23,7 +23,7 @@ class Tunnel:
     )
 
     def __init__(
-        self, client: ClientConnection, upstream: UpstreamConnection, now: float, on_end: Callable[[], None]
+        self, client: ClientTurns, upstream: UpstreamConnection, now: float, on_end: Callable[[], None]
     ) -> None:
         """`on_end` is called once both sides have said that they will send no more."""
         self._client = client

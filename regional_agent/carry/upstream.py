@@ -10,10 +10,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
+
+from regional_agent.carry.upstream_sink import (
+    Broken,
+    BytesSink,
+    ConnectFailed,
+    Sink,
+    TooLarge,
+    TunnelSink,
+    UpstreamError,
+)
 
 CONNECT_TIMEOUT_S = 1.0
 """A listener in reach answers a SYN within a round trip; longest terrestrial ones are below 0.4 s."""
@@ -59,55 +69,6 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class UpstreamError(Exception):
-    """The other side did not give a whole answer."""
-
-
-class ConnectFailed(UpstreamError):
-    """Nobody accepted the connection: the request has certainly not started."""
-
-
-class Broken(UpstreamError):
-    """The connection closed, was reset, or carried something that is not HTTP."""
-
-
-class TimedOut(UpstreamError):
-    """No answer within the time allowed."""
-
-
-class TooLarge(UpstreamError):
-    """More bytes than anybody asked for."""
-
-
-class Sink(Protocol):
-    """Who hears of a response. After `on_end` or `on_broken` nothing more comes of it.
-
-    `on_pause` follows whatever one read brought, so that a sink may write once for all of it.
-    """
-
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
-    def on_body(self, chunk: bytes) -> None: ...
-    def on_end(self) -> None: ...
-    def on_pause(self) -> None: ...
-    def on_broken(self, error: UpstreamError) -> None: ...
-    def on_writable(self, writable: bool) -> None: ...
-
-
-class TunnelSink(Sink, Protocol):
-    """A sink that offered to upgrade."""
-
-    def on_upgraded(self, headers: list[tuple[bytes, bytes]]) -> BytesSink:
-        """The server agreed (101): who takes what follows, which is no HTTP."""
-
-
-class BytesSink(Protocol):
-    """Who takes the server's bytes of a tunnel."""
-
-    def on_bytes(self, data: bytes) -> None: ...
-    def on_eof(self) -> None:
-        """The server will send no more, but may still read."""
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -90,12 +90,12 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
             before = sent_bytes
             await asyncio.sleep(0.3)
         assert sent_bytes < 48 * 1024 * 1024, "what sockets hold, not the whole upload"
-        assert one.listener.kept_bytes == 0, "too large to be sent again, so nothing is kept"
+        assert one.listener.bodies.bytes_kept == 0, "too large to be sent again, so nothing is kept"
         gpu.read_on.set()
         await sending
         assert (await client.answer()).body == b"ok"
         assert gpu.body_bytes >= total
-        assert (one.held(), one.listener.kept_bytes, one.counted()) == (0, 0, {"ok": 1})
+        assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"ok": 1})
 
 
 async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: P
         assert busy.heard
         assert gpu.heard
         assert gpu.heard[0].body == body
-        await until(lambda: one.held() == 0 and one.listener.kept_bytes == 0)
+        await until(lambda: one.held() == 0 and one.listener.bodies.bytes_kept == 0)
         again = {(200, "")}
         assert outcomes == (again if kept is ROOMY else again | {(502, "engine_failed")})
 
@@ -175,14 +175,14 @@ async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         first = await RawClient.connect(one.traffic)
         first.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
-        await until(lambda: one.listener.kept_bytes > 100_000)
+        await until(lambda: one.listener.bodies.bytes_kept > 100_000)
         second = await RawClient.connect(one.traffic)
         second.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
         status, headers, body = await second.answer()
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
         first.close()
-        await until(lambda: one.listener.kept_bytes == 0)
+        await until(lambda: one.listener.bodies.bytes_kept == 0)
 
 
 UPGRADE = (

@@ -15,7 +15,8 @@ from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
 from regional_agent.carry.messages import Request
-from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamError, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamPool
+from regional_agent.carry.upstream_sink import UpstreamError
 
 BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
 
@@ -89,7 +90,7 @@ def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
             connection.data_received(piece)
         ends = wire.closed or wire.ended
         connection.connection_lost(None)
-        assert (listener.connections, listener.kept_bytes) == (set(), 0)
+        assert (listener.connections, listener.bodies.bytes_kept) == (set(), 0)
         return bytes(wire.written), ends
 
     return asyncio.run(body())
