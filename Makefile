@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-live bench-router bench-planner test verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing bench-live bench-router bench-planner test verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ bench-router: $(VENV)/.bench  ## what a request costs here and with other proxie
 
 bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
+
+bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to tail latency, simulated (ARGS=--help)
+	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
 	@$(BIN)/pytest $(ARGS)

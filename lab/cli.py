@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "lab.demo.command",
     "engines": "lab.engine.command",
     "replay": "lab.replay.command",
+    "simulate-choosing": "lab.simulate.command",
     "wan": "lab.wan.command",
 }
 """Name and module; the module has a function of the name, with _ for -."""

@@ -1,0 +1,83 @@
+"""How much the way of choosing an endpoint matters: the same requests, engines and agents, and several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from statistics import pstdev
+
+import msgspec
+
+from lab.simulate.region import EngineKind, Region, Strategy
+from lab.traces.generate import Arrivals, generate
+from penstock.policy import Cost, CostUnit
+
+MODEL = "llama-3.1-8b"
+
+COST = Cost(CostUnit.TOKEN, 0.000031, 0.0069)
+"""As in policies/planet/models.yaml."""
+
+MIXED = (EngineKind("h100", 4, 4), EngineKind("a100", 6, 4), EngineKind("l40s", 6, 4))
+"""Sixteen engines, of which a stream on the slowest takes four times as long as on the fastest."""
+
+AGENTS = 8
+REQUESTS_PER_S = (15.0, 26.0)
+"""What MIXED serves of chat with some slots to spare, and what fills all of them."""
+
+WARM_UP_S = 20.0
+"""What arrives before is not counted: everybody begins with empty engines, and with nothing learned."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one strategy did to latency, in seconds, and to engines."""
+
+    strategy: Strategy
+    requests: int
+    first_p50_s: float
+    first_p99_s: float
+    end_p50_s: float
+    end_p99_s: float
+    use_deviation: float
+    """Standard deviation of the engines' busy share (0-1)."""
+
+
+def compare(
+    strategies: Sequence[Strategy] = tuple(Strategy),
+    *,
+    kinds: Sequence[EngineKind] = MIXED,
+    agents: int = AGENTS,
+    requests_per_s: float = REQUESTS_PER_S[0],
+    duration_s: float,
+    seed: int,
+) -> list[Outcome]:
+    """Ask the same chat requests, as a Poisson process, of each strategy.
+
+    Args:
+        duration_s: how long (s) requests arrive; longer than WARM_UP_S.
+        seed: the same gives the same outcome.
+    """
+    requests = generate(duration_s, Random(seed), Arrivals(requests_per_s, rate_cv=0.0, dwell_s=duration_s))
+    outcomes = []
+    for strategy in strategies:
+        region = Region(strategy, MODEL, COST, kinds, agents, seed)
+        region.run(requests)
+        counted = [one for one in region.served if one.request.at_s >= WARM_UP_S]
+        first_s = sorted(one.first_s for one in counted if one.first_s is not None)
+        end_s = sorted(one.end_s for one in counted if one.end_s is not None)
+        use = [engine.busy_s / region.clock.now for engine in region.engines]
+        outcomes.append(
+            Outcome(
+                strategy,
+                len(end_s),
+                _quantile(first_s, 0.5),
+                _quantile(first_s, 0.99),
+                _quantile(end_s, 0.5),
+                _quantile(end_s, 0.99),
+                pstdev(use),
+            )
+        )
+    return outcomes
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return values[int(len(values) * share)]

@@ -1,0 +1,74 @@
+"""One engine on the virtual clock: the lab's batching model, with its passes taken one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lab.engine.accelerators import ACCELERATORS
+from lab.engine.batching import BatchingModel, Sequence, Step
+from lab.engine.deployment import Deployment, smallest_deployment
+from lab.engine.models import MODELS
+from lab.engine.step_time import StepTime
+from lab.simulate.clock import VirtualClock
+
+HORIZON_S = 0.05
+"""Passes that only decode are taken together for this long (s)."""
+
+MAX_BATCHED_TOKENS = 2048
+"""New tokens of one pass: vLLM's default."""
+
+
+class SimulatedEngine:
+    """A batching model whose steps take their modelled time."""
+
+    def __init__(self, clock: VirtualClock, model: str, accelerator: str, max_num_seqs: int) -> None:
+        """Idle and loaded."""
+        deployment = smallest_deployment(MODELS[model], ACCELERATORS[accelerator])
+        assert isinstance(deployment, Deployment), f"{model} does not fit on {accelerator}"
+        self.busy_s = 0.0
+        """Time (s) in which some pass ran."""
+        self._clock = clock
+        self._model = BatchingModel(StepTime(deployment), deployment.kv_blocks, max_num_seqs, MAX_BATCHED_TOKENS)
+        self._watchers: dict[Sequence, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._step: Step | None = None
+        self._began_at = 0.0
+        self._turn = 0
+
+    def submit(self, sequence: Sequence, on_first: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """Queue a sequence; its first token and its last are told to whoever asked."""
+        self._watchers[sequence] = (on_first, on_end)
+        self._model.add(sequence)
+        if self._step is None:
+            self._begin()
+        elif len(self._step.durations_s) > 1:
+            self._step.cut(self._step.passes_begun(self._clock.now - self._began_at))
+            self._wait()
+
+    def _begin(self) -> None:
+        self._step = self._model.begin(HORIZON_S)
+        if self._step is not None:
+            self._began_at = self._clock.now
+            self._wait()
+
+    def _wait(self) -> None:
+        assert self._step is not None
+        self._turn += 1
+        turn = self._turn
+        self._clock.at(self._began_at + self._step.total_s, lambda: self._end(turn))
+
+    def _end(self, turn: int) -> None:
+        if turn != self._turn or self._step is None:
+            return  # the step was cut short meanwhile
+        step, self._step = self._step, None
+        self.busy_s += step.total_s
+        told = []
+        for sequence, tokens in self._model.complete(step):
+            on_first, on_end = self._watchers[sequence]
+            if sequence.generated == tokens:
+                told.append(on_first)
+            if sequence.finished:
+                del self._watchers[sequence]
+                told.append(on_end)
+        self._begin()
+        for tell in told:
+            tell()
