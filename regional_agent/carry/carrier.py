@@ -10,6 +10,7 @@ from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
 from regional_agent.carry.access_log import AccessLine, AccessLog
 from regional_agent.carry.client_turns import ClientTurns
+from regional_agent.carry.ending import Ending
 from regional_agent.carry.errors import STATUS
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.limits import Limits
@@ -99,7 +100,7 @@ class Carrier:
                 )
             )
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Ending) -> None:
         """An exchange has settled."""
         self._active.discard(exchange)
 

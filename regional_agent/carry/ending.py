@@ -1,0 +1,248 @@
+"""How carrying a request ends: on every way out what is held is given back, and the request counted and logged, once.
+
+Before the client has been sent a byte it is refused; after, a stream of events ends with one that says why, and any
+other answer breaks off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from penstock.reasons import Reason, Refusal
+from penstock.usage import TAIL_BYTES
+from regional_agent.carry.access_log import AccessLine
+from regional_agent.carry.client_turns import ClientTurns
+from regional_agent.carry.errors import refusal_response, stream_error_event
+from regional_agent.carry.messages import Header, Request
+from regional_agent.carry.tunnel import Tunnel
+from regional_agent.carry.upstream import UpstreamConnection
+from regional_agent.metrics import NO_SERVER, RequestKind, RequestOutcome
+from regional_agent.road import Target, Ticket
+
+if TYPE_CHECKING:
+    from regional_agent.carry.carrier import Carrier
+    from regional_agent.waiting import Place
+
+
+class Stage(Enum):
+    """How far an exchange has come; each stage only goes to those below it, or back to SEEKING before any byte."""
+
+    SEEKING = auto()
+    """Looking for a target or connecting to it."""
+    WAITING = auto()
+    """Nothing has room; it is told when something has."""
+    SENT = auto()
+    """Written to the target; nothing of an answer's body yet."""
+    REFUSED = auto()
+    """The target said it will not start this; the rest of what it says is read and dropped."""
+    STREAMING = auto()
+    """The client has been sent a part: nothing can be taken back."""
+    TUNNEL = auto()
+    """Bytes go both ways, and are no HTTP any more."""
+    DONE = auto()
+
+
+SEEKING, WAITING, SENT, REFUSED, STREAMING, TUNNEL, DONE = Stage
+"""In Python 3.11, to read a member off its class is a function call; so for the outcome and kinds of most requests."""
+_OK, _HOME, _FORWARDED = RequestOutcome.OK, RequestKind.HOME, RequestKind.FORWARDED
+_SATURATED = Reason.SATURATED
+
+
+class Ending:
+    """What is held for a request that is being carried, and the ways to be done with it."""
+
+    __slots__ = (
+        "_carrier",
+        "_chunked",
+        "_client",
+        "_client_stuck",
+        "_connecting",
+        "_first_byte_at",
+        "_heard",
+        "_heard_at",
+        "_keep_alive",
+        "_place",
+        "_refused_because",
+        "_request",
+        "_response_by_name",
+        "_response_headers",
+        "_sent_at",
+        "_sent_bytes",
+        "_stage",
+        "_status",
+        "_tail",
+        "_target",
+        "_ticket",
+        "_tunnel",
+        "_unsent",
+        "_upstream",
+    )
+
+    def __init__(self, carrier: Carrier, client: ClientTurns, request: Request, ticket: Ticket) -> None:
+        self._carrier = carrier
+        self._client = client
+        self._request = request
+        self._ticket = ticket
+        self._stage = SEEKING
+        self._target: Target | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._tunnel: Tunnel | None = None
+        self._place: Place | None = None
+        self._status = 0
+        self._response_headers: list[Header] = []
+        self._response_by_name: dict[bytes, bytes] = {}
+        """The same; of a repeated one the last."""
+        self._refused_because = _SATURATED
+        """Why its target did not start it."""
+        self._chunked = False
+        self._keep_alive = False
+        self._unsent: list[bytes] = []
+        self._tail = (b"", b"")
+        """The last two reads' worth of the answer: engines say at its end what it took."""
+        self._sent_bytes = 0
+        self._sent_at = 0.0
+        self._first_byte_at: float | None = None
+        self._heard = False
+        """Something came of the answer since the last look at it."""
+        self._heard_at = 0.0
+        self._client_stuck = False
+        """The client takes nothing now, so neither do we."""
+
+    @property
+    def model(self) -> str:
+        """What is asked for."""
+        return self._ticket.model
+
+    def on_pause(self) -> None:
+        """What one read of the engine's brought goes to the client in one write."""
+        unsent = self._unsent
+        if unsent:
+            self._heard = True
+            data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+            unsent.clear()
+            self._sent_bytes += len(data)
+            self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
+            self._client.write(data)
+
+    def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
+        """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""
+        self._drop_upstream()
+        if self._chunked and _is_event_stream(self._response_by_name.get(b"content-type", b"")):
+            event = stream_error_event(reason, detail)
+            self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+            self.on_pause()
+            self._settle(outcome)
+            self._client.finished(keep_alive=False)
+        else:
+            self._settle(outcome)
+            self._client.abort()
+
+    def _stall(self) -> None:
+        """Nothing has come for too long: the engine is counted as failing, the client is told."""
+        assert self._target is not None
+        self._carrier.road.stalled(self._target)
+        allowed_s = self._carrier.limits.stall_timeout_s
+        self._cut(Reason.STREAM_STALLED, f"nothing came for {allowed_s:g} s", RequestOutcome.ENGINE_ERROR)
+
+    def _give_up_waiting(self) -> None:
+        """It may have started, so it is not tried elsewhere."""
+        assert self._target is not None
+        self._carrier.road.stalled(self._target)
+        self._drop_upstream()
+        allowed_s = self._carrier.limits.first_byte_timeout_s
+        detail = f"the engine did not begin to answer within {allowed_s:g} s"
+        self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
+
+    def _expire(self) -> None:
+        detail = "the request's deadline has passed"
+        if self._stage is STREAMING:
+            self._cut(Reason.DEADLINE_PASSED, detail, RequestOutcome.TIMEOUT)
+        elif self._stage is not DONE:
+            self._drop_upstream()
+            self._refuse(Refusal(Reason.DEADLINE_PASSED, detail), RequestOutcome.TIMEOUT)
+
+    def _refuse(self, refusal: Refusal, outcome: RequestOutcome = RequestOutcome.REFUSED) -> None:
+        status, lines, body = refusal_response(refusal)
+        self._status, self._sent_bytes = status, len(body)
+        self._settle(outcome)
+        self._carrier.metrics.refused(refusal.reason)
+        lines.append(b"x-request-id: %b\r\n" % self._ticket.request_id.encode())
+        self._client.respond(status, lines, body)
+
+    # the end
+
+    def _end_tunnel(self) -> None:
+        """Both sides are done, or one of them is gone."""
+        if self._stage is not DONE:
+            if self._upstream is not None:
+                self._upstream.close()
+                self._upstream = None
+            self._settle(_OK)
+            self._client.finished(keep_alive=False)
+
+    def _drop_upstream(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()
+
+    def _settle(self, outcome: RequestOutcome) -> None:
+        """Give back what is held and count the request, once, on every way out."""
+        if self._stage is DONE:
+            return
+        carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
+        self._stage = DONE
+        if self._place is not None:
+            carrier.road.leave(self._place)
+        now = carrier.clock()
+        server = NO_SERVER
+        kind: str = _HOME if ticket.context is None else _FORWARDED
+        if target is not None:
+            measured = outcome is _OK and stage is not TUNNEL
+            service_s = now - self._sent_at if measured else None
+            carrier.road.settle(target, service_s, self._tail)
+            server, kind = target.region, target.kind
+        carrier.road.over(ticket)
+        received_at, first_byte_at = ticket.received_at, self._first_byte_at
+        ttft_s = None if first_byte_at is None else first_byte_at - received_at
+        if ticket.context is None:
+            carrier.road.answers.ended(outcome, ttft_s)
+        carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
+        if carrier.access_log is not None and carrier.access_log.wants(outcome is _OK):
+            carrier.access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
+        carrier.ended(self)
+
+    def _line(
+        self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float
+    ) -> AccessLine:
+        ticket, request, target = self._ticket, self._request, self._target
+        tunnelled_bytes = self._tunnel.carried_bytes if self._tunnel is not None else 0
+        return AccessLine(
+            at=self._carrier.wall_clock(),
+            request_id=ticket.request_id,
+            tenant=ticket.facts.tenant,
+            model=ticket.model,
+            path=request.path.decode("latin-1"),
+            kind=kind,
+            server=server,
+            endpoint=target.endpoint.name if target is not None and target.endpoint is not None else "",
+            outcome=outcome,
+            status=self._status,
+            attempts=ticket.attempts,
+            received_bytes=request.received_bytes,
+            sent_bytes=self._sent_bytes + tunnelled_bytes,
+            total_ms=total_s * 1000,
+            ttft_ms=None if ttft_s is None else ttft_s * 1000,
+            origin=self._carrier.road.origin_of(ticket),
+            country=ticket.facts.location.country or "",
+            subdivision=ticket.facts.location.subdivision or "",
+        )
+
+
+def _is_event_stream(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == b"text/event-stream"
