@@ -24,7 +24,7 @@ from control_plane.fleet import Fleet
 from control_plane.intake import Intake, Receipt
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
-from control_plane.noticing import LOOK_S, Noticing
+from control_plane.noticing import LOOK_S, Glimpse, Noticing
 from control_plane.overrides.ledger import Ledger
 from control_plane.plan_history import PlanHistory
 from control_plane.planning import TICK_S, Planning
@@ -95,7 +95,7 @@ class ControlPlane:
         self._clock = steady_unix_clock()
         self.history = PlanHistory()
         self.events = EventLog(f"{rng.getrandbits(48):012x}", self._clock)
-        self._noticing = Noticing(self.events, self.history, self.status, lambda: self.plans)
+        self._noticing = Noticing(self.events, self.history, self._glimpse)
         self._fleet = Fleet()
         self._campaign = Campaign(
             store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
@@ -232,6 +232,16 @@ class ControlPlane:
             agents=agent_statuses(self._agents.values, self._fleet.snapshot, now),
             control_planes=tuple(self._members.values.values()),
             arcs=arc_statuses(self.plans),
+        )
+
+    def _glimpse(self) -> Glimpse:
+        policy, leader = self.policy, self._campaign.leader
+        return Glimpse(
+            epoch=self._campaign.epoch,
+            leader=leader.value if leader is not None else None,
+            policy=policy_status(self.policies),
+            regions={name: self._fleet.snapshot.state(name) for name in (policy.regions if policy else ())},
+            plans=self.plans,
         )
 
     def _tell_of_change(self) -> None:

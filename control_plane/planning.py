@@ -20,7 +20,7 @@ from penstock import waterfall
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.shadow import shadow
-from penstock.snapshot import demand, pool, settled
+from penstock.snapshot import demand, pools, settled
 
 TICK_S = 0.5
 """Time (s) between two plans."""
@@ -192,13 +192,13 @@ class Planning:
                 for region, held in newest.items()
             }
         )
-        pools = {
-            (region, model): seen.report
-            for region in policy.regions
-            for model in policy.models
-            if (seen := pool(snapshot, region, model, now)) is not None
-        }
-        self._metrics.show_pools({key: PoolGauges(one.slots, one.in_flight) for key, one in pools.items()})
+        self._metrics.show_pools(
+            {
+                (region, model): PoolGauges(seen.report.slots, seen.report.in_flight)
+                for (region, model), seen in pools(snapshot, now).items()
+                if region in policy.regions and model in policy.models
+            }
+        )
         rates: dict[tuple[str, str], float] = {}
         for one in demand(snapshot, now):
             if one.model in policy.models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -12,7 +12,8 @@ from penstock.plan import ArcReason, RegionPlan
 from penstock.policy import Policy, Region
 from penstock.provenance import Provenance
 from penstock.region_health import RegionHealth, RegionState
-from penstock.snapshot import Held, Snapshot, demand, pool
+from penstock.report import PoolReport
+from penstock.snapshot import Held, Snapshot, demand, pools
 
 
 class LeaderStatus(msgspec.Struct, frozen=True):
@@ -183,9 +184,13 @@ def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tu
     by_origin: dict[str, list[DemandStatus]] = {}
     for one in demand(snapshot, now):
         by_origin.setdefault(one.origin, []).append(DemandStatus(one.model, one.residency, one.requests_per_s))
+    by_region: dict[str, list[PoolReport]] = {}
+    for (region, model), seen in sorted(pools(snapshot, now).items()):
+        if model in policy.models:
+            by_region.setdefault(region, []).append(seen.report)
     return tuple(
-        _region_status(region, policy, snapshot, tuple(by_origin.get(name, ())), now)
-        for name, region in sorted(policy.regions.items())
+        _region_status(one, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), now)
+        for name, one in sorted(policy.regions.items())
     )
 
 
@@ -209,11 +214,10 @@ def arc_statuses(plans: Mapping[str, RegionPlan]) -> tuple[ArcStatus, ...]:
 
 
 def _region_status(
-    region: Region, policy: Policy, snapshot: Snapshot, offered: tuple[DemandStatus, ...], now: float
+    region: Region, snapshot: Snapshot, reports: Iterable[PoolReport], offered: tuple[DemandStatus, ...], now: float
 ) -> RegionStatus:
     newest = snapshot.newest(region.name)
     health = snapshot.health.get(region.name, RegionHealth())
-    pools = [pool(snapshot, region.name, model, now) for model in sorted(policy.models)]
     return RegionStatus(
         name=region.name,
         city=region.city,
@@ -224,8 +228,7 @@ def _region_status(
         state_age_s=now - health.since if health.state is not RegionState.UNKNOWN else None,
         report_age_s=now - newest.received_at if newest is not None else None,
         pools=tuple(
-            PoolStatus(one.model, one.endpoints, one.ready, one.slots, one.in_flight, one.service_s)
-            for one in (seen.report for seen in pools if seen is not None)
+            PoolStatus(one.model, one.endpoints, one.ready, one.slots, one.in_flight, one.service_s) for one in reports
         ),
         demand=offered,
     )

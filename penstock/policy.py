@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
 
 import msgspec
@@ -264,7 +265,7 @@ class RolloutRules(msgspec.Struct, frozen=True):
     """How long (s) it is watched, by the same limits, once every region obeys it."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class Policy(msgspec.Struct, frozen=True, dict=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
     regions: dict[str, Region]
@@ -291,6 +292,11 @@ class Policy(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        # Kept, for it takes milliseconds with thousands of tenants and is asked for many times a second.
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     def round_trip_ms(self, origin: str, server: str) -> float:
