@@ -26,6 +26,7 @@ from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
 from control_plane.noticing import LOOK_S, Glimpse, Noticing
 from control_plane.overrides.ledger import Ledger
+from control_plane.overrides.shown import OverrideStatus, shown
 from control_plane.plan_history import PlanHistory
 from control_plane.planning import TICK_S, Planning
 from control_plane.policy.webhook_secret import WebhookSecret
@@ -44,6 +45,7 @@ from control_plane.status import (
     policy_status,
     region_statuses,
 )
+from penstock.maintenance import windows
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.signing import FleetKey
@@ -232,6 +234,7 @@ class ControlPlane:
             agents=agent_statuses(self._agents.values, self._fleet.snapshot, now),
             control_planes=tuple(self._members.values.values()),
             arcs=arc_statuses(self.plans),
+            overrides=self._override_statuses(policy, now),
         )
 
     def _glimpse(self) -> Glimpse:
@@ -248,6 +251,17 @@ class ControlPlane:
         last = self._audited.seen("")
         if last is not None and self._audited.informer.synced:
             self._noticing.audited(last.value)
+
+    def _override_statuses(self, policy: Policy | None, now: float) -> tuple[OverrideStatus, ...]:
+        if policy is None:
+            return ()
+        ramp_s = policy.failover.failback_ramp_s
+        own = self.overrides.seen.without_ended(now, ramp_s).overrides
+        by_policy = windows(policy, now)
+        return (
+            *(shown(one, now, ramp_s) for one in own),
+            *(shown(one, now, ramp_s, by_policy=True) for one in by_policy),
+        )
 
     def _receipt(self) -> Receipt:
         leader = self._campaign.leader

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from control_plane.client.members import AgentMember, Member
+from control_plane.overrides.shown import OverrideStatus
 from control_plane.policy_source import Origin, PolicySource
 from penstock.plan import ArcReason, RegionPlan
 from penstock.policy import Policy, Region
@@ -153,6 +154,8 @@ class Status(msgspec.Struct, frozen=True):
     agents: tuple[AgentStatus, ...]
     control_planes: tuple[Member, ...]
     arcs: tuple[ArcStatus, ...]
+    overrides: tuple[OverrideStatus, ...] = ()
+    """What operators and the policy's maintenance windows want meanwhile, and what is on its way back."""
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:

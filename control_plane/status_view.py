@@ -23,7 +23,7 @@ _COLOURS = {
 
 def status_view(status: Status) -> RenderableType:
     """Who leads, every region with its load, and who serves whom."""
-    return Group(_heading(status), _regions(status), _serving(status), *_warnings(status))
+    return Group(_heading(status), _regions(status), _serving(status), *_overrides(status), *_warnings(status))
 
 
 def _heading(status: Status) -> Text:
@@ -92,6 +92,13 @@ def _by_class(arcs: Iterable[ArcStatus]) -> dict[tuple[str, str, str], list[ArcS
     for arc in arcs:
         grouped.setdefault((arc.origin, arc.model, arc.residency), []).append(arc)
     return grouped
+
+
+def _overrides(status: Status) -> Iterable[Text]:
+    for one in status.overrides:
+        override = one.override
+        what = f"{override.kind.value.replace('_', ' ')} of {override.region or override.origin or 'every plan'}"
+        yield Text(f"{what} {one.phase.value}, by {override.author}: {override.reason}", "magenta")
 
 
 def _warnings(status: Status) -> Iterable[Text]:

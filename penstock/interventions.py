@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from penstock.overrides import WITHDRAWS, Override, OverrideKind
-from penstock.plan import Arc, ClassPlan, Closed
+from penstock.plan import Arc, ArcReason, ClassPlan, Closed
 from penstock.residency import residency_class
 from penstock.snapshot import Demand
-from penstock.steps import ramped
+from penstock.steps import ramped, step_towards
 from penstock.supply import Supply
 
 K = TypeVar("K")
@@ -35,6 +35,8 @@ class Orders(msgspec.Struct, frozen=True):
     """Shares in force stay where they can."""
     returning: frozenset[str] = frozenset()
     """Regions that nothing holds back any more but the failback ramp."""
+    because: Mapping[str, str] = {}
+    """By region, the override that holds it back, in a few words for people."""
 
     @property
     def closed(self) -> frozenset[str]:
@@ -93,21 +95,20 @@ class Interventions:
     def _orders_of(self, origin: str | None, model: str) -> Orders:
         concerned = [one for one in self.overrides if one.concerns(origin, model)]
         weights: dict[str, float] = {}
-        held_back: set[str] = set()
+        because: dict[str, str] = {}
         for one in concerned:
             if one.region is not None:
                 weight = one.weight(self._now, self._ramp_s)
                 weights[one.region] = min(weight, weights.get(one.region, 1.0))
                 if one.holds(self._now):
-                    held_back.add(one.region)
+                    because[one.region] = f"{one.kind.value.replace('_', ' ')} {one.id} of {one.region}"
         closed = {region for region, weight in weights.items() if weight <= 0.0}
         emptied = [one for one in concerned if one.region in closed and one.holds(self._now)]
         at_once = {one.region for one in emptied if one.kind is OverrideKind.FAIL_OVER and one.region}
         shut = {one.region for one in emptied if not one.last_resort}
         frozen = any(one.kind is OverrideKind.FREEZE for one in concerned)
-        return Orders(
-            weights, frozenset(at_once), frozenset(closed - shut), frozen, frozenset(weights.keys() - held_back)
-        )
+        returning = frozenset(weights.keys() - because.keys())
+        return Orders(weights, frozenset(at_once), frozenset(closed - shut), frozen, returning, because)
 
 
 NO_INTERVENTIONS = Interventions((), 0.0, 0.0)
@@ -180,6 +181,28 @@ def stays(standing: Mapping[str, float], orders: Orders, alive: Collection[str])
         and bool(standing)
         and all(server in alive and share <= orders.weights.get(server, 1.0) for server, share in standing.items())
     )
+
+
+def emptied(entry: ClassPlan, orders: Orders, alive: Collection[str], largest_step: float) -> ClassPlan:
+    """The entry of an origin that nobody hears from, moved on out of closed regions as far as its fallbacks can serve.
+
+    Such an origin keeps what it had, but nobody knows whether it is silent to us alone: what operators want still
+    reaches it.
+
+    Args:
+        alive: regions that can take traffic for the model.
+        largest_step: the part (0-1) of the traffic that may change its server now.
+    """
+    shares = {arc.server: arc.share for arc in entry.arcs}
+    if not shares.keys() & orders.closed:
+        return entry
+    serving = [name for name in entry.fallbacks if name in alive and name not in orders.weights]
+    target = ramped(shares, dict.fromkeys(orders.closed, 0.0), serving)
+    moved = step_towards(shares, target, largest_step, shares.keys() - orders.at_once)
+    kept = tuple(msgspec.structs.replace(arc, share=moved[arc.server]) for arc in entry.arcs if arc.server in moved)
+    new = tuple(Arc(name, moved[name], ArcReason.FAILOVER) for name in serving if name in moved.keys() - shares.keys())
+    others = tuple(name for name in entry.fallbacks if name not in moved)
+    return msgspec.structs.replace(entry, arcs=(*kept, *new), fallbacks=others)
 
 
 def _matters(one: Override, now: float) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.interventions import NO_INTERVENTIONS, Interventions, capped, stays
+from penstock.interventions import NO_INTERVENTIONS, Interventions, capped, emptied, stays
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
@@ -109,18 +109,21 @@ def slices(
         supply: who can take traffic.
         interventions: what operators want; `targets` are within it already.
     """
+    alive: dict[str, set[str]] = {}
+    for region, model in supply:
+        alive.setdefault(model, set()).add(region)
+    largest_step = policy.spillover.step_per_s * edition.elapsed_s
     spoke = heard(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
     for region in policy.regions:
         if region not in spoke:
-            classes[region] = _still_standing(previous.get(region), policy)
-    alive: dict[str, set[str]] = {}
-    for region, model in supply:
-        alive.setdefault(model, set()).add(region)
+            classes[region] = [
+                emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), largest_step)
+                for one in _still_standing(previous.get(region), policy)
+            ]
     words = _Words.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
-    largest_step = policy.spillover.step_per_s * edition.elapsed_s
     for key, one in demands.items():
         if not (target := targets.get(key)):
             continue
@@ -140,12 +143,18 @@ def slices(
             heirs = (name for name in nearest if name in serving and name not in closed)
             shares = ramped(shares, _not_torn(ramps, standing, orders.returning), heirs)
         home = words.home(nearest, one.model)
-        away = _why_away(snapshot.state(home), home in serving and home not in closed)
+        away = _why_away(snapshot.state(home), home in serving and home not in closed, home in orders.returning)
+        ordered = orders.because.get(home, "")
         arcs = tuple(
             [
                 Arc(name, shares[name], ArcReason.HOME)
                 if name == home
-                else Arc(name, shares[name], away, detail(key, home, name) if away is ArcReason.SPILLOVER else "")
+                else Arc(
+                    name,
+                    shares[name],
+                    away,
+                    ordered or (detail(key, home, name) if away is ArcReason.SPILLOVER else ""),
+                )
                 for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
             ]
         )
@@ -220,7 +229,7 @@ class _Words(NamedTuple):
         return nearest[0]
 
 
-def _why_away(home: RegionState, home_serves: bool) -> ArcReason:
-    if home is RegionState.RECOVERING:
+def _why_away(home: RegionState, home_serves: bool, returning: bool) -> ArcReason:
+    if home is RegionState.RECOVERING or (returning and home_serves):
         return ArcReason.FAILBACK
     return ArcReason.SPILLOVER if home_serves else ArcReason.FAILOVER

@@ -44,6 +44,8 @@ class Fleet:
         self.plans: dict[str, RegionPlan] = {}
         self.snapshot = Snapshot()
         self.lost: set[str] = set()
+        self.silent: set[str] = set()
+        """Origins whose reports do not arrive; other regions see that they are well."""
         for _ in range(3):
             self.tick()
 
@@ -57,7 +59,7 @@ class Fleet:
         agents = {
             (name, "one"): Held(report(name, *asked.get(name, ())), self.now)
             for name in POLICY.regions
-            if name not in self.lost
+            if name not in self.lost | self.silent
         }
         health = {
             name: one if name not in self.lost else RegionHealth(RegionState.FAILED, self.now)
@@ -109,7 +111,8 @@ def test_a_drain_leaves_by_small_steps_and_is_no_fallback(planner: Callable[...,
     fleet.tick()
     entry = fleet.entry(*EVERYWHERE)
     assert entry is not None
-    assert {arc.server: arc.why for arc in entry.arcs} == {"eu-es": ArcReason.FAILOVER}
+    (arc,) = entry.arcs
+    assert (arc.server, arc.why, arc.detail) == ("eu-es", ArcReason.FAILOVER, "drain drain-eu-de of eu-de")
     assert entry.fallbacks == ("us-east",)
     assert fleet.snapshot.state("eu-de") is RegionState.DRAINING
     for region in POLICY.regions:
@@ -177,6 +180,7 @@ def test_a_new_leader_who_knows_only_the_override_still_ramps(planner: Callable[
     fleet.tick()
     assert fleet.snapshot.state("eu-de") is RegionState.HEALTHY
     assert fleet.shares()["eu-de"] == pytest.approx(0.25, abs=0.03)
+    assert [arc.why for arc in fleet.entry().arcs if arc.server == "eu-es"] == [ArcReason.FAILBACK]  # type: ignore[union-attr]
 
 
 def test_a_class_that_only_the_drained_region_serves_stays_there(
@@ -205,6 +209,38 @@ def test_unless_the_drain_leaves_nothing_there(planner: Callable[..., dict[str, 
     fleet.tick()
     assert fleet.entry("eu-de") is None
     assert fleet.plans["eu-de"].closed == (Closed("eu-de", MODEL, False),)
+
+
+@pytest.mark.parametrize(("one", "steps"), [(drain("eu-de"), 8), (fail_over("eu-de"), 1)])
+def test_an_origin_that_is_silent_to_the_planner_leaves_a_closed_region_too(
+    planner: Callable[..., dict[str, RegionPlan]], one: Override, steps: int
+) -> None:
+    fleet = Fleet(planner)
+    fleet.elsewhere = (offered(10.0, *EU),)
+    fleet.ticks(1.0)
+    madrid = fleet.plans["eu-es"].classes[0]
+    half = tuple(msgspec.structs.replace(madrid.arcs[0], server=name, share=0.5) for name in EU)
+    fleet.silent.add("eu-es")
+    fleet.plans["eu-es"] = msgspec.structs.replace(
+        fleet.plans["eu-es"], classes=(msgspec.structs.replace(madrid, arcs=half, fallbacks=()),)
+    )
+    fleet.tick()
+    assert fleet.plans["eu-es"].classes[0].arcs == half
+    fleet.begin(one)
+    for _ in range(steps):
+        fleet.tick()
+    assert {arc.server: arc.share for arc in fleet.plans["eu-es"].classes[0].arcs} == {"eu-es": 1.0}
+
+
+def test_a_silent_origin_with_nowhere_else_to_go_keeps_the_closed_region(
+    planner: Callable[..., dict[str, RegionPlan]],
+) -> None:
+    fleet = Fleet(planner, offered(10.0, "eu-de"))
+    before = fleet.plans["eu-de"].classes
+    fleet.silent.add("eu-de")
+    fleet.begin(fail_over("eu-de"))
+    fleet.ticks(2.0)
+    assert fleet.plans["eu-de"].classes == before
 
 
 def test_a_weight_holds_a_region_to_its_part(planner: Callable[..., dict[str, RegionPlan]]) -> None:

@@ -90,6 +90,8 @@ def test_drain_list_and_undrain(penstock: Any) -> None:
     assert drained.exit_code == 0, drained.stderr
     for word in ("drain", "eu-de", "holds 0%", "admin-token", "new disks"):
         assert word in drained.stdout
+    status = penstock("status")
+    assert "drain of eu-de holds, by admin-token: new disks" in status.stdout
     (listed,) = printed(penstock("overrides", "list", "-o", "json"))
     assert (listed["override"]["kind"], listed["override"]["last_resort"]) == ("drain", True)
     again = penstock("drain", "eu-de", "--reason", "new disks")
