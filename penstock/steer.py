@@ -17,6 +17,7 @@ from penstock.policy import NearestBy, Policy, Region
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionState
 from penstock.residency import Mask, RequestFacts, mask, residency_class
+from penstock.versions import models_for
 
 STEADY_TTL_S = 60.0
 """How long (s) advice may be kept while every permitted region is well."""
@@ -87,7 +88,8 @@ class Steer:
             states: of the regions; one that is missing counts as unknown.
             ready: pairs of region and model of which some endpoint is ready.
         """
-        if client.model is not None and client.model not in self._policy.models:
+        models = models_for(self._policy, client.model) if client.model is not None else ()
+        if client.model is not None and not models:
             refusal = Refusal(Reason.UNKNOWN_MODEL, f"no model named {client.model!r} is served here")
             return Advice((), STEADY_TTL_S, refusal=refusal)
         admitted = self._mask(client)
@@ -98,7 +100,7 @@ class Steer:
         fit = {name for name, state in here.items() if state not in _ABSENT} or set(here)
         rejected = [Rejection(name, _ABSENT[here[name]]) for name in sorted(here.keys() - fit)]
         trips_ms = round_trips_ms(self._policy, client.location)
-        servers = {name for name in fit if (name, client.model) in ready}
+        servers = {name for name in fit if any((name, model) in ready for model in models)}
         entries = [
             Entry(name, here[name], trips_ms.get(name), name in servers if client.model is not None else None)
             for name in fit

@@ -18,6 +18,14 @@ def versions_of(policy: Policy, asked: str) -> ModelVersions | None:
     return policy.versions.get(asked)
 
 
+def models_for(policy: Policy, asked: str) -> tuple[str, ...]:
+    """The models that serve what is asked for by a name: its versions that have a share, or itself; none if unknown."""
+    versions = policy.versions.get(asked)
+    if versions is not None:
+        return tuple(version.model for version in versions.versions if version.percent > 0.0)
+    return (asked,) if asked in policy.models else ()
+
+
 def version_at(versions: ModelVersions, place: float) -> str:
     """The model that serves what falls at a place of the scale.
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.decision import Decision, admit_at_origin, decide, within_mask
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
@@ -27,7 +27,7 @@ from penstock.verification.reading import permitted
 from penstock.verification.situations import Situation
 from penstock.where import RegionView, Where
 
-MOST_DECISIONS = 60_000
+MOST_DECISIONS = 100_000
 """Decisions of one residency class that are enumerated: all losses of classes up to six regions, and of larger ones
 losses of up to as many regions as fit."""
 
@@ -174,15 +174,22 @@ _Circumstance = tuple[dict[str, RegionView], dict[str, Reason], RegionPlan | Non
 def _circumstances(
     policy: Policy, origin: str, model: str, held: Mask, lost: tuple[str, ...]
 ) -> Iterator[_Circumstance]:
-    """Loss as failure and as refusal; on a ramp or whole; busy or idle; planned or not; credits for all or for none."""
+    """Loss as failure and as refusal; on a ramp or whole; busy or idle; credits for all or for none; no plan, one, or
+    one with every permitted region closed by operators, as a last resort or altogether."""
     tempting = RegionView(RegionState.HEALTHY, True, credits=100)
     arcs = tuple(
         Arc(name, 0.001 if name in held.permitted.regions else 0.999, ArcReason.HOME) for name in policy.regions
     )
     entry = ClassPlan(model, held.permitted.name, arcs, tuple(policy.regions))
     planned = RegionPlan(origin, 1, 1, "", 0.0, (entry,))
+    shut, emptied = (
+        msgspec.structs.replace(
+            planned, closed=tuple(Closed(name, model, last_resort) for name in sorted(held.permitted.regions))
+        )
+        for last_resort in (False, True)
+    )
     for refused, weight, wait_s, granted, plan, overflow in product(
-        (False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (planned, None), (False, True)
+        (False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (planned, shut, emptied, None), (False, True)
     ):
         if overflow and plan is None:
             continue

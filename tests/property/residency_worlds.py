@@ -18,7 +18,7 @@ import msgspec
 
 from penstock import decision, route_context
 from penstock.geography import Location
-from penstock.plan import Arc, ArcReason, RegionPlan
+from penstock.plan import Arc, ArcReason, Closed, RegionPlan
 from penstock.planner.flow import FlowPlanner
 from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.reasons import Reason, Refusal
@@ -177,12 +177,20 @@ class World:
         }
 
     def _plans(self) -> list[Mapping[str, RegionPlan | None]]:
-        """None yet, those of both planners, one made at a loss, and one that was spoilt on its way."""
+        """None yet, those of both planners, at a loss, with regions closed by operators, and one spoilt on its way."""
         whole, hurt = self._snapshot(()), self._snapshot(self.rng.sample(self.names, 1))
         before = pour(self.policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
         after = pour(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
         best = FlowPlanner().plan(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
-        return [dict.fromkeys(self.names), before, after, best, {name: _spoilt(one) for name, one in before.items()}]
+        closed = {
+            name: msgspec.structs.replace(
+                one,
+                closed=tuple(Closed(shut, MODEL, self.rng.random() < 0.5) for shut in _some(self.rng, self.names, 0.5)),
+            )
+            for name, one in before.items()
+        }
+        spoilt = {name: _spoilt(one) for name, one in before.items()}
+        return [dict.fromkeys(self.names), before, after, best, closed, spoilt]
 
     def _snapshot(self, lost: list[str] | tuple[str, ...]) -> Snapshot:
         rng = self.rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.geography import NOWHERE, Location
-from penstock.policy import EntryMap, NearestBy, Policy, ResidencyRule
+from penstock.policy import EntryMap, Model, ModelVersions, NearestBy, Policy, ResidencyRule, Version
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.steer import CHANGING_TTL_S, STEADY_TTL_S, Advice, Client, Steer, round_trips_ms
@@ -140,3 +140,17 @@ def test_a_map_goes_before_what_is_near_and_after_what_is_permitted_and_well() -
     assert names(advise(Client(LISBON, "personal", MODEL), under=under)) == ["eu-de", "eu-es"]
     ill = WELL | {"us-east": RegionState.RECOVERING}
     assert names(advise(Client(LISBON, "open", MODEL), ill, under=under)) == ["eu-de", "eu-es", "us-east"]
+
+
+def test_a_name_for_versions_is_served_where_any_of_them_is() -> None:
+    canary = ModelVersions("llama", (Version(MODEL, 90.0), Version("next", 10.0), Version("later", 0.0)))
+    under = msgspec.structs.replace(
+        policy(), models={name: Model(name) for name in (MODEL, "next", "later")}, versions={"llama": canary}
+    )
+    advice = advise(Client(LISBON, "open", "llama"), ready={("eu-de", "next"), ("eu-es", "later")}, under=under)
+    assert {entry.region: entry.serves_model for entry in advice.entries} == {
+        "eu-de": True,
+        "eu-es": False,
+        "us-east": False,
+    }
+    assert advise(Client(LISBON, "open", "lama"), under=under).refusal is not None
