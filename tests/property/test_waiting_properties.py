@@ -1,0 +1,227 @@
+"""An agent's queues under everything that happens to them: each who waits is answered once or has left, never both."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from penstock.endpoint_health import ProbeOutcome
+from penstock.queueing import LONGEST_WAIT_S
+from penstock.reasons import Reason, Refusal
+from regional_agent import shared_view as told
+from regional_agent import waiting
+from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.endpoint import Endpoint
+from regional_agent.endpoints import Endpoints
+from regional_agent.shared_view import SharedView
+from regional_agent.waiting import Place, WaitingRoom
+
+MODELS = ("m", "n")
+SLOTS = 3
+RESIDENCIES = ("here", "anywhere")
+
+T = TypeVar("T")
+
+
+class Waiter:
+    def __init__(self, ticket: Any) -> None:
+        self.ticket = ticket
+        self.answers: list[Any] = []
+        self.place: Place | None = None
+        self.left = False
+
+    @property
+    def waits(self) -> bool:
+        return self.place is not None and not self.answers and not self.left
+
+
+class Room(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        self.directory = tempfile.TemporaryDirectory()
+        file = Path(self.directory.name) / "endpoints.yaml"
+        file.write_text(
+            "".join(
+                f"- {{name: gpu-{model}, url: 'http://127.0.0.1:{n + 1}', models: [{model}], slots: {SLOTS}}}\n"
+                for n, model in enumerate(MODELS)
+            )
+        )
+        self.now = 100.0
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.by_model: dict[str, Endpoint] = {one.models[0]: one for one in self.endpoints.every()}
+        for endpoint in self.by_model.values():
+            endpoint.probed(ProbeOutcome.GOOD)
+        for pool in self.endpoints.pools.values():
+            pool.prior_s = 0.2
+            pool.recount()
+        self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.room = WaitingRoom(self.endpoints, self.view, lambda: self.now)
+        self.room.ask = self._ask
+        self.waiters: list[Waiter] = []
+        self.running: dict[str, int] = dict.fromkeys(MODELS, 0)
+        self.credits = 0
+        self.heads = 0
+
+    def _ask(self, ticket: Any, now: float) -> Any:
+        """As the road does: here, elsewhere on a credit, or nowhere that is ready."""
+        endpoint = self.by_model[ticket.model]
+        if endpoint.view.takes_more:
+            endpoint.take()
+            self.running[ticket.model] += 1
+            return "here"
+        if ticket.admitted.permitted.name == "anywhere" and self.credits:
+            self.credits -= 1
+            return "elsewhere"
+        return None if endpoint.view.ready else Refusal(Reason.NONE_READY, "nobody is left")
+
+    def inside(self, call: Callable[[], T]) -> T:
+        """Call something as the loop would."""
+
+        async def on_the_loop() -> T:
+            return call()
+
+        return self.loop.run_until_complete(on_the_loop())
+
+    def turn(self, seconds: float = 0.0) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    @rule(
+        model=st.sampled_from(MODELS),
+        priority=st.integers(0, 2),
+        residency=st.sampled_from(RESIDENCIES),
+        within_s=st.sampled_from([0.5, 5.0, 600.0]),
+        attempts=st.integers(0, 2),
+        rests_s=st.sampled_from([0.0, 0.0, 0.5]),
+    )
+    def join(self, model: str, priority: int, residency: str, within_s: float, attempts: int, rests_s: float) -> None:
+        ticket: Any = SimpleNamespace(
+            model=model,
+            priority=priority,
+            received_at=self.now,
+            deadline_at=self.now + within_s,
+            attempts=attempts,
+            rests_until=self.now + rests_s,
+            errand=SimpleNamespace(tenant=residency),
+            admitted=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
+        )
+        waiter = Waiter(ticket)
+        answered_within: list[Any] = []
+
+        def joins() -> Place | Refusal:
+            place = self.room.join(ticket, 100, waiter.answers.append, self.now)
+            answered_within.extend(waiter.answers)
+            return place
+
+        answer = self.inside(joins)
+        assert answered_within == []
+        if isinstance(answer, Refusal):
+            assert answer.reason is Reason.SATURATED
+            assert answer.retry_after_s is not None
+        else:
+            waiter.place = answer
+            self.waiters.append(waiter)
+
+    @precondition(lambda self: self.waiters)
+    @rule(which=st.integers(0, 50))
+    def leave(self, which: int) -> None:
+        waiter = self.waiters[which % len(self.waiters)]
+        assert waiter.place is not None
+        self.room.leave(waiter.place)
+        if not waiter.answers:
+            waiter.left = True
+
+    @rule(model=st.sampled_from(MODELS))
+    def fill(self, model: str) -> None:
+        while self.by_model[model].view.takes_more:
+            self.by_model[model].take()
+            self.running[model] += 1
+
+    @rule(model=st.sampled_from(MODELS))
+    def one_ends(self, model: str) -> None:
+        if self.running[model]:
+            self.running[model] -= 1
+            self.by_model[model].give_back()
+            self.inside(self.room.room_appeared)
+
+    @rule(model=st.sampled_from(MODELS), outcome=st.sampled_from([ProbeOutcome.GOOD, ProbeOutcome.UNREADY]))
+    def endpoint_flaps(self, model: str, outcome: ProbeOutcome) -> None:
+        for _ in range(2):
+            self.by_model[model].probed(outcome)
+
+    @rule(credits=st.integers(1, 3))
+    def credit_arrives(self, credits: int) -> None:
+        self.credits += credits
+        self.inside(self.room.credit_arrived)
+
+    @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
+    def another_agent_tells(self, model: str, waited_ms: int, there: bool) -> None:
+        self.heads += 1
+        self.view._others_waiting = {model: [told.Waiting(1, 0, waited_ms, self.heads)]} if there else {}
+        self.view._shown_weight = 1.0
+        self.inside(self.view.on_heard)
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, LONGEST_WAIT_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def the_loop_turns(self) -> None:
+        self.turn()
+
+    @invariant()
+    def each_is_answered_at_most_once_and_none_that_left(self) -> None:
+        for waiter in self.waiters:
+            assert len(waiter.answers) <= 1
+            assert not (waiter.left and waiter.answers)
+
+    @invariant()
+    def what_waits_is_what_is_counted(self) -> None:
+        for model in MODELS:
+            waiting = sum(one.waits for one in self.waiters if one.ticket.model == model)
+            assert self.room.waiting_here(model) == waiting
+
+    @invariant()
+    def nothing_runs_that_is_not_held(self) -> None:
+        for model in MODELS:
+            assert 0 <= self.by_model[model].own == self.running[model] <= SLOTS
+
+    def teardown(self) -> None:
+        self.view._others_waiting = {}
+        for endpoint in self.by_model.values():
+            for _ in range(2):
+                endpoint.probed(ProbeOutcome.GOOD)
+        for _ in range(40):
+            if not any(one.waits for one in self.waiters):
+                break
+            self.now += 0.6
+            for model in MODELS:
+                while self.running[model]:
+                    self.one_ends(model)
+            self.turn(0.02)
+        assert not any(one.waits for one in self.waiters), "everybody is answered as soon as there is room"
+        for waiter in self.waiters:
+            assert waiter.left or len(waiter.answers) == 1
+        self.room.close()
+        self.turn()
+        self.loop.close()
+        self.directory.cleanup()
+
+
+def test_every_way_out_of_the_queue_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_S", 0.002)
+    monkeypatch.setattr(waiting, "YIELD_S", 0.001)
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Room, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
