@@ -16,8 +16,10 @@ from control_plane.api import (
     health,
     overrides,
     plans,
+    policies,
     policy_webhook,
     reports,
+    rollouts,
     status,
     steer,
     tenants,
@@ -72,6 +74,8 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         audit.routes(control_plane.audit),
         events.routes(control_plane.events),
         overrides.routes(control_plane),
+        policies.routes(control_plane),
+        rollouts.routes(control_plane),
     ):
         for route in router.routes:
             if not isinstance(route, APIRoute) or not is_guarded(route.dependant):

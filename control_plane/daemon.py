@@ -31,9 +31,12 @@ from control_plane.plan_history import PlanHistory
 from control_plane.planning import TICK_S, Planning
 from control_plane.policy.webhook_secret import WebhookSecret
 from control_plane.policy_polling import PolicyPolling
+from control_plane.policy_revisions import Revisions
 from control_plane.policy_source import PolicySource
 from control_plane.policy_webhook import PolicyWebhook
 from control_plane.publishing import Publisher
+from control_plane.rollout.orders import Orders
+from control_plane.rollout.shown import summary
 from control_plane.rollout.staging import Staging
 from control_plane.status import (
     LeaderStatus,
@@ -48,6 +51,7 @@ from control_plane.status import (
 from penstock.maintenance import windows
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.rollout import Rollout
 from penstock.signing import FleetKey
 from penstock.snapshot import Snapshot
 from penstock.supply import supply
@@ -113,12 +117,15 @@ class ControlPlane:
             on_change=self._tell_of_change,
             backoff_cap_s=SHOWN_BACKOFF_CAP_S,
         )
+        self._rollout = Mirror(store, keys.ROLLOUT, Rollout, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
         self.overrides = Ledger(store, self.audit, member.name, rng=rng, clock=self._clock)
         publisher = Publisher(store)
         self.staging = Staging(store, policies, publisher)
+        self.orders = Orders(store, self.audit, policies, self._clock)
+        self.revisions = Revisions(store)
         self._planning = Planning(
             self._campaign,
             policies,
@@ -168,7 +175,7 @@ class ControlPlane:
     @property
     def _shown(self) -> tuple[Mirror[Any], ...]:
         """Copies of the store for people and for whoever listens."""
-        return self._agents, self._members, self._plans, self._audited, self.overrides.mirror
+        return self._agents, self._members, self._plans, self._rollout, self._audited, self.overrides.mirror
 
     @property
     def plans(self) -> dict[str, RegionPlan]:
@@ -214,6 +221,7 @@ class ControlPlane:
         """Everything for operators, from memory: it can be had with the store away."""
         now = self._clock()
         belief = self._campaign.belief
+        rollout = self._rollout.seen("")
         policy = self.policy
         leader = self._campaign.leader
         epoch = self._campaign.epoch
@@ -234,6 +242,7 @@ class ControlPlane:
             agents=agent_statuses(self._agents.values, self._fleet.snapshot, now),
             control_planes=tuple(self._members.values.values()),
             arcs=arc_statuses(self.plans),
+            rollout=summary(rollout.value) if rollout is not None else None,
             overrides=self._override_statuses(policy, now),
         )
 

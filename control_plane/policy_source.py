@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -43,6 +45,8 @@ class Judgement(msgspec.Struct, frozen=True):
     digest: str
     """Of the compiled policy; empty where the revision was refused."""
     provenance: Provenance | None
+    at: float
+    """Unix time (s) when it was judged."""
     errors: tuple[str, ...] = ()
     """All that is wrong with it, up to MOST_ERRORS; empty where it was accepted."""
 
@@ -52,10 +56,12 @@ class PolicySource:
 
     Args:
         reader: reads the bundle.
+        clock: Unix time, in seconds.
     """
 
-    def __init__(self, reader: BundleReader) -> None:
+    def __init__(self, reader: BundleReader, clock: Callable[[], float] = time.time) -> None:
         self._reader = reader
+        self._clock = clock
         self._judged: Bundle | None = None
         self._before: Bundle | None = None
         self._doubts = 0
@@ -146,12 +152,12 @@ class PolicySource:
         self.origin = Origin.REPOSITORY if provenance is not None else Origin.FOLDER
         self.refused, self.refused_provenance = (), None
         digest = policy.digest()
-        self.judgements.append(Judgement(digest, provenance))
+        self.judgements.append(Judgement(digest, provenance, self._clock()))
         _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
     def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
         self.refused, self.refused_provenance = tuple(errors[:MOST_ERRORS]), provenance
-        self.judgements.append(Judgement("", provenance, self.refused))
+        self.judgements.append(Judgement("", provenance, self._clock(), self.refused))
         kept = self.current.digest() if self.current is not None else None
         for error in self.refused:
             _log.error("policy refused", error=error, source=self._reader.place, commit=_commit(provenance), kept=kept)

@@ -9,6 +9,7 @@ import msgspec
 from control_plane.client.members import AgentMember, Member
 from control_plane.overrides.shown import OverrideStatus
 from control_plane.policy_source import Origin, PolicySource
+from control_plane.rollout.shown import RolloutSummary
 from penstock.plan import ArcReason, RegionPlan
 from penstock.policy import Policy, Region
 from penstock.provenance import Provenance
@@ -156,6 +157,8 @@ class Status(msgspec.Struct, frozen=True):
     arcs: tuple[ArcStatus, ...]
     overrides: tuple[OverrideStatus, ...] = ()
     """What operators and the policy's maintenance windows want meanwhile, and what is on its way back."""
+    rollout: RolloutSummary | None = None
+    """The newest rollout of a policy: under way, or the last one."""
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:

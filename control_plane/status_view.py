@@ -10,6 +10,7 @@ from rich.text import Text
 
 from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 
 _COLOURS = {
     RegionState.UNKNOWN: "dim",
@@ -39,6 +40,11 @@ def _heading(status: Status) -> Text:
         line.append(f" · policy {status.policy.digest[:12]}")
     if status.policy.provenance is not None:
         line.append(f"\ncommit {status.policy.provenance}")
+    rollout = status.rollout
+    if rollout is not None and rollout.phase is not Phase.DONE:
+        line.append(
+            f"\nrollout {rollout.number} of policy {rollout.candidate[:12]}: {rollout.phase.value}, {rollout.why}"
+        )
     return line
 
 

@@ -15,14 +15,19 @@ from typing import Self
 import httpx
 import msgspec
 
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.store import ConfigStore, StoreError
 from control_plane.intake import Receipt
 from control_plane.status import Status
 from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server
+from penstock.answers import Answers
+from penstock.plan import RegionPlan
 from penstock.report import DemandReport
-from tests.reports import SECRET, packed, report
+from tests.reports import SECRET, offered, packed, report
 from tests.stores import PATIENCE_S
 
 PLANET = Path(__file__).parents[1] / "policies" / "planet"
@@ -133,6 +138,74 @@ class Operator:
         await self.http.aclose()
 
 
+class ObedientAgents:
+    """One agent a region that obeys the plans in the store, says so to the leader, and refuses what a test says."""
+
+    def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
+        self._store = store
+        self._urls = list(urls)
+        self._url = self._urls[0]
+        self._seq = 0
+        self._http = httpx.AsyncClient(timeout=2.0)
+        self._task: asyncio.Task[None] | None = None
+        self.obeyed: dict[str, str] = {}
+        """Digest of the policy that each region's agent obeys."""
+        self.refuses: set[str] = set()
+        """Regions that take nothing new."""
+        self.answers = dict.fromkeys(REGIONS, Answers())
+
+    async def _run(self) -> None:
+        while True:
+            self._seq += 1
+            with suppress(StoreError, httpx.HTTPError):
+                await self._report()
+            await asyncio.sleep(0.1)
+
+    async def _report(self) -> None:
+        plans = {
+            item.key.removeprefix(keys.PLANS): decode(item.value, RegionPlan)
+            for item in (await self._store.list(keys.PLANS)).items
+        }
+        for region in REGIONS:
+            told = plans[region].policy_digest if region in plans else ""
+            refused = region in self.refuses and told != self.obeyed.get(region, told)
+            if not refused:
+                self.obeyed[region] = told
+            self.answers[region] += Answers(10, 0, 10, 1.0)
+            said = msgspec.structs.replace(
+                report(region, offered(10.0, *REGIONS), seq=self._seq),
+                policy_digest=self.obeyed[region],
+                refused_digest=told if refused else "",
+                refused_plan="a test says so" if refused else "",
+                answers=self.answers[region],
+            )
+            await self._post(*packed(said))
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=dict(headers))
+        except httpx.HTTPError:
+            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
+            return
+        if response.status_code == 202:
+            receipt = msgspec.json.decode(response.content, type=Receipt)
+            if not receipt.leading and receipt.leader in self._urls:
+                self._url = receipt.leader
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await self._http.aclose()
+
+
 class Agents:
     """One agent a region that reports a few times a second to the leader, as receipts tell it."""
 
@@ -180,11 +253,25 @@ class Agents:
 
 def roll_out_at_once(bundle: Path) -> None:
     """Let changes of a bundle be in force as soon as they are accepted."""
-    rules = bundle / "rollout.yaml"
-    fields = {"canary_regions": "[]"} | dict.fromkeys(("shadow_s", "canary_s", "least_requests", "watch_s"), "0")
+    (bundle / "rollout.yaml").write_bytes(rollout_rules())
+
+
+def rollout_rules(**fields: object) -> bytes:
+    """Rules of a bundle's rollouts: at once, but for `fields`."""
+    usual: dict[str, object] = {
+        "shadow_s": 0,
+        "most_moved_share": 1,
+        "canary_regions": "[]",
+        "canary_s": 0,
+        "acknowledge_within_s": 15,
+        "least_requests": 0,
+        "most_failures_added": 0.05,
+        "most_latency_factor": 10,
+        "watch_s": 0,
+    }
     lines = [
-        f"{name}: {fields.get(name, value.strip())}"
-        for name, _, value in (line.partition(":") for line in rules.read_text().splitlines())
-        if not name.startswith("#")
+        "apiVersion: penstock/v1",
+        "kind: Rollout",
+        *(f"{name}: {value}" for name, value in (usual | fields).items()),
     ]
-    rules.write_text("\n".join(lines))
+    return "\n".join(lines).encode()

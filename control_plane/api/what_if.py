@@ -13,7 +13,8 @@ from control_plane.api.answers import answer
 from control_plane.api.clients import policy_in_force, region_of
 from control_plane.api.openapi import gives
 from control_plane.daemon import ControlPlane
-from control_plane.policy.compiler import MOST_FILES, compile_bundle
+from control_plane.policy.belonging import MOST_FILES
+from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.problems import Problem
 from control_plane.what_if import WhatIf

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from control_plane.policy.compiler import LARGEST_FILE_BYTES, MOST_FILES
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError
+
+MOST_FILES = 200
+LARGEST_FILE_BYTES = 1 << 20
+LARGEST_BUNDLE_BYTES = 8 << 20
+"""The compiled policy has to fit into one value of the store, which is smaller than this."""
 
 SUFFIX = ".yaml"
 _DOCUMENTATION = {".md", ".txt"}

@@ -22,8 +22,7 @@ from dulwich.object_store import MemoryObjectStore
 from dulwich.objects import S_ISGITLINK, Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import MemoryRepo
 
-from control_plane.policy.belonging import belongs, count_error, text_of
-from control_plane.policy.compiler import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES
+from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, belongs, count_error, text_of
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError
 from control_plane.policy.repository_url import shown, without_secrets
 from penstock.provenance import Provenance

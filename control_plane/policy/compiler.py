@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from control_plane.client.codec import CodecError, encode
+from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, MOST_FILES
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
@@ -47,11 +48,6 @@ from penstock.policy import (
     Tenant,
     Version,
 )
-
-MOST_FILES = 200
-LARGEST_FILE_BYTES = 1 << 20
-LARGEST_BUNDLE_BYTES = 8 << 20
-"""The compiled policy has to fit into one value of the store, which is smaller than this."""
 
 
 def compile_bundle(files: Mapping[str, str]) -> Policy:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from control_plane.policy.belonging import SUFFIX, belongs, count_error, text_of
-from control_plane.policy.compiler import LARGEST_FILE_BYTES
+from control_plane.policy.belonging import LARGEST_FILE_BYTES, SUFFIX, belongs, count_error, text_of
 from control_plane.policy.errors import PolicyError, PolicyRefused
 from control_plane.policy.readers import Bundle
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import msgspec
 
+from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES
 from control_plane.policy.checkout import Answer, Request
-from control_plane.policy.compiler import LARGEST_BUNDLE_BYTES
 from control_plane.policy.readers import Bundle, Unreadable
 from control_plane.policy.repository_url import shown, without_secrets
 

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from control_plane.client.store import ConfigStore, StoreError
+from control_plane.policy_revisions import Revisions
 from control_plane.policy_source import Origin, PolicySource, stored_policy
 from control_plane.publishing import Publisher
 from control_plane.rollout.records import RolloutRecords, Stored
@@ -70,6 +71,7 @@ class Staging:
         self._source = source
         self._publisher = publisher
         self._records = RolloutRecords(store)
+        self._revisions = Revisions(store)
         self._known: dict[str, Policy] = {}
         self.staged: Staged | None = None
         """What the last step came to; None while another leads."""
@@ -97,6 +99,7 @@ class Staging:
             Fenced: another leads.
             StoreError: the store refuses or cannot be reached.
         """
+        await self._revisions.record(self._source.judgements, epoch)
         for _ in range(MOST_TRIES):
             stored = await self._records.newest()
             states = await self._offered(stored, now)

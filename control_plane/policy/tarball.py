@@ -1,0 +1,65 @@
+"""A bundle as a tar archive, in memory and within bounds: as somebody sends it who wants to know whether it is good."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+from control_plane.policy.belonging import (
+    LARGEST_BUNDLE_BYTES,
+    LARGEST_FILE_BYTES,
+    MOST_FILES,
+    belongs,
+    count_error,
+    text_of,
+)
+from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+
+MOST_MEMBERS = 4 * MOST_FILES
+"""Of everything in the archive, documentation and folders too."""
+
+
+def read_tar(archive: bytes) -> dict[str, str]:
+    """The text of every policy file, by name; all of them lie in one folder, whatever it is called.
+
+    Raises:
+        PolicyRefused: it is no archive, is compressed, is too large, or holds what does not belong into a bundle.
+    """
+    files: dict[str, str] = {}
+    errors: list[PolicyError] = []
+    folders: set[str] = set()
+    total = 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for number, member in enumerate(tar):
+                if number >= MOST_MEMBERS:
+                    raise _refused(f"has more than {MOST_MEMBERS} members", "send the bundle's folder alone")
+                folder, _, name = member.name.rpartition("/")
+                if member.isdir() or not belongs(name):
+                    continue
+                folders.add(folder.removeprefix("./").strip("."))
+                inside = tar.extractfile(member) if member.isfile() else None
+                text = text_of(name, inside.read(LARGEST_FILE_BYTES + 1) if inside is not None else None)
+                total += len(text) if isinstance(text, str) else 0
+                if total > LARGEST_BUNDLE_BYTES:
+                    raise _refused(f"larger than {LARGEST_BUNDLE_BYTES} bytes in all", "make the bundle smaller")
+                if isinstance(text, PolicyError):
+                    errors.append(text)
+                elif name in files:
+                    errors.append(PolicyError(name, 0, "", "is in the archive twice", "keep one of them"))
+                else:
+                    files[name] = text
+    except (tarfile.TarError, EOFError, ValueError, OSError) as error:
+        raise _refused(f"is no tar archive: {error}", "send what `tar -cf` makes, without compression") from None
+    if len(folders) > 1:
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", "lies in several folders", "put its files into one"))
+    wrong = count_error(len(files) + len(errors), WHOLE_BUNDLE)
+    if wrong is not None:
+        errors.append(wrong)
+    if errors:
+        raise PolicyRefused(errors)
+    return files
+
+
+def _refused(problem: str, remedy: str) -> PolicyRefused:
+    return PolicyRefused([PolicyError(WHOLE_BUNDLE, 0, "", problem, remedy)])

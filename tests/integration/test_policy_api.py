@@ -1,0 +1,239 @@
+"""Policies and rollouts over the API, on the store in memory: what is shown, judged, ordered, refused and audited."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from control_plane.access.access import Access
+from control_plane.admin_token import AdminToken
+from control_plane.app import create_app
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy_source import PolicySource
+from penstock.rollout import Phase
+from tests.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
+from tests.reports import KEY
+from tests.stores import eventually, found
+
+SPILLOVER = (PLANET / "spillover.yaml").read_text()
+REASON = {"reason": "a test"}
+
+
+class World:
+    """A control plane that leads, its folder of policy, and its API."""
+
+    def __init__(self, control_plane: ControlPlane, http: httpx.AsyncClient, folder: Path) -> None:
+        self.control_plane = control_plane
+        self.http = http
+        self.folder = folder
+
+    def write(self, target: str) -> None:
+        (self.folder / "spillover.yaml").write_text(SPILLOVER.replace("0.8", target))
+
+    async def until(self, number: int, phase: Phase) -> None:
+        def there() -> bool:
+            seen = self.control_plane.status().rollout
+            return seen is not None and (seen.number, seen.phase) == (number, phase)
+
+        await eventually(there)
+
+    async def get(self, path: str, **params: str) -> Any:
+        response = await self.http.get(path, params=params)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def tag(self) -> dict[str, str]:
+        return {"if-match": (await self.http.get("/v1/rollouts/current")).headers["etag"]}
+
+    async def order(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return await self.http.post(path, json=REASON, headers=headers if headers is not None else await self.tag())
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
+    (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
+    store = MemoryStore()
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(folder)), rng=Random(1)
+    )
+    await one.start()
+    transport = httpx.ASGITransport(create_app(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+        world = World(one, http, folder)
+        await world.until(1, Phase.DONE)
+        yield world
+    await one.stop()
+    await store.close()
+
+
+async def in_shadow(world: World) -> tuple[str, str]:
+    """A change under way: the digests of the stable policy and the candidate."""
+    world.write("0.7")
+    await world.until(2, Phase.SHADOW)
+    rollout = (await world.get("/v1/rollouts/current"))["rollout"]
+    return rollout["stable"], rollout["candidate"]
+
+
+async def test_revisions_and_policies_are_shown_without_keys(world: World) -> None:
+    stable, candidate = await in_shadow(world)
+    revisions = (await world.get("/v1/policies"))["items"]
+    assert [(one["number"], one["digest"], one["errors"]) for one in revisions] == [(2, candidate, []), (1, stable, [])]
+    shown = await world.get(f"/v1/policies/{candidate}")
+    assert (shown["in_force"], shown["policy"]["spillover"]["target_utilisation"]) == (False, 0.7)
+    assert all(len(key) == 12 for one in shown["policy"]["tenants"].values() for key in one["key_digests"])
+    assert (await world.get(f"/v1/policies/{stable}"))["in_force"]
+    response = await world.http.get(f"/v1/policies/{stable}")
+    known = await world.http.get(f"/v1/policies/{stable}", headers={"if-none-match": response.headers["etag"]})
+    assert known.status_code == 304
+    assert (await world.http.get(f"/v1/policies/{'0' * 64}")).status_code == 404
+    assert (await world.http.get("/v1/policies/latest")).status_code == 422
+
+
+async def test_a_refused_revision_is_kept_with_its_errors(world: World) -> None:
+    world.write("")
+    await eventually(lambda: bool(world.control_plane.policies.refused))
+
+    async def recorded() -> Any:
+        revisions = (await world.get("/v1/policies"))["items"]
+        return revisions if len(revisions) == 2 else None
+
+    revisions = await found(recorded)
+    assert (revisions[0]["digest"], len(revisions[0]["errors"])) == ("", 1)
+    assert revisions[0]["errors"][0].startswith("spillover.yaml:4: target_utilisation: ")
+
+
+async def test_two_policies_are_compared(world: World) -> None:
+    stable, candidate = await in_shadow(world)
+    told = await world.get("/v1/policies/diff", before=stable, after=candidate)
+    assert [(one["kind"], one["field"], one["before"], one["after"]) for one in told["changes"]] == [
+        ("Spillover", "target_utilisation", 0.8, 0.7)
+    ]
+    assert (await world.get("/v1/policies/diff", after=candidate))["before"] == stable
+    missing = await world.http.get("/v1/policies/diff", params={"before": "0" * 64})
+    assert missing.status_code == 404
+
+
+def archive(files: dict[str, bytes], mode: str = "w") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as tar:  # type: ignore[call-overload]
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def planet(**replaced: str) -> dict[str, str]:
+    files = {path.name: path.read_text() for path in PLANET.glob("*.yaml")}
+    return files | {f"{name}.yaml": text for name, text in replaced.items()}
+
+
+async def test_a_bundle_is_judged_and_nothing_of_it_stays(world: World) -> None:
+    before = await world.control_plane._store.list("")
+    good = await world.http.post("/v1/policies/validate", json=planet(spillover=SPILLOVER.replace("0.8", "0.5")))
+    assert good.status_code == 200
+    assert good.json()["good"]
+    assert ("Spillover", "target_utilisation") in {(one["kind"], one["field"]) for one in good.json()["changes"]}
+    bad = (await world.http.post("/v1/policies/validate", json=planet(spillover="", models="a: [}"))).json()
+    assert not bad["good"]
+    assert {error["file"] for error in bad["errors"]} == {"models.yaml", "(bundle)"}
+    after = await world.control_plane._store.list("")
+    assert [item.key for item in after.items] == [item.key for item in before.items]
+
+
+async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
+    headers = {"content-type": "application/x-tar"}
+    files = {f"./bundle/{name}": text.encode() for name, text in planet().items()}
+
+    async def judged(content: bytes) -> Any:
+        response = await world.http.post("/v1/policies/validate", content=content, headers=headers)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    good = await judged(archive({**files, "./bundle/README.md": b"\xff"}))
+    assert good["good"], good
+    assert good["digest"] == (await world.http.post("/v1/policies/validate", json=planet())).json()["digest"]
+    for content, told in [
+        (archive({**files, "bundle/huge.yaml": b"x" * (2 << 20)}), "huge.yaml: larger than"),
+        (archive({**files, "other/more.yaml": b""}), "lies in several folders"),
+        (archive({**files, "bundle/run.sh": b""}), "run.sh: is no .yaml file"),
+        (archive(files, "w:gz"), "is no tar archive"),
+        (b"not an archive", "is no tar archive"),
+        (archive({}), "has no policy files"),
+    ]:
+        errors = [f"{one['file']}: {one['problem']}" for one in (await judged(content))["errors"]]
+        assert any(told in error for error in errors), (told, errors)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{}", "text/plain", 415),
+        (b"[]", "application/json", 422),
+        (b'{"a.yaml": 1}', "application/json", 422),
+        (b"[" * 100_000, "application/json", 422),
+        (b"\xff", "application/json", 422),
+        (b"x" * (5 << 20), "application/x-tar", 413),
+    ],
+)
+async def test_what_is_no_bundle_at_all_is_refused(world: World, content: bytes, kind: str, status: int) -> None:
+    response = await world.http.post("/v1/policies/validate", content=content, headers={"content-type": kind})
+    assert response.status_code == status, response.text
+
+
+async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_audit_log(world: World) -> None:
+    stable, candidate = await in_shadow(world)
+    assert (await world.order("/v1/rollouts/current/halt")).json()["phase"] == "shadow_held"
+    assert (await world.order("/v1/rollouts/current/halt")).status_code == 409
+    promoted = (await world.order("/v1/rollouts/current/promote")).json()
+    assert (promoted["phase"], promoted["by"], promoted["why"]) == ("watch", "admin-token", "a test")
+    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    assert (await world.order("/v1/rollouts/current/rollback")).json()["phase"] == "rolled_back"
+    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    rollouts = (await world.get("/v1/rollouts"))["items"]
+    assert [(one["number"], one["phase"]) for one in rollouts] == [(2, "rolled_back"), (1, "done")]
+    audited = (await world.get("/v1/audit"))["items"]
+    assert [one["action"] for one in audited] == ["rollout.roll_back", "rollout.promote", "rollout.halt"]
+    assert audited[0]["before"]["phase"] == "watch"
+
+
+async def test_orders_want_the_state_that_was_seen(world: World) -> None:
+    await in_shadow(world)
+    stale = await world.tag()
+    assert (await world.order("/v1/rollouts/current/halt", {})).status_code == 428
+    assert (await world.order("/v1/rollouts/current/halt")).status_code == 200
+    assert (await world.order("/v1/rollouts/current/promote", stale)).status_code == 412
+    assert (
+        await world.http.post("/v1/rollouts/current/promote", json={}, headers={"if-match": "*"})
+    ).status_code == 422
+
+
+async def test_going_back_stands_until_the_source_has_something_new(world: World) -> None:
+    stable, candidate = await in_shadow(world)
+    await world.order("/v1/rollouts/current/promote")
+    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    back = await world.order(f"/v1/policies/{stable}/rollback")
+    assert (back.json()["phase"], back.json()["stable"]) == ("done", stable)
+    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    assert (await world.order(f"/v1/policies/{stable}/rollback")).status_code == 409
+    generation = world.control_plane.plans["eu-de"].generation
+    await eventually(lambda: world.control_plane.plans["eu-de"].generation > generation)
+    assert (await world.get("/v1/rollouts/current"))["rollout"]["number"] == 3
+    again = (await world.order(f"/v1/policies/{candidate}/apply")).json()
+    assert (again["phase"], again["candidate"], again["number"]) == ("shadow", candidate, 4)
+    assert (await world.order(f"/v1/policies/{candidate}/apply")).status_code == 409
+    assert (await world.order(f"/v1/policies/{'0' * 64}/apply")).status_code == 404
+    world.write("0.6")
+    await world.until(5, Phase.SHADOW)

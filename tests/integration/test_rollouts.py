@@ -1,0 +1,172 @@
+"""Rollouts by real control planes on real etcd, of policy from a real git repository, to agents that may refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.etcd import EtcdStore
+from control_plane.status import Status
+from lab.servers.etcd import EtcdServer
+from penstock.plan import RegionPlan
+from penstock.rollout import Phase
+from tests.control_planes import (
+    PLANET,
+    ControlPlaneServer,
+    ObedientAgents,
+    Operator,
+    control_planes,
+    rollout_rules,
+)
+from tests.git_repositories import PolicyRepository, bundle_files
+from tests.stores import found
+
+SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
+RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_within_s=10, watch_s=3)
+
+
+def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:
+    return bundle_files(PLANET, spillover=SPILLOVER.replace(b"0.8", target.encode()), rollout=rules)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PolicyRepository:
+    one = PolicyRepository(tmp_path / "policy.git")
+    one.commit(files())
+    return one
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator() as operator:
+        yield operator
+
+
+@pytest.fixture
+def servers(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) -> Iterator[list[ControlPlaneServer]]:
+    settings = {"POLICY_REPOSITORY": str(repository.path), "POLICY_POLL_S": "1"}
+    with control_planes("ab", tmp_path, own_etcd.endpoint, policy_settings=settings) as both:
+        yield both
+
+
+def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
+    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
+
+
+async def told(store: EtcdStore) -> dict[str, str]:
+    """The commit that each region's plan names."""
+    plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
+    return {plan.region: plan.provenance.commit for plan in plans if plan.provenance is not None}
+
+
+async def all_told(store: EtcdStore, commit: str) -> bool | None:
+    return True if set((await told(store)).values()) == {commit} else None
+
+
+async def test_a_push_reaches_the_fleet_step_by_step(
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+) -> None:
+    leader, _ = await operator.leader_among(servers)
+    async with ObedientAgents(store, [server.url for server in servers]) as agents:
+        first = (await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))).policy.provenance
+        assert first is not None
+        second = repository.commit(files("0.7"), message=b"Fill pools less")
+        await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
+        await operator.until(leader, lambda status: len(set(agents.obeyed.values())) == 2)
+        assert await told(store) == dict.fromkeys(agents.obeyed, first.commit) | {"eu-es": second}
+        shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
+        assert shown["rollout"]["provenance"]["subject"] == "Fill pools less"
+        assert [(one["kind"], one["field"], one["after"]) for one in shown["changes"]] == [
+            ("Spillover", "target_utilisation", 0.7)
+        ]
+        await operator.until(leader, lambda status: is_in(status, Phase.DONE))
+        assert set((await told(store)).values()) == {second}
+        shown = (await operator.http.get(f"{leader.url}/v1/rollouts/current")).json()
+        assert {one["runs"] for one in shown["agents"]} == {shown["rollout"]["stable"]}
+
+
+@pytest.mark.parametrize("stop", ["kill", "pause"])
+async def test_a_takeover_in_the_middle_goes_on_and_the_old_leader_changes_nothing(
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator, stop: str
+) -> None:
+    leader, epoch = await operator.leader_among(servers)
+    (other,) = [server for server in servers if server is not leader]
+    async with ObedientAgents(store, [server.url for server in servers]):
+        await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
+        second = repository.commit(files("0.7"))
+        began = await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
+        getattr(leader, stop)()
+        await operator.leader_among([other], besides=epoch)
+        middle = await operator.until(other, lambda status: status.rollout is not None and status.rollout.number == 2)
+        assert middle.rollout is not None
+        assert began.rollout is not None
+        assert middle.rollout.began_at == began.rollout.began_at
+        if stop == "pause":
+            leader.resume()
+        await operator.until(other, lambda status: is_in(status, Phase.DONE))
+        assert set((await told(store)).values()) == {second}
+
+
+async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+) -> None:
+    leader, epoch = await operator.leader_among(servers)
+    (other,) = [server for server in servers if server is not leader]
+    async with ObedientAgents(store, [server.url for server in servers]) as agents:
+        first = (await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))).policy.provenance
+        assert first is not None
+        await operator.until(leader, lambda status: len(agents.obeyed) == 5 and all(agents.obeyed.values()))
+        leader.kill()
+        agents.refuses = {"eu-es"}
+        repository.commit(files("0.7"))
+        await operator.leader_among([other], besides=epoch)
+        after = await operator.until(other, lambda status: is_in(status, Phase.ROLLED_BACK))
+        assert after.rollout is not None
+        assert after.rollout.why == "eu-es/one refuses it: a test says so"
+        await found(lambda: all_told(store, first.commit))
+        third = repository.commit(files("0.6"))
+        agents.refuses = set()
+        await operator.until(other, lambda status: is_in(status, Phase.DONE, 3))
+        assert set((await told(store)).values()) == {third}
+
+
+async def test_poisoned_commits_are_recorded_and_change_nothing(
+    servers: list[ControlPlaneServer], repository: PolicyRepository, store: EtcdStore, operator: Operator
+) -> None:
+    leader, _ = await operator.leader_among(servers)
+    async with ObedientAgents(store, [server.url for server in servers]):
+        before = await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
+        poisons: list[dict[str, bytes]] = [
+            files(""),
+            {**files(), "again.yaml": SPILLOVER},
+            {**files(), "huge.yaml": b"x" * (10 << 20)},
+            {**files(), "bomb.yaml": b"a: &a [1]\nb: [*a, *a]\n"},
+        ]
+        for poison in poisons:
+            commit = repository.commit(poison)
+            await operator.until(
+                leader,
+                lambda status, commit=commit: (
+                    status.policy.refused_provenance is not None and status.policy.refused_provenance.commit == commit
+                ),
+            )
+
+            async def recorded(commit: str = commit) -> Any:
+                newest = (await operator.http.get(f"{leader.url}/v1/policies")).json()["items"][0]
+                return newest if newest["provenance"]["commit"] == commit else None
+
+            assert (await found(recorded))["errors"]
+        after = await operator.status(leader)
+        assert (after.rollout, after.policy.digest) == (before.rollout, before.policy.digest)
