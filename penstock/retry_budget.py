@@ -44,6 +44,10 @@ class RetryBudget:
         self._retries += 1
         return True
 
+    def more_in_s(self, now: float) -> float:
+        """Time (s) until retries of before are forgotten, and so more are allowed."""
+        return max(0.0, self._began_at + WINDOW_S / 2 - now)
+
     def _roll(self, now: float) -> None:
         recent = now - self._began_at < WINDOW_S
         self._requests_before = self._requests if recent else 0

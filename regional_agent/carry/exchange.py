@@ -268,7 +268,9 @@ class Exchange(Ending):
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
         elif not self._carrier.retries.withdraw(self._carrier.clock()):
             reason = Reason.ENGINE_FAILED if why in _FAILURES else Reason.SATURATED
-            self._refuse(Refusal(reason, f"{why.value}, and too many requests are being retried", retry_after_s=1.0))
+            detail = f"{why.value}, and too many requests are being retried"
+            more_in_s = self._carrier.retries.more_in_s(self._carrier.clock())
+            self._refuse(Refusal(reason, detail, retry_after_s=more_in_s))
         else:
             self._carrier.metrics.retried(why)
             self.seek()

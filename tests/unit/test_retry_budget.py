@@ -22,6 +22,15 @@ def test_more_requests_allow_more_retries() -> None:
     assert not budget.withdraw(WINDOW_S / 2 - 0.1)
 
 
+def test_when_more_are_allowed_can_be_told() -> None:
+    budget = RetryBudget(0.0)
+    spend(budget, 1.0)
+    assert budget.more_in_s(1.0) == WINDOW_S / 2 - 1.0
+    budget.withdraw(WINDOW_S / 2)
+    later = WINDOW_S / 2 + budget.more_in_s(WINDOW_S / 2)
+    assert spend(budget, later) > 0
+
+
 def test_what_was_spent_is_forgotten_with_the_window() -> None:
     budget = RetryBudget(0.0)
     for _ in range(1000):
