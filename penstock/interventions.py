@@ -27,6 +27,8 @@ class Orders(msgspec.Struct, frozen=True):
 
     weights: Mapping[str, float] = {}
     """How much (0-1) of its part each region may have; one that is not here is whole."""
+    closed: frozenset[str] = frozenset()
+    """Regions that take no new traffic: those without any weight."""
     at_once: frozenset[str] = frozenset()
     """Closed regions that what is in force leaves at once, as if they were lost."""
     last_resort: frozenset[str] = frozenset()
@@ -37,11 +39,6 @@ class Orders(msgspec.Struct, frozen=True):
     """Regions that nothing holds back any more but the failback ramp."""
     because: Mapping[str, str] = {}
     """By region, the override that holds it back, in a few words for people."""
-
-    @property
-    def closed(self) -> frozenset[str]:
-        """Regions that take no new traffic."""
-        return frozenset(region for region, weight in self.weights.items() if weight <= 0.0)
 
 
 NO_ORDERS = Orders()
@@ -102,13 +99,13 @@ class Interventions:
                 weights[one.region] = min(weight, weights.get(one.region, 1.0))
                 if one.holds(self._now):
                     because[one.region] = f"{one.kind.value.replace('_', ' ')} {one.id} of {one.region}"
-        closed = {region for region, weight in weights.items() if weight <= 0.0}
+        closed = frozenset(region for region, weight in weights.items() if weight <= 0.0)
         emptied = [one for one in concerned if one.region in closed and one.holds(self._now)]
         at_once = {one.region for one in emptied if one.kind is OverrideKind.FAIL_OVER and one.region}
         shut = {one.region for one in emptied if not one.last_resort}
         frozen = any(one.kind is OverrideKind.FREEZE for one in concerned)
         returning = frozenset(weights.keys() - because.keys())
-        return Orders(weights, frozenset(at_once), frozenset(closed - shut), frozen, returning, because)
+        return Orders(weights, closed, frozenset(at_once), closed - shut, frozen, returning, because)
 
 
 NO_INTERVENTIONS = Interventions((), 0.0, 0.0)
@@ -116,7 +113,7 @@ NO_INTERVENTIONS = Interventions((), 0.0, 0.0)
 
 def narrowed(
     demands: Mapping[K, Demand], able: Collection[tuple[str, str]], interventions: Interventions
-) -> dict[K, Demand]:
+) -> Mapping[K, Demand]:
     """The demands that are left to plan for, each with the regions that are left to it.
 
     A demand whose other regions cannot serve keeps those of its closed ones that serve as a last resort. One that is
@@ -126,7 +123,7 @@ def narrowed(
         able: the (region, model) that can serve now, overrides apart.
     """
     if not interventions.overrides:
-        return dict(demands)
+        return demands
     found: dict[K, Demand] = {}
     for key, one in demands.items():
         orders = interventions.of(one.origin, one.model)

@@ -18,6 +18,9 @@ MOST_OVERRIDES = 500
 """As many are kept at once, ended ones that still ramp included: more than a fleet needs, few enough for one value of
 the store."""
 
+OUTLASTS_S = 60.0
+"""One that ends less than this (s) after another of the same aim adds nothing to it: it is the same, sent twice."""
+
 LONGEST_REASON = 500
 """Characters of a reason."""
 
@@ -150,8 +153,10 @@ def flaw(override: Override, policy: Policy) -> str | None:
 
 
 def same_aim(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
-    """One that holds already and does what `wanted` would do, to the same traffic."""
+    """One that does to the same traffic what `wanted` would do, and does so for as long; one may outlast another."""
     aim = (wanted.kind, wanted.region, wanted.model, wanted.origin)
-    return next(
-        (one for one in overrides if now < one.ends_at and (one.kind, one.region, one.model, one.origin) == aim), None
-    )
+    for one in overrides:
+        as_long = one.ends_at == inf or wanted.ends_at < one.ends_at + OUTLASTS_S
+        if now < one.ends_at and as_long and (one.kind, one.region, one.model, one.origin) == aim:
+            return one
+    return None

@@ -84,3 +84,11 @@ def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
     for other in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
         assert same_aim([one], other, 1.0) is None
     assert same_aim([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
+
+
+def test_one_may_outlast_another() -> None:
+    one = drain("eu-de", id="first", expires_at=1000.0)
+    assert same_aim([one], drain("eu-de", expires_at=1059.0), 1.0) == one
+    assert same_aim([one], drain("eu-de", expires_at=1061.0), 1.0) is None
+    assert same_aim([one], drain("eu-de"), 1.0) is None
+    assert same_aim([drain("eu-de", id="first")], drain("eu-de", expires_at=1000.0), 1.0) is not None

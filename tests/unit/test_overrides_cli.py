@@ -94,7 +94,7 @@ def test_drain_list_and_undrain(penstock: Any) -> None:
     assert "drain of eu-de holds, by admin-token: new disks" in status.stdout
     (listed,) = printed(penstock("overrides", "list", "-o", "json"))
     assert (listed["override"]["kind"], listed["override"]["last_resort"]) == ("drain", True)
-    again = penstock("drain", "eu-de", "--reason", "new disks")
+    again = penstock("drain", "eu-de", "--reason", "new disks", "--for", "2h")
     assert (again.exit_code, listed["override"]["id"] in again.stderr) == (1, True)
     lifted = penstock("undrain", "eu-de", "--reason", "done")
     assert lifted.exit_code == 0, lifted.stderr
