@@ -6,7 +6,7 @@ all control planes counts nothing twice and a former leader's view does not ling
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -123,6 +123,9 @@ class ControlPlaneMetrics:
         self._region_in_flight = self._gauge(
             "region_in_flight", "Requests running or queued on the region's endpoints.", ("region", "model")
         )
+        self._overrides = self._gauge(
+            "overrides", "Overrides that hold, by what they do and where; no region for a freeze.", ("kind", "region")
+        )
         self._demand = self._gauge(
             "demand_requests_per_second",
             "Requests per second that clients offered at an origin region, before any routing.",
@@ -150,6 +153,7 @@ class ControlPlaneMetrics:
                 self._region_state,
                 self._region_slots,
                 self._region_in_flight,
+                self._overrides,
                 self._demand,
                 self._arc_share,
             ):
@@ -202,6 +206,12 @@ class ControlPlaneMetrics:
         self._demand.clear()
         for (origin, model), rate in requests_per_s.items():
             self._demand.labels(origin, model).set(rate)
+
+    def show_overrides(self, overrides: Iterable[tuple[str, str]]) -> None:
+        """Show how many overrides hold by (kind, region), and forget those that are not given."""
+        self._overrides.clear()
+        for kind, region in overrides:
+            self._overrides.labels(kind, region).inc()
 
     def set_policy(self, digest: str) -> None:
         """Show which policy is in force."""

@@ -97,6 +97,8 @@ class Planning:
         if epoch is None:
             return
         self._show_fleet(policy, now)
+        holding = [one for one in meant.overrides if one.holds(now)]
+        self._metrics.show_overrides((one.kind.value, one.region or "") for one in holding)
         try:
             if self._publisher.uncertain:
                 await self._publisher.adopt(epoch)

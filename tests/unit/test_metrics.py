@@ -62,6 +62,7 @@ CONTROL_PLANE_CONTRACT = {
     "region_state": ("gauge", {"region", "state"}),
     "region_slots": ("gauge", {"region", "model"}),
     "region_in_flight": ("gauge", {"region", "model"}),
+    "overrides": ("gauge", {"kind", "region"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),

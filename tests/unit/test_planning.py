@@ -299,6 +299,7 @@ async def test_a_drain_shows_in_the_plan_and_in_the_regions_state(office: Office
         await office.tick(*whole_fleet())
     assert await office.shares() == {"eu-es": 1.0}
     assert office.metric("region_state", region="eu-de", state="draining") == 1
+    assert office.metric("overrides", kind="drain", region="eu-de") == 1
 
 
 async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: Office) -> None:
