@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -69,6 +70,16 @@ def steady_unix_clock() -> Callable[[], float]:
     """A clock of Unix time (s) that never jumps: ages and ramps are measured with it, and people can read it."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
+
+
+def _ending_quietly(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """A job for the scheduler, whose shutdown cancels what runs and would tell of that as a failure."""
+
+    async def run() -> None:
+        with suppress(asyncio.CancelledError):
+            await job()
+
+    return run
 
 
 class ControlPlane:
@@ -144,7 +155,7 @@ class ControlPlane:
             metrics=self.metrics,
             clock=self._clock,
         )
-        self._polling = PolicyPolling(self._poll_policy, policies.poll_s)
+        self._polling = PolicyPolling(_ending_quietly(self._poll_policy), policies.poll_s)
         self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -157,7 +168,7 @@ class ControlPlane:
             mirror.informer.start()
         self._registration.start()
         task = self._campaign.start()
-        self._scheduler.add_job(self._planning.tick, "interval", seconds=TICK_S)
+        self._scheduler.add_job(_ending_quietly(self._planning.tick), "interval", seconds=TICK_S)
         self._polling.start(self._scheduler)
         self._scheduler.add_job(self._noticing.look, "interval", seconds=LOOK_S)
         self._scheduler.start()
