@@ -111,6 +111,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_regions({"eu-de": RegionGauges(RegionState.HEALTHY, 0.4)})
     metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "llama"): 5.5})
+    metrics.show_overrides([("drain", "eu-de")])
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")
