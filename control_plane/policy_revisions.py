@@ -34,6 +34,14 @@ class Revision(msgspec.Struct, frozen=True):
     """Why it was refused; empty where it was accepted."""
 
 
+class RevisionPage(msgspec.Struct, frozen=True):
+    """Some revisions, newest first."""
+
+    items: tuple[Revision, ...]
+    next_cursor: str | None
+    """Give it as `cursor` to have those before these; null: there are none."""
+
+
 class Revisions:
     """Reads and records revisions."""
 

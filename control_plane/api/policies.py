@@ -19,7 +19,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyError, PolicyRefused
 from control_plane.policy.tarball import read_tar
-from control_plane.policy_revisions import Revision
+from control_plane.policy_revisions import Revision, RevisionPage
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept, OrderRefused
 from control_plane.rollout.shown import RolloutSummary, summary
@@ -38,14 +38,6 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The policy's
 QueryDigest = Annotated[
     str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest; without it, the one in force.")
 ]
-
-
-class RevisionPage(msgspec.Struct, frozen=True):
-    """Some revisions, newest first."""
-
-    items: tuple[Revision, ...]
-    next_cursor: str | None
-    """Give it as `cursor` to have those before these; null: there are none."""
 
 
 class PolicyShown(msgspec.Struct, frozen=True):

@@ -171,7 +171,7 @@ class Staging:
         policy = self._source.current
         assert policy is not None
         digest = policy.digest()
-        self._known[digest] = policy
+        self._remember(digest, policy)
         return Accepted(policy, digest, self._source.provenance)
 
     async def _inherited(self, now: float) -> Rollout | None:
@@ -201,8 +201,12 @@ class Staging:
             policy = await stored_policy(self._store, digest)
             if policy is None:
                 return None
-            self._known = {**dict(list(self._known.items())[-3:]), digest: policy}
+            self._remember(digest, policy)
         return self._known[digest]
+
+    def _remember(self, digest: str, policy: Policy) -> None:
+        self._known.pop(digest, None)
+        self._known = {**dict(list(self._known.items())[-3:]), digest: policy}
 
     async def _keep(self, one: Accepted) -> None:
         """See to it that a policy is in the store before anything names it."""

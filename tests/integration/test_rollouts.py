@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from control_plane.cli import app
 from control_plane.client import keys
 from control_plane.client.codec import decode
 from control_plane.client.etcd import EtcdStore
@@ -17,6 +20,7 @@ from penstock.plan import RegionPlan
 from penstock.rollout import Phase
 from tests.control_planes import (
     PLANET,
+    TOKEN,
     ControlPlaneServer,
     ObedientAgents,
     Operator,
@@ -170,3 +174,47 @@ async def test_poisoned_commits_are_recorded_and_change_nothing(
             assert (await found(recorded))["errors"]
         after = await operator.status(leader)
         assert (after.rollout, after.policy.digest) == (before.rollout, before.policy.digest)
+
+
+async def test_an_operator_steers_it_from_the_command_line(
+    servers: list[ControlPlaneServer],
+    repository: PolicyRepository,
+    store: EtcdStore,
+    operator: Operator,
+    tmp_path: Path,
+) -> None:
+    leader, _ = await operator.leader_among(servers)
+    (tmp_path / "token").write_text(TOKEN)
+    environment = {"PENSTOCK_URL": leader.url, "PENSTOCK_ADMIN_TOKEN_FILE": str(tmp_path / "token"), "COLUMNS": "200"}
+
+    async def penstock(*arguments: str) -> tuple[int, str]:
+        done = await asyncio.to_thread(CliRunner(env=environment).invoke, app, arguments, catch_exceptions=False)
+        return done.exit_code, done.stdout + done.stderr
+
+    async with ObedientAgents(store, [server.url for server in servers]):
+        first = await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
+        assert first.policy.digest is not None
+        repository.commit(files("0.7"), message=b"Fill pools less")
+        await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
+        code, told = await penstock("rollout", "halt", "--reason", "let me look")
+        assert (code, "canary_held" in told) == (0, True)
+        code, told = await penstock("rollout", "show")
+        assert code == 0
+        assert "let me look" in told
+        assert "Spillover target_utilisation: 0.8 -> 0.7" in told
+        assert "Fill pools less" in told
+        code, told = await penstock("rollout", "promote", "--reason", "it is good")
+        assert code == 0
+        await operator.until(leader, lambda status: is_in(status, Phase.DONE))
+        code, told = await penstock("policy", "revisions")
+        assert (code, told.count("Penstock Tests")) == (0, 2)
+        code, told = await penstock("policy", "rollback", first.policy.digest[:8], "--reason", "it was not")
+        assert (code, "done" in told) == (0, True)
+        assert first.policy.provenance is not None
+        await found(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
+        code, told = await penstock("policy", "rollback", "abc123", "--reason", "x")
+        assert (code, "no revision has a policy that begins with 'abc123'" in told) == (2, True)
+        code, told = await penstock("rollout", "resume", "--reason", "x")
+        assert (code, "rollout 3 is done: it cannot resume" in told) == (1, True)
+        code, told = await penstock("rollout", "list")
+        assert (code, "it was not" in told) == (0, True)

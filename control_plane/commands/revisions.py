@@ -1,0 +1,82 @@
+"""`penstock policy revisions`, `apply` and `rollback`: what became of the source's revisions, and going back to one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from control_plane.api_client import ApiClient
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import CommandFault, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.rollout import LIMIT, ReasonOption, ordered
+from control_plane.policy_revisions import Revision, RevisionPage
+from control_plane.rollout_view import revisions_view
+
+PolicyArgument = Annotated[
+    str, typer.Argument(help="Digest of the policy, or its beginning, as `policy revisions` shows it.")
+]
+SHORTEST_DIGEST = 6
+"""Characters of a digest's beginning that name a policy."""
+
+
+def revisions(
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what became of the last revisions of the policy source, newest first."""
+    with telling("policy revisions"), connect(url, token_file, ca_file, context) as api:
+        every = _revisions(api)
+    if output is Output.JSON:
+        print_json(every)
+    else:
+        print_view(revisions_view(every))
+
+
+def apply(
+    policy: PolicyArgument,
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Roll a policy out that is kept, as if the source had it now."""
+    with telling("policy apply"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output)
+
+
+def rollback(
+    policy: PolicyArgument,
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Go back to a policy that is kept, everywhere and at once."""
+    with telling("policy rollback"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
+
+
+def _revisions(api: ApiClient) -> list[Revision]:
+    page: RevisionPage = api.ask("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
+    return list(page.items)
+
+
+def _digest(api: ApiClient, beginning: str) -> str:
+    if len(beginning) == 64:
+        return beginning
+    if len(beginning) < SHORTEST_DIGEST:
+        raise CommandFault(f"{beginning!r} is too short: give {SHORTEST_DIGEST} characters of the digest or more")
+    found = sorted({one.digest for one in _revisions(api) if one.digest.startswith(beginning)})
+    if len(found) != 1:
+        what = "no revision has" if not found else f"{len(found)} revisions have"
+        raise CommandFault(f"{what} a policy that begins with {beginning!r}; see `penstock policy revisions`")
+    return found[0]

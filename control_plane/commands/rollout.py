@@ -1,0 +1,123 @@
+"""`penstock rollout`: how a new policy reaches the fleet, and how to halt, resume, promote and roll it back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from control_plane.api_client import ApiClient
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSummary
+from control_plane.rollout_view import rollout_view, rollouts_view
+
+app = typer.Typer(no_args_is_help=True, help="See and steer how a new policy reaches the fleet.")
+
+CURRENT = "/v1/rollouts/current"
+LIMIT = 500
+"""Rollouts of one list; the control plane keeps fewer."""
+
+ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the audit log.", show_default=False)]
+
+
+@app.command()
+def show(
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the rollout under way, or the last one: how far it is, what it changes, who runs what."""
+    with telling("rollout show"), connect(url, token_file, ca_file, context) as api:
+        status: RolloutStatus = api.ask("GET", CURRENT).decoded(RolloutStatus)
+    if output is Output.JSON:
+        print_json(status)
+    else:
+        print_view(rollout_view(status))
+
+
+@app.command("list")
+def list_(
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the last rollouts, newest first."""
+    with telling("rollout list"), connect(url, token_file, ca_file, context) as api:
+        page: RolloutPage = api.ask("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
+    if output is Output.JSON:
+        print_json(list(page.items))
+    else:
+        print_view(rollouts_view(page.items))
+
+
+@app.command()
+def halt(
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let no further region follow until it is resumed; those that try the policy go on."""
+    with telling("rollout halt"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"{CURRENT}/halt", reason, output)
+
+
+@app.command()
+def resume(
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Go on with a rollout that is held."""
+    with telling("rollout resume"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"{CURRENT}/resume", reason, output)
+
+
+@app.command()
+def promote(
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let every region obey the policy now, whatever is not proven yet."""
+    with telling("rollout promote"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"{CURRENT}/promote", reason, output)
+
+
+@app.command()
+def rollback(
+    reason: ReasonOption,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take the policy back everywhere; it does not begin by itself again."""
+    with telling("rollout rollback"), connect(url, token_file, ca_file, context) as api:
+        ordered(api, f"{CURRENT}/rollback", reason, output)
+
+
+def ordered(api: ApiClient, path: str, reason: str, output: Output) -> None:
+    """Order something of the rollout as it is now, and print what comes of it."""
+    seen = api.ask("GET", CURRENT, changes=True).headers["etag"]
+    answer = api.ask("POST", path, body={"reason": reason}, headers={"if-match": seen}, changes=True)
+    after: RolloutSummary = answer.decoded(RolloutSummary)
+    if output is Output.JSON:
+        print_json(after)
+    else:
+        print_view(rollouts_view([after]))
