@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing bench-live bench-router bench-planner test verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing bench-live bench-leak bench-router bench-planner test verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss o
 
 bench-router: $(VENV)/.bench  ## what a request costs here and with other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
+
+bench-leak: $(VENV)/.demo  ## does an agent's memory stay flat over 2,000,000 requests? (ARGS='--leak-requests N')
+	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)
 
 bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)

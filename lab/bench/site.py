@@ -44,7 +44,8 @@ STOP_GRACE_S = 3.0
 
 SETTINGS = (
     "shipped policy bundle and a live plan from etcd; tenants by API key, residency by GeoIP of X-Forwarded-For",
-    "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics",
+    "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics, and a line of the"
+    " access log for every request",
 )
 """What an agent here is set to, for people."""
 

@@ -109,7 +109,7 @@ def test_parts_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
     assert tables(found) == []
     assert found.systems["penstock"].requests_per_s is None
     assert all(one.kept is None for one in found.goals)
-    assert len(tables(all_of(tmp_path))) == 3
+    assert len(tables(all_of(tmp_path))) == 4
 
 
 def test_the_machine_is_described() -> None:

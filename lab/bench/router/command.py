@@ -32,7 +32,6 @@ BAD_INPUT = 2
 SIZES = (10, 100, 1000)
 """Endpoints to decide among."""
 
-LONG_LEAK_REQUESTS = 2_000_000
 SPARE_FILES = 1_000
 """Open files of a router besides two for each stream."""
 
@@ -60,7 +59,6 @@ def bench_router(
     slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Slow streams open at a time.")] = 5_000,
     decisions: Annotated[int, typer.Option(min=100, help="Decisions for each number of endpoints.")] = 20_000,
     leak_requests: Annotated[int, typer.Option(min=100, help="Requests over which memory must stay flat.")] = 200_000,
-    long: Annotated[bool, typer.Option("--long", help=f"The same over {LONG_LEAK_REQUESTS:,} requests.")] = False,
     out: Annotated[Path, typer.Option(help="Where the results go.")] = Path("out/bench/router.json"),
 ) -> None:
     """Compare what a request costs here with what it costs elsewhere, on one core each."""
@@ -79,7 +77,7 @@ def bench_router(
         slow_streams=min(slow_streams, (allow_many_open_files() - SPARE_FILES) // 2),
         slow_interval_s=1.0,
         decisions=decisions,
-        leak_requests=LONG_LEAK_REQUESTS if long else leak_requests,
+        leak_requests=leak_requests,
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
@@ -99,7 +97,8 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
     cores = divide_cores()
     keep_to(cores.load)
     console = Console(stderr=True)
-    peers = [one for one in PEERS if wanted is None or one.name in wanted]
+    compared = parts - {Part.DECISION, Part.LEAK}
+    peers = [one for one in PEERS if wanted is None or one.name in wanted] if compared else []
     with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting everything") as status:
         directory = Path(name)
         status.update("deciding alone")

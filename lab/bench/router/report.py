@@ -178,6 +178,8 @@ def tables(found: Results) -> list[Table]:
         shown.append(_streams_table(found))
     if found.decision:
         shown.append(_decision_table(found.decision))
+    if found.leak is not None:
+        shown.append(_leak_table(found.leak))
     return shown
 
 
@@ -261,6 +263,14 @@ def _decision_table(decision: Sequence[DecisionCost]) -> Table:
     ]
     header = ("endpoints", "p50 us", "p99 us", "where+who p50", "p99", "awaiting Redis p50", "p99")
     return table("The decision alone, from parsed head to reserved endpoint", header, rows)
+
+
+def _leak_table(leak: LeakCheck) -> Table:
+    middle = len(leak.resident_mb) // 2
+    figures = [_figure(leak.resident_mb[at], 1) for at in (0, 1, middle, -1)]
+    row = (f"{leak.requests:,}", f"{leak.streams_left:,}", *figures, _figure(leak.grown_bytes_per_request, 2))
+    header = ("requests", "streams left", "at first", "after a 20th", "in the middle", "at the end", "bytes/request")
+    return table("Resident memory (MB) over many requests", header, [row])
 
 
 def _ratio(one: System, other: System | None, field: str) -> float | None:
