@@ -278,6 +278,7 @@ class Road:
         ticket.errand = self._errand(request, asked, policy, ticket.facts.tenant)
         ticket.model = asked.model
         ticket.attempts = 0
+        ticket.rests_until = 0.0
         ticket.tried_regions.clear()
         ticket.tried_endpoints.clear()
         ticket.busy_endpoints.clear()
