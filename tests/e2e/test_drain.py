@@ -1,0 +1,124 @@
+"""A drain under live traffic, on real processes: agents, engines, a WAN between two regions, a control plane, etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from lab.geoip import SITES, write_geoip
+from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
+from lab.planet.planet import Planet
+from lab.planet.ports import assign_ports
+from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
+
+BETWEEN_S = 0.1
+"""Time between two requests."""
+ENOUGH = 20
+"""As many answers in a row from one region show that all of them come from there."""
+HAMBURG = SITES[0].address(Random(1))
+KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": HAMBURG}
+BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
+
+
+def two_regions() -> Topology:
+    """Frankfurt, a little smaller, and Madrid."""
+    regions = tuple(
+        Region(name, city, ("a",), (Engine(f"{name}-small", CHAT_8B, "h100", f"{name}-1", slots),))
+        for name, city, slots in (("eu-de", "Frankfurt", 8), ("eu-es", "Madrid", 9))
+    )
+    return Topology(regions, SITES[:1], ("north",), time_scale=4.0)
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[Planet]:
+    """The two regions, with everything that they need."""
+    topology = two_regions()
+    geoip = directory / "geoip.mmdb"
+    write_geoip(geoip, topology.sites)
+    planet = Planet(
+        topology,
+        assign_ports(topology.port_names(), None, Random()),
+        matrix_of(load_bundle()),
+        directory=directory / "state",
+        logs=directory / "logs",
+        policy_dir=SHIPPED_BUNDLE,
+        geoip_file=geoip,
+    )
+    try:
+        await asyncio.to_thread(planet.start)
+        yield planet
+    finally:
+        await asyncio.to_thread(planet.stop)
+
+
+class Clients:
+    """People in Hamburg, who ask again and again and remember who answered."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.regions: list[str] = []
+        self.failed: list[str] = []
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(timeout=30.0) as http:
+            while True:
+                answer = await http.post(f"{self._address}/v1/chat/completions", headers=KEY, json=BODY)
+                if answer.status_code == 200:
+                    self.regions.append(answer.headers["x-penstock-region"])
+                else:
+                    self.failed.append(answer.text)
+                await asyncio.sleep(BETWEEN_S)
+
+    async def until(self, holds: Callable[[], bool], within_s: float = 90.0) -> None:
+        async with asyncio.timeout(within_s):
+            while True:
+                if holds():
+                    return
+                await asyncio.sleep(BETWEEN_S)
+
+    async def until_all_from(self, region: str) -> None:
+        await self.until(lambda: self.regions[-ENOUGH:] == [region] * ENOUGH)
+
+
+@pytest.mark.timeout(300)
+async def test_a_drain_under_traffic_its_return_and_the_planners_death_between_fail_no_request(tmp_path: Path) -> None:
+    async with running(tmp_path) as planet:
+        clients = Clients(url(planet.ports[agent_port("eu-de", "a", "traffic")]))
+        asking = asyncio.create_task(clients.run())
+        token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()
+        (north,) = control_plane_urls(planet.topology, planet.ports).values()
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as operator:
+            await clients.until_all_from("eu-de")
+            body = {"reason": "a test", "expires_in_s": 600}
+            drained = await operator.post(f"{north}/v1/regions/eu-de/drain", json=body)
+            assert drained.status_code == 201, drained.text
+            since = len(clients.regions)
+            await clients.until_all_from("eu-es")
+            leaving = clients.regions[since:-ENOUGH]
+            assert leaving.count("eu-de") > 1, "they leave by steps, not at once"
+
+            await asyncio.to_thread(planet.kill_control_plane, "north")
+            since = len(clients.regions)
+            await clients.until(lambda: len(clients.regions) >= since + ENOUGH)
+            assert set(clients.regions[since:]) == {"eu-es"}, "nobody plans, and it stays drained"
+            await asyncio.to_thread(planet.restart_killed)
+
+            lifted = await operator.post(f"{north}/v1/regions/eu-de/undrain", json={"reason": "a test"})
+            assert lifted.status_code == 200, lifted.text
+            since = len(clients.regions)
+            await clients.until_all_from("eu-de")
+            returning = clients.regions[since:-ENOUGH]
+            first = returning.index("eu-de")
+            assert "eu-es" in returning[first:], "they return by a ramp, not at once"
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+    assert clients.failed == []
+    assert planet.died_unasked() == []
