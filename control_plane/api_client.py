@@ -174,7 +174,7 @@ class ApiClient:
                 failures.append(str(failure))
                 continue
             leader = status.leader
-            if status.leading or leader is None or leader.url == url or not _may_follow(url, leader.url):
+            if status.leading or leader is None or leader.url == url or not may_follow(url, leader.url):
                 return url, status
             try:
                 return leader.url, self._status_of(leader.url)
@@ -210,7 +210,7 @@ class ApiClient:
         return Answer(url, response.status_code, dict(response.headers), response.content)
 
 
-def _may_follow(from_url: str, to_url: str) -> bool:
+def may_follow(from_url: str, to_url: str) -> bool:
     """Whether a token that was sent to one URL may go to another that it named: never from TLS to none."""
     return to_url.startswith("https://") or not from_url.startswith("https://")
 

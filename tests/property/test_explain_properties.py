@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.decision import admit_at_origin, decide
+from penstock.decision import admit_at_origin, decide, outlook
 from penstock.explain import Asked, Standing, explain
 from penstock.geography import Location
-from penstock.plan import ClassPlan, RegionPlan
+from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Reason, Refusal
+from penstock.region_health import RegionState
 from penstock.residency import RequestFacts, residency_class
+from penstock.where import RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
 
 plans = st.none() | st.builds(
@@ -23,10 +26,31 @@ plans = st.none() | st.builds(
     st.frozensets(st.sampled_from(NAMES), min_size=1) | st.just(frozenset(NAMES)),
     st.floats(0, 1),
 )
+STATES = (RegionState.HEALTHY, RegionState.HEALTHY, RegionState.RECOVERING, RegionState.FAILED)
+lively = st.fixed_dictionaries(
+    {
+        name: st.builds(
+            RegionView,
+            state=st.sampled_from(STATES),
+            ready=st.just(True),
+            weight=st.sampled_from([1.0, 1.0, 0.3]),
+            expected_wait_s=st.sampled_from([0.0, 2.0, 9.0]),
+            credits=st.integers(0, 1),
+        )
+        for name in NAMES
+    }
+)
+several_arcs = st.lists(
+    st.builds(Arc, server=st.sampled_from(NAMES), share=st.floats(0.01, 1), why=st.sampled_from(list(ArcReason))),
+    min_size=2,
+    max_size=4,
+    unique_by=lambda arc: arc.server,
+).map(tuple)
+seeds = st.integers(0, 2**16)
 locations = st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(policies, plans, locations, views, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
 def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, origin, overflow, seed) -> None:
     asked = Asked(origin, "m", "t", location, refused, overflow)
@@ -59,19 +83,27 @@ def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, 
             assert one.reasons
 
 
-@settings(max_examples=100, deadline=None)
-@given(policies, plans, locations, views, st.sampled_from(NAMES), st.integers(0, 2**16))
-def test_chances_are_those_of_the_draw(policy, plan, location, live, origin, seed) -> None:
-    told = explain(policy, plan, Asked(origin, "m", "t", location), live, Random(seed))
+@settings(max_examples=200, deadline=None)
+@given(policies, several_arcs, st.floats(0, 1), locations, lively, tried, st.sampled_from(NAMES), st.booleans(), seeds)
+def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, refused, origin, overflow, seed) -> None:
     admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
-    if told.chosen is None or isinstance(admitted, Refusal):
+    if isinstance(admitted, Refusal):
         return
-    rng, seen = Random(seed), dict.fromkeys(policy.regions, 0)
-    for _ in range(300):
-        decision = decide(policy, plan, origin, "m", admitted, live, rng)
-        assert not isinstance(decision, Refusal)
+    plan = RegionPlan("a", 7, 1, "d", 0.0, (ClassPlan("m", admitted.permitted.name, shares, ()),), ramp)
+    ways = outlook(policy, plan, origin, "m", admitted, live, tried=refused, overflow=overflow)
+    rng, draws, seen = Random(seed), 200, Counter()
+    for _ in range(draws):
+        decision = decide(policy, plan, origin, "m", admitted, live, rng, tried=refused, overflow=overflow)
+        if isinstance(decision, Refusal):
+            assert ways == decision
+            return
+        assert not isinstance(ways, Refusal)
+        assert decision.where in [way.where for way in ways], "an explanation knows of every way, and its reasons"
         seen[decision.where.region] += 1
-    for one in told.regions:
+    chances: dict[str, float] = defaultdict(float)
+    for way in ways:
+        chances[way.where.region] += way.chance
+    for region, chance in chances.items():
         # Six standard deviations and a little: about once in 10^9 runs by chance.
-        slack = 6 * (one.chance * (1 - one.chance) / 300) ** 0.5 + 0.01
-        assert abs(seen[one.region] / 300 - one.chance) <= slack, one
+        slack = 6 * (chance * (1 - chance) / draws) ** 0.5 + 0.01
+        assert abs(seen[region] / draws - chance) <= slack, region

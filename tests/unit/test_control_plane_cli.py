@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from control_plane.api_client import may_follow
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.schema import schema_text
@@ -355,6 +356,19 @@ class TestStatus:
         result = run("status")
         assert result.exit_code == 2
         assert "penstock status: no control plane is named; give --url, or --context" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "leader", "follows"),
+    [
+        ("https://a:1", "https://b:1", True),
+        ("http://a:1", "http://b:1", True),
+        ("http://a:1", "https://b:1", True),
+        ("https://a:1", "http://b:1", False),
+    ],
+)
+def test_no_token_leaves_tls(asked: str, leader: str, follows: bool) -> None:
+    assert may_follow(asked, leader) is follows
 
 
 def test_a_mistyped_command() -> None:

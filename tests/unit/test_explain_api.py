@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from control_plane.policy.folder import read_folder
 from control_plane.what_if import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.explain import Standing
+from penstock.geography import NOWHERE
 from penstock.reasons import Reason
 from penstock.steer import Advice
 from tests.reports import MODEL, offered, packed, report
 from tests.stores import SetClock, eventually
 from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
+from tests.unit.test_locate import write as write_other_geoip
 
 __all__ = ["control_plane"]
 
@@ -196,19 +199,19 @@ async def test_what_cannot_be_reckoned(http: httpx.AsyncClient, body: dict[str, 
 
 
 def test_a_new_database_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    from ipaddress import ip_address
-
     file, clock = tmp_path / "geo.mmdb", SetClock()
-    write_geoip(file)
-    places = Places(file, clock)
-    assert places.locate(ip_address(NEW_YORK)).country == "US"
+    write_other_geoip(file)
+    places, new_york = Places(file, clock), ip_address(NEW_YORK)
+    assert places.locate(ip_address("203.0.113.9")).country == "DE"
+    write_geoip(tmp_path / "new")
+    (tmp_path / "new").rename(file)
+    assert places.locate(new_york) == NOWHERE
+    clock.now += LOOK_S
+    assert places.locate(new_york).country == "US"
     (tmp_path / "broken").write_text("nonsense")
     (tmp_path / "broken").rename(file)
     clock.now += LOOK_S
-    assert places.locate(ip_address(NEW_YORK)).country == "US"
+    assert places.locate(new_york).country == "US"
     file.unlink()
     clock.now += LOOK_S
-    assert places.locate(ip_address(NEW_YORK)).country == "US"
-    write_geoip(file)
-    clock.now += LOOK_S
-    assert places.locate(ip_address(HAMBURG)).country == "DE"
+    assert places.locate(new_york).country == "US"
