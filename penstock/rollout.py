@@ -146,7 +146,9 @@ class Rollout(msgspec.Struct, frozen=True):
     before: dict[str, Answers] = {}
     """How each region's requests ended while it was in shadow: what regressions are measured against."""
     dismissed: tuple[str, ...] = ()
-    """Policies that are not begun by themselves again: a person has put them away, or they were at fault."""
+    """Policies that are not begun by themselves again: a person has rolled them back, or they were at fault."""
+    ignored: str = ""
+    """What the source had when a person chose another policy: it does not undo the choice, until it has a new one."""
 
     @property
     def is_over(self) -> bool:
@@ -174,8 +176,9 @@ def begin(
     *,
     why: str = "the source has it",
     by: str = "",
+    ignored: str = "",
 ) -> Rollout:
-    """A new rollout, after one that is over."""
+    """A new rollout, after one that is over: of what the source has, or because a person says so."""
     return Rollout(
         number=before.number + 1,
         candidate=digest,
@@ -189,14 +192,16 @@ def begin(
         stable_provenance=before.stable_provenance,
         canary=canary,
         dismissed=tuple(one for one in before.dismissed if one != digest),
+        ignored=ignored,
     )
 
 
 def restore(
-    before: Rollout, digest: str, provenance: Provenance | None, now: float, *, why: str, by: str, dismiss: set[str]
+    before: Rollout, digest: str, provenance: Provenance | None, now: float, *, why: str, by: str, ignored: str
 ) -> Rollout:
-    """Back to a policy everywhere at once, because a person says so; `dismiss` is not begun by itself again."""
-    kept = tuple(one for one in (*before.dismissed, *sorted(dismiss - set(before.dismissed))) if one != digest)
+    """Back to a policy everywhere at once, because a person says so; what was obeyed is not begun by itself again."""
+    kept = dict.fromkeys((*before.dismissed, before.stable, before.candidate))
+    kept.pop(digest, None)
     return Rollout(
         number=before.number + 1,
         candidate=digest,
@@ -208,7 +213,8 @@ def restore(
         by=by,
         provenance=provenance,
         stable_provenance=provenance,
-        dismissed=kept[-MOST_DISMISSED:],
+        dismissed=tuple(kept)[-MOST_DISMISSED:],
+        ignored=ignored,
     )
 
 
@@ -238,9 +244,10 @@ def offered(rollout: Rollout, digest: str, now: float) -> tuple[Rollout, bool]:
 
     A policy that everybody obeys already is watched to the end before the next one; only going back does not wait.
     """
+    put_away = digest == rollout.ignored or digest in rollout.dismissed
     if rollout.is_over:
-        return rollout, digest != rollout.stable and digest not in rollout.dismissed
-    if digest == rollout.candidate or digest in rollout.dismissed:
+        return rollout, digest != rollout.stable and not put_away
+    if digest == rollout.candidate or put_away:
         return rollout, False
     back = digest == rollout.stable
     if rollout.phase is Phase.WATCH:

@@ -11,7 +11,9 @@ from penstock.provenance import Provenance
 
 
 class OfferedPolicy(PolicySource):
-    """Always just read."""
+    """Just read, unless a test says otherwise."""
+
+    is_fresh = True
 
     def __init__(self, policy: Policy | None = None) -> None:
         super().__init__(FolderReader(Path("nowhere")))
@@ -19,7 +21,7 @@ class OfferedPolicy(PolicySource):
 
     @property
     def fresh(self) -> bool:
-        return True
+        return self.is_fresh
 
     def offer(self, policy: Policy | None, commit: str = "") -> None:
         self.current = policy

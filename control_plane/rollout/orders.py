@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from control_plane.access.callers import Caller
 from control_plane.audit.log import AuditLog
 from control_plane.client import keys
@@ -96,8 +94,7 @@ class Orders:
         canary = tuple(
             name for name in stable.rollout.canary_regions if name in stable.regions and name in candidate.regions
         )
-        after = begin(before, digest, provenance, canary, now, why=reason, by=caller.name)
-        after = _dismissing(after, self._offered() - {digest})
+        after = begin(before, digest, provenance, canary, now, why=reason, by=caller.name, ignored=self._offered())
         return await self._write(caller, seen, "policy.apply", reason, [*states, after])
 
     async def restore(
@@ -118,15 +115,14 @@ class Orders:
         if not before.is_over:
             before = self._put_away(before, now, caller, reason)
             states.append(before)
-        dismiss = {before.stable, before.candidate} | self._offered()
-        after = restore(before, digest, provenance, now, why=reason, by=caller.name, dismiss=dismiss)
+        after = restore(before, digest, provenance, now, why=reason, by=caller.name, ignored=self._offered())
         return await self._write(caller, seen, "policy.rollback", reason, [*states, after])
 
     def _put_away(self, rollout: Rollout, now: float, caller: Caller, reason: str) -> Rollout:
         return follow(rollout, Event.ROLL_BACK, now, why=reason, by=caller.name)
 
-    def _offered(self) -> set[str]:
-        return {self._source.current.digest()} if self._source.current is not None else set()
+    def _offered(self) -> str:
+        return self._source.current.digest() if self._source.current is not None else ""
 
     async def _write(self, caller: Caller, seen: Stored, action: str, reason: str, states: list[Rollout]) -> Rollout:
         await self._audit.record(
@@ -140,11 +136,6 @@ class Orders:
             do=changes(states),
         )
         return states[-1]
-
-
-def _dismissing(rollout: Rollout, digests: set[str]) -> Rollout:
-    new = tuple(sorted(digests - set(rollout.dismissed)))
-    return msgspec.structs.replace(rollout, dismissed=(*rollout.dismissed, *new))
 
 
 def _some(seen: Stored) -> Rollout:

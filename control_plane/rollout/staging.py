@@ -135,7 +135,8 @@ class Staging:
         if newest.is_over and source.digest == newest.stable and source.provenance != newest.stable_provenance:
             # Another commit with the same content: nothing is rolled out, and plans tell of the newer one.
             told = source.provenance
-            return [msgspec.structs.replace(newest, provenance=told, stable_provenance=told)]
+            of_candidate = told if newest.candidate == newest.stable else newest.provenance
+            return [msgspec.structs.replace(newest, provenance=of_candidate, stable_provenance=told)]
         after, may_begin = offered(newest, source.digest, now)
         if not may_begin:
             return [after]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -88,6 +89,22 @@ async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
         await source.poll()
     assert source.current is before
     assert "No such file or directory" in source.refused[0]
+
+
+async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    assert not source.fresh
+    await source.load()
+    assert source.fresh
+    source.doubt()
+    assert not source.fresh
+    looking = asyncio.create_task(source.poll())
+    await asyncio.sleep(0)
+    source.doubt()
+    await looking
+    assert not source.fresh
+    await source.poll()
+    assert source.fresh
 
 
 class TestFromTheStore:

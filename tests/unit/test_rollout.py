@@ -229,10 +229,19 @@ class TestTheSource:
         assert offered(STABLE, OLD, 1.0) == (STABLE, False)
 
     def test_a_person_restores_a_policy_and_the_source_does_not_undo_it(self) -> None:
-        back = restore(self.at(Phase.WATCH), OLD, None, 5.0, why="back", by="ann", dismiss={NEW, OLD, NEXT})
+        back = restore(self.at(Phase.WATCH), OLD, None, 5.0, why="back", by="ann", ignored=NEXT)
         assert (back.phase, back.stable, back.number) == (Phase.DONE, OLD, 3)
-        assert set(back.dismissed) == {NEW, NEXT}
-        assert offered(back, NEXT, 6.0) == (back, False)
+        assert back.dismissed == (NEW,)
+        for digest in (OLD, NEW, NEXT):
+            assert offered(back, digest, 6.0) == (back, False)
+        newer = begin(back, "newer", None, (), 7.0)
+        assert offered(msgspec.structs.replace(newer, phase=Phase.ROLLED_BACK), NEXT, 8.0)[1], "it has had a new one"
+
+    def test_a_choice_stands_though_the_source_has_what_was_stable(self) -> None:
+        chosen = begin(STABLE, NEW, None, (), 5.0, by="ann", ignored=OLD)
+        for phase in (Phase.SHADOW, Phase.CANARY, Phase.WATCH):
+            under_way = msgspec.structs.replace(chosen, phase=phase)
+            assert offered(under_way, OLD, 6.0) == (under_way, False)
 
 
 def test_the_table_leaves_no_phase_that_is_not_over_without_a_way_back() -> None:

@@ -284,6 +284,22 @@ async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> Non
     assert await world.obeys() == all_obey(OLD)
 
 
+async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(16.0)
+    assert await world.is_in(Phase.DONE)
+    await world.ledger.mirror.informer.stop()
+    world.take_over()
+    world.source.offer(OLD)
+    world.source.is_fresh = False
+    await world.elect()
+    await world.pass_s(5.0)
+    assert await world.obeys() == all_obey(NEW)
+    world.source.is_fresh = True
+    await world.pass_s(0.5)
+    assert (await world.rollout()).candidate == OLD.digest()
+
+
 async def test_a_former_leader_writes_no_rollout(world: World) -> None:
     world.source.offer(NEW)
     await world.store.commit([], [Delete(keys.LEADER)])
@@ -328,3 +344,16 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     await world.elect()
     await world.pass_s(1.0)
     assert await world.obeys() == all_obey(OLD)
+
+
+async def test_only_the_leader_writes_and_only_over_what_it_read(world: World) -> None:
+    records = RolloutRecords(world.store)
+    stored = await records.newest()
+    assert stored.rollout is not None
+    leader = await world.store.get(keys.LEADER)
+    assert leader is not None
+    epoch = leader.create_revision
+    assert not await records.write([stored.rollout], stored.revision, epoch - 1)
+    assert not await records.write([stored.rollout], stored.revision - 1, epoch)
+    assert (await records.newest()).revision == stored.revision
+    assert await records.write([stored.rollout], stored.revision, epoch)

@@ -1,0 +1,102 @@
+"""Whatever agents, people and the source do, in any order: one of two policies is obeyed, and there is a way back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.answers import Answers
+from penstock.policy import RolloutRules
+from penstock.rollout import TRANSITIONS, Event, Phase, Rollout, begin, first, follow, offered, restore
+from penstock.rollout_evidence import AgentWord, Evidence, observe
+
+REGIONS = ("a", "b", "c")
+POLICIES = ("one", "two", "three", "four")
+ORDERS = (Event.HALT, Event.RESUME, Event.PROMOTE, Event.ROLL_BACK)
+
+seconds = st.sampled_from([0.0, 1.0, 5.0, 60.0])
+rules = st.builds(
+    RolloutRules,
+    shadow_s=seconds,
+    most_moved_share=st.sampled_from([0.0, 0.5, 1.0]),
+    canary_s=seconds,
+    acknowledge_within_s=st.sampled_from([1.0, 10.0]),
+    least_requests=st.sampled_from([0, 10]),
+    most_failures_added=st.sampled_from([0.0, 0.5]),
+    most_latency_factor=st.sampled_from([1.0, 2.0]),
+    watch_s=seconds,
+)
+counters = st.integers(0, 100).flatmap(
+    lambda ended: st.builds(
+        Answers, st.just(ended), st.integers(0, ended), st.integers(0, ended), st.sampled_from([0.0, 1.0, 50.0])
+    )
+)
+agents = st.dictionaries(
+    st.sampled_from([f"{region}/{number}" for region in REGIONS for number in (1, 2)]),
+    st.tuples(st.integers(1, 2), st.sampled_from(["", *POLICIES]), st.sampled_from(["", *POLICIES]), counters),
+)
+evidence = st.builds(
+    lambda said, moved: Evidence(
+        {
+            name: AgentWord(name[0], epoch, runs, refuses, "no", told)
+            for name, (epoch, runs, refuses, told) in said.items()
+        },
+        moved,
+    ),
+    agents,
+    st.none() | st.sampled_from([0.0, 0.3, 1.0]),
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("sees"), evidence),
+        st.tuples(st.just("offers"), st.sampled_from(POLICIES)),
+        st.tuples(st.just("orders"), st.sampled_from(ORDERS)),
+        st.tuples(st.just("restores"), st.sampled_from(POLICIES)),
+    ),
+    max_size=20,
+)
+
+
+def holds(rollout: Rollout) -> None:
+    obeyed = {region: rollout.digest_for(region) for region in REGIONS}
+    assert set(obeyed.values()) <= {rollout.stable, rollout.candidate}
+    if rollout.phase in (Phase.CANARY, Phase.CANARY_HELD):
+        assert {region for region, digest in obeyed.items() if digest == rollout.candidate} <= set(rollout.canary)
+    elif rollout.phase is not Phase.WATCH:
+        assert set(obeyed.values()) == {rollout.stable}
+    if not rollout.is_over:
+        assert follow(rollout, Event.ROLL_BACK, 0.0, why="").digest_for("a") == rollout.stable
+
+
+@given(rules, steps, st.sets(st.sampled_from(REGIONS)), st.lists(seconds, min_size=20, max_size=20))
+def test_there_is_one_stable_policy_and_always_a_way_back_to_it(
+    by: RolloutRules, story: list[tuple[str, object]], canary: set[str], waits_s: list[float]
+) -> None:
+    rollout, now = first("one", None, 0.0), 0.0
+    for (what, value), wait_s in zip(story, waits_s, strict=False):
+        now += wait_s
+        before = rollout
+        if what == "sees":
+            assert isinstance(value, Evidence)
+            rollout = observe(rollout, by, value, now)
+            assert observe(rollout, by, value, now) == rollout, "looking twice sees no more"
+        elif what == "offers":
+            assert isinstance(value, str)
+            rollout, may_begin = offered(rollout, value, now)
+            if may_begin:
+                assert rollout.is_over
+                assert value not in (rollout.stable, rollout.ignored)
+                assert value not in rollout.dismissed
+                rollout = begin(rollout, value, None, tuple(sorted(canary)), now)
+        elif what == "orders":
+            assert isinstance(value, Event)
+            if (rollout.phase, value) in TRANSITIONS:
+                rollout = follow(rollout, value, now, why="so", by="ann")
+        elif rollout.is_over:
+            assert isinstance(value, str)
+            rollout = restore(rollout, value, None, now, why="so", by="ann", ignored="four")
+        holds(rollout)
+        if rollout.phase is Phase.ROLLED_BACK and before.phase is not Phase.ROLLED_BACK:
+            assert rollout.stable == before.stable
+        if rollout.phase is Phase.DONE and before.number == rollout.number and not before.is_over:
+            assert rollout.stable == before.candidate

@@ -1,0 +1,61 @@
+"""Looks at the policy source: at once when somebody says so, and once more when they say so meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from control_plane.policy_polling import PolicyPolling
+from tests.stores import eventually
+
+
+class Looks:
+    """Counts looks, which last as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        await self.go_on.wait()
+        self.ended += 1
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
+    one = AsyncIOScheduler(
+        timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+    )
+    one.start()
+    yield one
+    one.shutdown(wait=False)
+
+
+async def test_it_looks_at_once_when_it_is_woken(scheduler: AsyncIOScheduler) -> None:
+    looks = Looks()
+    polling = PolicyPolling(looks, 3600.0)
+    polling.start(scheduler)
+    polling.wake()
+    await eventually(lambda: looks.ended == 1)
+
+
+async def test_what_wakes_it_during_a_look_is_one_more_look(scheduler: AsyncIOScheduler) -> None:
+    looks = Looks()
+    looks.go_on.clear()
+    polling = PolicyPolling(looks, 3600.0)
+    polling.start(scheduler)
+    polling.wake()
+    await eventually(lambda: looks.begun == 1)
+    for _ in range(20):
+        polling.wake()
+    assert looks.begun == 1
+    looks.go_on.set()
+    await eventually(lambda: looks.ended == 2)
+    polling.wake()
+    await eventually(lambda: looks.ended == 3)
+    assert looks.begun == 3
