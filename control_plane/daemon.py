@@ -40,6 +40,7 @@ from control_plane.rollout.orders import Orders
 from control_plane.rollout.shown import summary
 from control_plane.rollout.staging import Staging
 from control_plane.status import (
+    MOST_SHORTFALLS,
     LeaderStatus,
     Status,
     StoreStatus,
@@ -255,6 +256,7 @@ class ControlPlane:
             arcs=arc_statuses(self.plans),
             rollout=summary(rollout.value) if rollout is not None else None,
             overrides=self._override_statuses(policy, now),
+            shortfalls=self._planning.shortfalls[:MOST_SHORTFALLS],
         )
 
     def _glimpse(self) -> Glimpse:

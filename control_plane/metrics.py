@@ -13,6 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from penstock.plan import RegionPlan
+from penstock.planner.shortfall import Shortfall
 from penstock.region_health import RegionState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -98,6 +99,11 @@ class ControlPlaneMetrics:
             buckets=PLAN_BUCKETS_S,
             registry=self.registry,
         )
+        self._planned_greedily = self._counter(
+            "planned_greedily",
+            "Plans in which the waterfall decided for a model, since the solver had no answer in time; * for all.",
+            ("model",),
+        )
         self._publish = self._counter("publish", "Attempts to publish a plan, by how they ended.", ("outcome",))
         self._reports = self._counter(
             "reports", "Reports that agents sent, by region and what became of them.", ("region", "outcome")
@@ -131,6 +137,12 @@ class ControlPlaneMetrics:
             "Requests per second that clients offered at an origin region, before any routing.",
             ("origin", "model"),
         )
+        self._missing_slots = self._gauge(
+            "missing_slots",
+            "Slots that a model lacks and that this region is one place for: now, to serve within the target, or "
+            "at_a_loss of the region whose loss would be felt most.",
+            ("region", "model", "when"),
+        )
         self._arc_share = self._gauge(
             "arc_share",
             "Share (0-1) of an origin's demand for a model and residency class that the plan gives to a server.",
@@ -156,12 +168,15 @@ class ControlPlaneMetrics:
                 self._overrides,
                 self._demand,
                 self._arc_share,
+                self._missing_slots,
             ):
                 fleet.clear()
 
-    def planned(self, seconds: float) -> None:
-        """Count one plan made and the time (s) it took."""
+    def planned(self, seconds: float, greedy: Collection[str]) -> None:
+        """Count one plan made, the time (s) it took, and the models that the waterfall decided for."""
         self._plan_seconds.observe(seconds)
+        for model in greedy:
+            self._planned_greedily.labels(model).inc()
 
     def published(self, outcome: PublishOutcome) -> None:
         """Count one attempt to publish."""
@@ -212,6 +227,18 @@ class ControlPlaneMetrics:
         self._overrides.clear()
         for kind, region in overrides:
             self._overrides.labels(kind, region).inc()
+
+    def show_shortfalls(self, shortfalls: Sequence[Shortfall]) -> None:
+        """Show what capacity is missing by (region, model), the worst case of each, and forget what is not any more."""
+        worst: dict[tuple[str, str, str], float] = {}
+        for one in shortfalls:
+            when = "now" if one.lost is None else "at_a_loss"
+            for region in one.regions:
+                key = (region, one.model, when)
+                worst[key] = max(worst.get(key, 0.0), one.slots)
+        self._missing_slots.clear()
+        for key, slots in worst.items():
+            self._missing_slots.labels(*key).set(slots)
 
     def set_policy(self, digest: str) -> None:
         """Show which policy is in force."""

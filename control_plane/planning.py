@@ -10,14 +10,14 @@ import structlog
 
 from control_plane.campaign import Campaign
 from control_plane.client.store import StoreError
+from control_plane.deciding import Decided, Decider
 from control_plane.fleet import Fleet
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
 from control_plane.overrides.ledger import Ledger
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
 from control_plane.rollout.staging import Accepted, Staged, Staging
-from penstock import waterfall
-from penstock.plan import RegionPlan
+from penstock.planner.shortfall import Shortfall
 from penstock.policy import Policy
 from penstock.shadow import shadow
 from penstock.snapshot import demand, pools, settled
@@ -69,6 +69,11 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._epoch: int | None = None
+        self._decider = Decider()
+        self._trying = Decider()
+        """Plans by the candidate of a rollout."""
+        self.shortfalls: tuple[Shortfall, ...] = ()
+        """What capacity is missing where, by the last plan; none while another leads."""
         self._leading_since = 0.0
         self._planned_at = 0.0
         self._last: PublishOutcome | None = None
@@ -105,7 +110,8 @@ class Planning:
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
                 staged = await self.staging.step(epoch, now, snapshot, heard_since=self._leading_since)
-                self._conclude(await self._publish(staged, epoch, now))
+                await self._publisher.plan_epoch.overtake(snapshot.agents.values(), self._publisher.generation)
+                self._conclude(await self._publish(staged, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, staged.main.policy)
         except Fenced as error:
             _log.warning("fenced", reason=str(error))
@@ -117,22 +123,25 @@ class Planning:
     async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
         elapsed_s = min(LONGEST_STEP_S, now - self._planned_at)
         began = time.perf_counter()
-        plans = self._plan(staged.main, epoch, now, elapsed_s)
-        self._metrics.planned(time.perf_counter() - began)
+        decided = await self._plan(self._decider, staged.main, epoch, now, elapsed_s)
+        self._metrics.planned(time.perf_counter() - began, decided.greedy)
+        self._metrics.show_shortfalls(decided.shortfalls)
+        self.shortfalls = decided.shortfalls
+        plans = decided.plans
         if staged.candidate is not None:
             if staged.in_shadow:
-                self._compare(staged, staged.candidate, epoch, now)
+                await self._compare(staged, staged.candidate, epoch, now)
             else:
-                tried = self._plan(staged.candidate, epoch, now, elapsed_s)
+                tried = (await self._plan(self._trying, staged.candidate, epoch, now, elapsed_s)).plans
                 plans |= {region: tried[region] for region in staged.tried_in if region in tried}
         self._planned_at = now
         outcome = await self._publisher.publish(plans, staged.main.policy, now)
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome
 
-    def _plan(self, by: Accepted, epoch: int, now: float, elapsed_s: float) -> dict[str, RegionPlan]:
+    async def _plan(self, decider: Decider, by: Accepted, epoch: int, now: float, elapsed_s: float) -> Decided:
         """The plan under one policy, which it names with its commit."""
-        plans = waterfall.plan(
+        decided = await decider.decide(
             by.policy,
             self._fleet.snapshot,
             self._publisher.in_force,
@@ -142,18 +151,20 @@ class Planning:
             elapsed_s=elapsed_s,
             interventions=self._overrides.interventions(by.policy, now),
         )
-        return {name: msgspec.structs.replace(one, provenance=by.provenance) for name, one in plans.items()}
+        plans = {name: msgspec.structs.replace(one, provenance=by.provenance) for name, one in decided.plans.items()}
+        return msgspec.structs.replace(decided, plans=plans)
 
-    def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
+    async def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
         """Where the candidate's plan would be, and the main one, once shares have had all the time they need."""
         known = self.staging.shadow
         if known is not None and known.number == staged.rollout.number and now - self._compared_at < SHADOW_EVERY_S:
             return
         self._compared_at = now
-        before = self._plan(staged.main, epoch, now, 1.0 / staged.main.policy.spillover.step_per_s)
-        after = self._plan(candidate, epoch, now, 1.0 / candidate.policy.spillover.step_per_s)
+        # With planners that remember nothing, so that what differs is the policy's doing alone.
+        before = await self._plan(Decider(), staged.main, epoch, now, _whole_step_s(staged.main.policy))
+        after = await self._plan(Decider(), candidate, epoch, now, _whole_step_s(candidate.policy))
         demands = demand(self._fleet.snapshot, now)
-        self.staging.shadow = shadow(staged.rollout.number, before, after, demands)
+        self.staging.shadow = shadow(staged.rollout.number, before.plans, after.plans, demands)
 
     def _may_plan(self, policy: Policy, now: float) -> bool:
         """A plan in force is not replaced by one that was made before the regions had time to speak.
@@ -170,6 +181,7 @@ class Planning:
             return
         self._epoch = epoch
         self.staging.leave()
+        self._decider, self._trying, self.shortfalls = Decider(), Decider(), ()
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)
@@ -206,3 +218,8 @@ class Planning:
             if one.model in policy.models:
                 rates[one.origin, one.model] = rates.get((one.origin, one.model), 0.0) + one.requests_per_s
         self._metrics.show_demand(rates)
+
+
+def _whole_step_s(policy: Policy) -> float:
+    """Time (s) in which shares may move all the way."""
+    return 1.0 / policy.spillover.step_per_s

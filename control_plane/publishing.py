@@ -24,6 +24,7 @@ from control_plane.client.store import (
     Unchanged,
 )
 from control_plane.metrics import PublishOutcome
+from control_plane.plan_epoch import PlanEpoch
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 
@@ -60,6 +61,8 @@ class Publisher:
         self._stored: set[str] = set()
         self.pinned: frozenset[str] = frozenset()
         """Policies that are kept though no plan names them (yet)."""
+        self.plan_epoch = PlanEpoch(store)
+        """What the plans that are published carry."""
         self.uncertain = True
         """Whether the store may differ from what we know: `adopt` before planning any further."""
 
@@ -82,6 +85,7 @@ class Publisher:
         self._epoch = epoch
         self._stored = set()
         self._slices = {}
+        await self.plan_epoch.adopt(epoch)
         for item in (await self._store.list(keys.PLANS)).items:
             self._slices[item.key.removeprefix(keys.PLANS)] = Published(
                 _readable(item), item.mod_revision, float("-inf")

@@ -11,11 +11,15 @@ from control_plane.overrides.shown import OverrideStatus
 from control_plane.policy_source import Origin, PolicySource
 from control_plane.rollout.shown import RolloutSummary
 from penstock.plan import ArcReason, RegionPlan
+from penstock.planner.shortfall import Shortfall
 from penstock.policy import Policy, Region
 from penstock.provenance import Provenance
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import PoolReport
 from penstock.snapshot import Held, Snapshot, demand, pools
+
+MOST_SHORTFALLS = 100
+"""Of what capacity is missing, so much is told: each model and region may lack some at the loss of every other."""
 
 
 class LeaderStatus(msgspec.Struct, frozen=True):
@@ -159,6 +163,9 @@ class Status(msgspec.Struct, frozen=True):
     """What operators and the policy's maintenance windows want meanwhile, and what is on its way back."""
     rollout: RolloutSummary | None = None
     """The newest rollout of a policy: under way, or the last one."""
+    shortfalls: tuple[Shortfall, ...] = ()
+    """What capacity is missing where, what is missing already first; the leader alone knows, and tells the first
+    MOST_SHORTFALLS."""
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:

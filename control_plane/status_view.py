@@ -114,6 +114,10 @@ def _warnings(status: Status) -> Iterable[Text]:
         yield Text(f"policy refused{_of(status)}: {error}", "bold red")
     if status.policy.unreadable:
         yield Text(f"policy source cannot be read: {status.policy.unreadable}", "bold red")
+    for one in status.shortfalls:
+        if one.lost is None:
+            where = " or ".join(one.regions)
+            yield Text(f"{one.model} lacks {one.slots:.1f} slots in {where} to stay within its target", "yellow")
     for agent in status.agents:
         if agent.refused_plan:
             yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")

@@ -23,6 +23,7 @@ from dashboards.recording_rules import (
     AWAY,
     DEMAND,
     IN_FLIGHT,
+    MISSING,
     PEER_STATE,
     REGION_STATE,
     REQUESTS,
@@ -221,8 +222,28 @@ CAPACITY = Row(
             highest=1,
             span=6,
         ),
+        lines(
+            Prose(
+                "Missing slots",
+                "Slots that a model lacks, and each region that is one place for them: now, to serve within the "
+                "target, and dashed at the loss of the region that would be felt most.",
+                "What an autoscaler acts on: add that many in any one of the regions shown for the model. Missing now "
+                "comes before missing at a loss. Where none can grow: let another region in.",
+            ),
+            [
+                Query(f'{MISSING.record}{{region=~"$region",model=~"$model",when="now"}} > 0', "{{region}} {{model}}"),
+                Query(
+                    f'{MISSING.record}{{region=~"$region",model=~"$model",when="at_a_loss"}} > 0',
+                    "{{region}} {{model}} at a loss",
+                    dashed=True,
+                ),
+            ],
+            "short",
+            span=24,
+        ),
     ),
 )
+
 
 LEAVING_HOME = Row(
     "Leaving home",

@@ -80,6 +80,11 @@ DEMAND = Recording(
     "penstock_demand_requests_per_second:max",
     "max by (origin, model) (penstock_demand_requests_per_second)",
 )
+MISSING = Recording(
+    ("region", "model", "when"),
+    "penstock_missing_slots:max",
+    "max by (region, model, when) (penstock_missing_slots)",
+)
 
 RECORDINGS = (
     REQUESTS,
@@ -93,4 +98,5 @@ RECORDINGS = (
     SLOTS,
     UTILISATION,
     DEMAND,
+    MISSING,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.answers import Answers
+from penstock.load import MEMORY_COMPLETIONS
 from penstock.region_health import RegionState
 
 
@@ -21,6 +22,9 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     """Requests running or queued on them now, all agents of the region counted."""
     service_s: float
     """Mean time (s) a request holds its slot, lately."""
+    completions: int = MEMORY_COMPLETIONS
+    """How many requests have taught it that, not counting on past MEMORY_COMPLETIONS; with few of them it is mostly
+    policy's prior. An agent that does not say so is believed."""
 
 
 class DemandReport(msgspec.Struct, frozen=True, gc=False):

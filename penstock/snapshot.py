@@ -262,7 +262,11 @@ def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
 
 
 def _possible(report: AgentReport) -> bool:
-    counts = [n for pool in report.pools for n in (pool.endpoints, pool.ready, pool.slots, pool.in_flight)]
+    counts = [
+        count
+        for pool in report.pools
+        for count in (pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.completions)
+    ]
     rates = [
         *(pool.service_s for pool in report.pools),
         *(one.requests_per_s for one in report.demand),

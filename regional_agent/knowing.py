@@ -22,6 +22,7 @@ from control_plane.client.members import AgentMember
 from control_plane.client.store import ConfigStore
 from penstock.ejection import EjectionRules
 from penstock.endpoint_health import EndpointState
+from penstock.load import MEMORY_COMPLETIONS
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.report import AgentReport, PoolReport
@@ -301,6 +302,7 @@ class Knowing:
                 slots=pool.slots,
                 in_flight=pool.in_flight + self.waiting.waiting(model),
                 service_s=pool.service_s,
+                completions=min(MEMORY_COMPLETIONS, sum(one.completions for one in pool.endpoints)),
             )
             for model, pool in self.endpoints.pools.items()
         )

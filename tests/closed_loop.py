@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.decision import decide
 from penstock.demand import Rate
-from penstock.load import expected_wait_s, headroom_slots
+from penstock.load import expected_wait_s, headroom_slots, mean_with
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
@@ -69,6 +69,8 @@ class World(msgspec.Struct, frozen=True):
     rates: Callable[[float], Mapping[tuple[str, frozenset[str]], float]]
     """Requests per second at a time (s) by (home of the clients, permitted regions)."""
     up: Callable[[str, float], bool] = lambda region, at: True
+    prior_s: float | None = None
+    """What a region that has just started takes for its service time (s); None: it knows."""
     report_delay_s: Callable[[float], float] = lambda at: 0.0
     """How long (s) a report made at this time is on its way; infinite where it is lost."""
 
@@ -124,6 +126,8 @@ class Site:
         self.seq = 0
         self.running = 0
         self.queue: deque[Request] = deque()
+        self.completions = 0
+        self.learnt_s = loop.world.prior_s or loop.world.service_s
         self.grants = Grants()
         self.rates: dict[str, Rate] = {}
         self.since = self.settled_at = loop.now
@@ -212,6 +216,8 @@ class Site:
 
     def finish(self) -> None:
         self.running -= 1
+        self.learnt_s = mean_with(self.learnt_s, self.completions, self.loop.world.service_s)
+        self.completions += 1
         self.look()
 
     def look(self) -> None:
@@ -307,7 +313,7 @@ class Site:
             self.epoch,
             self.seq,
             loop.now,
-            (PoolReport("m", 1, 1, self.slots, self.in_flight, loop.world.service_s),),
+            (PoolReport("m", 1, 1, self.slots, self.in_flight, self.learnt_s, self.completions),),
             tuple(DemandReport("m", name, rate.regions, rate.per_s) for name, rate in self.rates.items()),
             tuple(PeerReport(name, peer.health.state, 0.0) for name, peer in self.peers.items()),
         )

@@ -217,12 +217,16 @@ class Agents:
         self._task: asyncio.Task[None] | None = None
         self.demand: dict[str, tuple[DemandReport, ...]] = {}
         """What clients ask each region for."""
+        self.obeyed: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
+        """Epoch and generation of the plan that each region's agent says it obeys."""
 
     async def _run(self) -> None:
         while True:
             self._seq += 1
             for region in REGIONS:
-                body, headers = packed(report(region, *self.demand.get(region, ()), seq=self._seq))
+                epoch, generation = self.obeyed(region)
+                said = report(region, *self.demand.get(region, ()), seq=self._seq)
+                body, headers = packed(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
                 await self._post(body, dict(headers))
             await asyncio.sleep(0.25)
 

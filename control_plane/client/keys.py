@@ -7,6 +7,9 @@ ROOT = "/penstock/v1/"
 LEADER = ROOT + "leader"
 """Held with the leader's lease; its create revision is the fencing epoch."""
 
+EPOCH_BASE = ROOT + "epoch-base"
+"""What plans' epochs are above fencing epochs, since a store that was wiped counts its revisions anew."""
+
 CONTROL_PLANES = ROOT + "control-planes/"
 AGENTS = ROOT + "agents/"
 POLICIES = ROOT + "policies/"

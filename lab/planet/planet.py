@@ -44,7 +44,7 @@ READY_S = 45.0
 
 STOP_GRACE_S = 3.0
 
-ASK_TIMEOUT_S = 1.0
+ASK_TIMEOUT_S = 3.0
 
 Told = Callable[[str], None]
 """Is told each step of a start, in a few words."""

@@ -128,7 +128,7 @@ class FlowPlanner:
             greedy = pour(policy, left, open_supply, builder.distances.nearest_first)
             answers += [self._weighed(one, *flows(one, greedy)) for one in problems if one.shape.model in late]
             wanted |= greedy
-        targets = self._steadied(wanted, before, able, now)
+        targets = self._steadied(wanted, asked, before, able, interventions, now)
         plans = slices(
             policy,
             snapshot,
@@ -164,21 +164,30 @@ class FlowPlanner:
 
     def _steadied(
         self,
-        targets: Mapping[Key, Mapping[str, float]],
+        wanted: Mapping[Key, Mapping[str, float]],
+        asked: Mapping[Key, Demand],
         before: Mapping[Key, ClassPlan],
         able: Mapping[tuple[str, str], Supply],
+        interventions: Interventions,
         now: float,
     ) -> dict[Key, Mapping[str, float]]:
-        """What is wanted, without turning round for a whim; whatever comes, goes or ramps is none."""
-        for model in {key.model for key in targets}:
+        """What is wanted, without turning round for a whim; whatever comes, goes, ramps or is overridden is none."""
+        assert self._builder is not None
+        nearest_first = self._builder.distances.nearest_first
+        for model in {key.model for key in wanted}:
             serving = {(name, one.most) for (name, of), one in able.items() if of == model}
-            self._steadiness.begin(model, serving)
-        self._steadiness.keep(targets)
+            self._steadiness.begin(model, (serving, interventions.overrides), now)
+        self._steadiness.keep(wanted)
         steadied = {}
-        for key, target in targets.items():
+        for key, target in wanted.items():
             entry = before.get(key)
             standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-            steadied[key] = self._steadiness.steadied(key, standing, target, now)
+            permitted = asked[key].regions
+            if all(server in permitted and (server, key.model) in able for server in standing):
+                nearest = nearest_first(key.origin, permitted)
+                home = next(name for name in nearest if (name, key.model) in able)
+                target = self._steadiness.steadied(key, home, standing, target, now)
+            steadied[key] = target
         return steadied
 
     def _weighed(self, problem: Problem, key: Ints, pool: Ints, flow: Floats) -> Flows:

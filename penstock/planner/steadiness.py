@@ -13,9 +13,12 @@ from collections.abc import Mapping
 
 from penstock.slices import Key
 
-TURN_SHARE_S = 1.0
-"""A share turns round once the turn wanted, summed over the time (s) it was wanted, has come to this: a quarter of the
-traffic after 4 s, when a moving mean of 3 s has seen most of a step."""
+TURN_AWAY = 2.0
+"""A share turns away from home once the turn wanted, summed over the time (s) it was wanted, has come to this: half the
+traffic after 4 s, when a moving mean of 3 s has seen most of a step. Until then overflow leaves on spill credits."""
+
+TURN_HOME = 0.3
+"""The same for turns that bring demand home: hardly a wait."""
 
 SETTLED_S = 30.0
 """A share that has not moved for this long (s) may go either way."""
@@ -25,32 +28,39 @@ NOTICED = 0.005
 
 
 class _Heading:
-    """Which way one share went last."""
+    """Which way one share went last; at rest, a server's share points home."""
 
     __slots__ = ("_asked_at", "_at", "_moved_at", "_wanted", "_way")
 
     def __init__(self, share: float, now: float) -> None:
         self._at = share
         self._way = 0
-        self._moved_at = self._asked_at = now
+        self._moved_at = now
+        self._asked_at: float | None = None
+        """When the turn was last wanted; None where it is not."""
         self._wanted = 0.0
 
-    def follow(self, share: float, now: float) -> None:
+    def free(self, now: float) -> None:
+        """Either way will do."""
+        self._way, self._moved_at, self._wanted, self._asked_at = 0, now, 0.0, None
+
+    def follow(self, share: float, homeward: int, now: float) -> None:
         """Take in what is in force."""
         if abs(share - self._at) > NOTICED:
             self._way = 1 if share > self._at else -1
             self._at, self._moved_at = share, now
         elif now - self._moved_at > SETTLED_S:
-            self._way = 0
+            self._way = homeward
 
-    def holds(self, change: float, now: float) -> bool:
-        """Whether a change is to wait."""
-        elapsed_s, self._asked_at = now - self._asked_at, now
+    def holds(self, change: float, enough: float, now: float) -> bool:
+        """Whether a change is to wait, until `enough` of it was wanted."""
         if change * self._way >= 0.0:
-            self._wanted = 0.0
+            self._wanted, self._asked_at = 0.0, None
             return False
-        self._wanted += abs(change) * elapsed_s
-        return self._wanted < TURN_SHARE_S
+        if self._asked_at is not None:
+            self._wanted += abs(change) * (now - self._asked_at)
+        self._asked_at = now
+        return self._wanted < enough
 
 
 class Steadiness:
@@ -60,23 +70,28 @@ class Steadiness:
         self._headings: dict[Key, dict[str, _Heading]] = {}
         self._serving: dict[str, object] = {}
 
-    def begin(self, model: str, serving: object) -> None:
+    def begin(self, model: str, serving: object, now: float) -> None:
         """Note who serves a model, and how much of a class each may have; when that changes, nothing holds."""
-        if self._serving.get(model) != serving:
-            self._serving[model] = serving
-            self._headings = {key: one for key, one in self._headings.items() if key.model != model}
+        if self._serving.get(model) == serving:
+            return
+        self._serving[model] = serving
+        for key, headings in self._headings.items():
+            if key.model == model:
+                for one in headings.values():
+                    one.free(now)
 
     def keep(self, keys: Mapping[Key, object]) -> None:
         """Forget the shares of all other keys."""
         self._headings = {key: one for key, one in self._headings.items() if key in keys}
 
     def steadied(
-        self, key: Key, standing: Mapping[str, float], target: Mapping[str, float], now: float
+        self, key: Key, home: str, standing: Mapping[str, float], target: Mapping[str, float], now: float
     ) -> Mapping[str, float]:
         """The shares to aim at.
 
         Args:
-            standing: shares in force; none where the key is new.
+            home: where the demand belongs.
+            standing: shares in force, of servers that serve; none where the key is new.
             target: shares wanted.
             now: the planner's clock, in seconds.
         """
@@ -84,14 +99,15 @@ class Steadiness:
             return target
         headings = self._headings.setdefault(key, {})
         changes = {name: target.get(name, 0.0) - standing.get(name, 0.0) for name in standing.keys() | target.keys()}
+        enough = TURN_HOME if changes.get(home, 0.0) > 0.0 else TURN_AWAY
         held = set()
         for name, change in changes.items():
-            share = standing.get(name, 0.0)
+            share, homeward = standing.get(name, 0.0), 1 if name == home else -1
             heading = headings.get(name)
             if heading is None:
                 heading = headings[name] = _Heading(share, now)
-            heading.follow(share, now)
-            if heading.holds(change, now):
+            heading.follow(share, homeward, now)
+            if heading.holds(change, enough, now):
                 held.add(name)
         return _moved(standing, {name: one for name, one in changes.items() if name not in held}) if held else target
 

@@ -132,6 +132,21 @@ def test_a_region_that_returns_gets_its_traffic_along_the_ramp_and_all_of_it_at_
 
 
 @planners
+def test_a_region_that_has_yet_to_learn_how_fast_it_is_gets_its_traffic_back(planner: str) -> None:
+    """Its prior is seven times what all others measure, which would make it look dear, and full, for ever."""
+    regions = {name: msgspec.structs.replace(one, cost_per_gpu_hour=1.0) for name, one in POLICY.regions.items()}
+    regions["a"] = msgspec.structs.replace(regions["a"], cost_per_gpu_hour=1.15)
+    one = world(
+        lambda at: even(2.0),
+        policy=msgspec.structs.replace(POLICY, regions=regions),
+        up=lambda region, at: region != "a" or not 15.0 <= at < 25.0,
+        prior_s=7 * SERVICE_S,
+    )
+    loop = Loop(one, PLANNERS[planner]()).run(25.0 + RAMP_S + 12.0)
+    assert loop.served_at_home("a", 25.0 + RAMP_S + 5.0, loop.now - 1.0) >= 0.95
+
+
+@planners
 @delays
 def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str, delay_s: float) -> None:
     """Each return begins a ramp of its own, and between its deaths nothing but what it loses and regains moves."""

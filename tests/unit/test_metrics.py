@@ -20,6 +20,7 @@ from control_plane.metrics import (
 from penstock.ejection import Outcome
 from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planner.shortfall import Shortfall
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from regional_agent import metrics as agent_metrics
@@ -55,6 +56,7 @@ CONTROL_PLANE_CONTRACT = {
     "fencing_epoch": ("gauge", set()),
     "plan_generation": ("gauge", set()),
     "plan_seconds": ("histogram", set()),
+    "planned_greedily": ("counter", {"model"}),
     "publish": ("counter", {"outcome"}),
     "policy_webhooks": ("counter", {"outcome"}),
     "reports": ("counter", {"region", "outcome"}),
@@ -64,6 +66,7 @@ CONTROL_PLANE_CONTRACT = {
     "region_in_flight": ("gauge", {"region", "model"}),
     "overrides": ("gauge", {"kind", "region"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
+    "missing_slots": ("gauge", {"region", "model", "when"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),
 }
@@ -105,7 +108,14 @@ def leading() -> ControlPlaneMetrics:
     """A leader with one of everything."""
     metrics = ControlPlaneMetrics()
     metrics.set_leadership(7)
-    metrics.planned(0.004)
+    metrics.planned(0.004, {"llama": "out of time"})
+    metrics.show_shortfalls(
+        [
+            Shortfall("llama", ("eu-de",), ("eu-de", "eu-es"), None, 2.0, 4.0),
+            Shortfall("llama", ("eu-de",), ("eu-de",), "eu-es", 3.0, 6.0),
+            Shortfall("llama", ("eu-de",), ("eu-de",), "us-east", 4.0, 8.0),
+        ]
+    )
     metrics.published(PublishOutcome.PUBLISHED)
     metrics.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
     metrics.show_regions({"eu-de": RegionGauges(RegionState.HEALTHY, 0.4)})
@@ -307,6 +317,9 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
     assert read("penstock_fencing_epoch") == 7
     assert read("penstock_plan_generation") == 41
     assert read("penstock_arc_share", arc) == 0.25
+    missing = {"region": "eu-de", "model": "llama"}
+    assert read("penstock_missing_slots", {**missing, "when": "now"}) == 4.0
+    assert read("penstock_missing_slots", {**missing, "when": "at_a_loss"}) == 8.0
     assert read("penstock_region_state", {"region": "eu-de", "state": "healthy"}) == 1
     assert read("penstock_region_state", {"region": "eu-de", "state": "failed"}) == 0
     assert read("penstock_policy_info", {"digest": "abc"}) == 1
@@ -314,7 +327,15 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
     assert read("penstock_leader") == 0
     assert read("penstock_fencing_epoch") == 0
     assert read("penstock_policy_info", {"digest": "abc"}) == 1
-    gone = ("arc_share", "region_state", "region_slots", "region_in_flight", "demand_", "report_age_seconds")
+    gone = (
+        "arc_share",
+        "missing_slots",
+        "region_state",
+        "region_slots",
+        "region_in_flight",
+        "demand_",
+        "report_age_seconds",
+    )
     lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
     assert not [line for line in lines if line.startswith(tuple(f"penstock_{name}" for name in gone))]
 

@@ -1,83 +1,90 @@
-"""A share turns round only when that is wanted enough, for long enough; news of servers is no whim."""
+"""A share turns round only when that is wanted enough, for long enough; what is at home stays."""
 
 from __future__ import annotations
 
-from penstock.planner.steadiness import SETTLED_S, TURN_SHARE_S, Steadiness
+from penstock.planner.steadiness import SETTLED_S, TURN_AWAY, TURN_HOME, Steadiness
 from penstock.slices import Key
 
 KEY = Key("a", "m", "r")
+Shares = dict[str, float]
 
 
-def grown(steadiness: Steadiness, until_s: int = 4) -> dict[str, float]:
-    """A share of b's that has gone up step by step."""
-    standing = {"a": 1.0}
-    for at in range(until_s):
-        wanted = {"a": 0.9 - at / 10, "b": 0.1 + at / 10}
-        assert steadiness.steadied(KEY, standing, wanted, float(at)) == wanted
-        standing = wanted
-    return standing
+def resting() -> Steadiness:
+    """One that has seen everything at home for long."""
+    steadiness, home = Steadiness(), {"a": 1.0}
+    for at in (-100.0, -50.0, -0.5):
+        assert steadiness.steadied(KEY, "a", home, {"a": 1.0, "b": 0.0, "c": 0.0}, at) == {"a": 1.0, "b": 0.0, "c": 0.0}
+    return steadiness
 
 
-def held_for_s(steadiness: Steadiness, standing: dict[str, float], wanted: dict[str, float], from_s: int) -> int:
+def waited_s(steadiness: Steadiness, standing: Shares, wanted: Shares, from_s: float) -> float:
+    """How long a change is held."""
     at = from_s
-    while steadiness.steadied(KEY, standing, wanted, float(at)) == standing:
-        at += 1
+    while steadiness.steadied(KEY, "a", standing, wanted, at) == standing:
+        at += 0.5
     return at - from_s
 
 
-def test_a_share_goes_on_its_way_at_once_and_turns_round_late() -> None:
-    steadiness = Steadiness()
-    standing = grown(steadiness)
-    back = {"a": standing["a"] + 0.2, "b": standing["b"] - 0.2}
-    waited = held_for_s(steadiness, standing, back, 4)
-    assert TURN_SHARE_S / 0.2 - 1 <= waited <= TURN_SHARE_S / 0.2 + 1
+def away(steadiness: Steadiness) -> Shares:
+    """What stands once a share has gone to b, after some time."""
+    standing = {"a": 1.0}
+    wanted = {"a": 0.6, "b": 0.4}
+    waited_s(steadiness, standing, wanted, 0.0)
+    assert steadiness.steadied(KEY, "a", {"a": 0.8, "b": 0.2}, wanted, 20.0) == wanted, "once it moves, it goes on"
+    return wanted
+
+
+def test_demand_leaves_home_late_and_comes_back_soon() -> None:
+    steadiness = resting()
+    leaves = waited_s(steadiness, {"a": 1.0}, {"a": 0.6, "b": 0.4}, 0.0)
+    assert TURN_AWAY / 0.4 - 1.0 <= leaves <= TURN_AWAY / 0.4 + 1.0
+    standing = away(steadiness)
+    returns = waited_s(steadiness, standing, {"a": 0.9, "b": 0.1}, 21.0)
+    assert returns <= TURN_HOME / 0.3 + 1.0 < leaves
 
 
 def test_a_small_turn_waits_longer_than_a_large_one() -> None:
-    waits = []
-    for size in (0.1, 0.4):
-        steadiness = Steadiness()
-        standing = grown(steadiness)
-        waits.append(held_for_s(steadiness, standing, {"a": standing["a"] + size, "b": standing["b"] - size}, 4))
+    waits = [waited_s(resting(), {"a": 1.0}, {"a": 1.0 - size, "b": size}, 0.0) for size in (0.1, 0.4)]
     assert waits[0] > 2 * waits[1]
 
 
 def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:
-    steadiness = Steadiness()
-    standing = grown(steadiness)
-    back = {"a": standing["a"] + 0.2, "b": standing["b"] - 0.2}
-    for at in range(4, 24):
-        wanted = standing if at % 3 == 0 else back
-        assert steadiness.steadied(KEY, standing, wanted, float(at)) == standing
+    steadiness, home = resting(), {"a": 1.0}
+    for at in range(40):
+        wanted = home if at % 4 == 0 else {"a": 0.7, "b": 0.3}
+        assert steadiness.steadied(KEY, "a", home, wanted, at / 2) == home
 
 
 def test_what_moves_besides_a_held_share_still_moves_and_sums_to_one() -> None:
-    steadiness = Steadiness()
-    standing = grown(steadiness)
-    wanted = {"a": standing["a"] - 0.1, "b": standing["b"] - 0.2, "c": 0.3}
-    moved = dict(steadiness.steadied(KEY, standing, wanted, 4.0))
+    steadiness = resting()
+    standing = away(steadiness)
+    # a gives 0.1 more, as it did before; b would turn round, and c comes for the first time.
+    moved = dict(steadiness.steadied(KEY, "a", standing, {"a": 0.5, "b": 0.3, "c": 0.2}, 21.0))
     assert moved["b"] == standing["b"]
-    assert abs(moved["c"] - 0.1) < 1e-9
     assert abs(sum(moved.values()) - 1.0) < 1e-9
 
 
-def test_after_a_rest_everything_may_move_either_way() -> None:
-    steadiness = Steadiness()
-    standing = grown(steadiness)
-    for at in range(4, 10):
-        steadiness.steadied(KEY, standing, standing, at * SETTLED_S)
-    assert steadiness.steadied(KEY, standing, {"a": 1.0}, 10 * SETTLED_S) == {"a": 1.0}
+def test_after_a_rest_a_share_leaves_home_late_again() -> None:
+    steadiness = resting()
+    standing = away(steadiness)
+    for at in range(1, 4):
+        steadiness.steadied(KEY, "a", standing, standing, 21.0 + at * SETTLED_S)
+    later = 21.0 + 4 * SETTLED_S
+    assert steadiness.steadied(KEY, "a", standing, {"a": 0.5, "b": 0.5}, later) == standing
 
 
 def test_when_servers_come_or_go_nothing_holds() -> None:
-    steadiness = Steadiness()
-    steadiness.begin("m", {"a", "b"})
-    standing = grown(steadiness)
-    steadiness.begin("m", {"a", "b"})
-    assert steadiness.steadied(KEY, standing, {"a": 1.0}, 4.0) == standing
-    steadiness.begin("m", {"a", "b", "c"})
-    assert steadiness.steadied(KEY, standing, {"a": 1.0}, 5.0) == {"a": 1.0}
+    steadiness, home = resting(), {"a": 1.0}
+    wanted = {"a": 0.7, "b": 0.3}
+    steadiness.begin("m", {"a", "b"}, -200.0)
+    for at in (-99.0, -50.0, 0.0):
+        steadiness.steadied(KEY, "a", home, home, at)
+    assert steadiness.steadied(KEY, "a", home, wanted, 0.5) == home
+    steadiness.begin("m", {"a", "b"}, 1.0)
+    assert steadiness.steadied(KEY, "a", home, wanted, 1.0) == home
+    steadiness.begin("m", {"a", "b", "c"}, 1.5)
+    assert steadiness.steadied(KEY, "a", home, wanted, 1.5) == wanted
 
 
 def test_a_new_key_gets_what_is_wanted() -> None:
-    assert Steadiness().steadied(KEY, {}, {"a": 1.0}, 0.0) == {"a": 1.0}
+    assert Steadiness().steadied(KEY, "a", {}, {"b": 1.0}, 0.0) == {"b": 1.0}

@@ -11,6 +11,7 @@ from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
 from penstock.snapshot import FADED_S, Held, Snapshot
+from penstock.supply import supply
 from penstock.waterfall import plan
 
 EVERYWHERE = ("de", "es", "us")
@@ -215,6 +216,27 @@ def test_what_is_kept_names_only_regions_and_models_of_the_policy() -> None:
     assert planned(fleet(region("de")), before, policy=smaller)["es"].classes == ()
     other_model = msgspec.structs.replace(POLICY, models={"n": Model("n")})
     assert planned(fleet(region("de")), before, policy=other_model)["es"].classes == ()
+
+
+def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
+    """A region that has just come back reports the prior, which may be far from what all others measure."""
+    pools = {
+        "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=3),
+        "b": PoolReport("m", 4, 4, 100, 0, 2.0),
+        "c": PoolReport("m", 4, 4, 300, 0, 4.0),
+    }
+    agents = {(name, "1"): Held(AgentReport(name, "1", 1, 1, 0.0, (one,)), 0.0) for name, one in pools.items()}
+    health = dict.fromkeys(pools, RegionHealth(RegionState.HEALTHY))
+    policy = Policy(
+        regions={name: Region(name, "DE", 0.0, 0.0) for name in pools},
+        models={"m": Model("m")},
+        tenants={},
+        residency=(),
+    )
+    found = supply(policy, Snapshot(agents, health), 0.0)
+    assert [found[name, "m"].service_s for name in pools] == [3.5, 2.0, 4.0]
+    alone = supply(policy, Snapshot({("a", "1"): agents["a", "1"]}, health), 0.0)
+    assert alone["a", "m"].service_s == 15.0
 
 
 def test_service_time_unknown_is_taken_from_policy() -> None:

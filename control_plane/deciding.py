@@ -1,0 +1,116 @@
+"""The planner of one leadership: the linear program, off the event loop and with a forecast, else the waterfall.
+
+A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread. Where the
+solver has no answer in time, the waterfall decides for that model; where the program fails altogether, for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from penstock import waterfall
+from penstock.forecast import Forecaster
+from penstock.interventions import NO_INTERVENTIONS, Interventions
+from penstock.plan import RegionPlan
+from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.shortfall import Shortfall
+from penstock.policy import Policy
+from penstock.slices import Key
+from penstock.snapshot import Snapshot, demand
+
+SOLVER_LIMIT_S = 0.25
+"""How long (s) the solver may take for one plan; a plan is due every half a second."""
+
+WHOLE_FLEET = "*"
+"""Stands for every model, where the program failed altogether."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A plan, and what there is to say about it."""
+
+    plans: dict[str, RegionPlan]
+    greedy: dict[str, str] = {}
+    """Models that the waterfall decided for, and why; WHOLE_FLEET for all."""
+    shortfalls: tuple[Shortfall, ...] = ()
+    """What capacity is missing where: what is missing already first, then by size."""
+
+
+class Decider:
+    """Plans tick after tick; begin each leadership with a new one.
+
+    Args:
+        solver_limit_s: how long (s) the solver may take for one plan.
+    """
+
+    def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
+        self._limit_s = solver_limit_s
+        self._planner = FlowPlanner(solver_limit_s)
+        self._forecaster = Forecaster()
+        self._told: frozenset[str] = frozenset()
+
+    async def decide(
+        self,
+        policy: Policy,
+        snapshot: Snapshot,
+        previous: dict[str, RegionPlan],
+        *,
+        now: float,
+        epoch: int,
+        generation: int,
+        elapsed_s: float,
+        interventions: Interventions = NO_INTERVENTIONS,
+    ) -> Decided:
+        """One plan for the planet; arguments are those of `penstock.waterfall.plan`. One call at a time."""
+
+        def plan() -> Planned:
+            return self._planner.decide(
+                policy,
+                snapshot,
+                previous,
+                now=now,
+                epoch=epoch,
+                generation=generation,
+                elapsed_s=elapsed_s,
+                ahead=self._ahead(policy, snapshot, now),
+                interventions=interventions,
+            )
+
+        try:
+            planned = await asyncio.to_thread(plan)
+        except Exception as error:
+            # Whatever is wrong with the better planner, the fleet is planned for.
+            _log.exception("the planner failed")
+            self._planner = FlowPlanner(self._limit_s)
+            plans = waterfall.plan(
+                policy,
+                snapshot,
+                previous,
+                now=now,
+                epoch=epoch,
+                generation=generation,
+                elapsed_s=elapsed_s,
+                interventions=interventions,
+            )
+            decided = Decided(plans, {WHOLE_FLEET: str(error) or type(error).__name__})
+        else:
+            missing = sorted(planned.shortfalls, key=lambda one: (one.lost is not None, -one.slots, one.model))
+            decided = Decided(planned.plans, planned.by_waterfall, tuple(missing))
+        self._tell(decided.greedy)
+        return decided
+
+    def _ahead(self, policy: Policy, snapshot: Snapshot, now: float) -> dict[Key, float]:
+        seen = {Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(snapshot, now)}
+        self._forecaster.observe(seen, now)
+        return self._forecaster.ahead(now, policy.objective.forecast_ahead_s)
+
+    def _tell(self, greedy: Mapping[str, str]) -> None:
+        """Say once when a model is planned greedily, why, and when that is over."""
+        if greedy.keys() != self._told:
+            _log.warning("planned greedily", models=dict(greedy))
+            self._told = frozenset(greedy)

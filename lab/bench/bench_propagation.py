@@ -1,0 +1,295 @@
+"""`make bench-propagation`: how long from a change of policy until it is in force at 100 agents, through a real etcd.
+
+One real control plane plans and publishes; the agents follow etcd with the code of real ones, keep what they obey on
+disk, and do nothing else. Two ways are measured: a commit to a git repository whose host calls the webhook, and files
+written to a watched folder. Time counts from just before the commit or the writing; whoever is slowest counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import msgspec
+import uvloop
+from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.repo import Repo
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from lab.bench.results import (
+    Goal,
+    Machine,
+    closing_line,
+    goal,
+    goals_table,
+    quantile,
+    show,
+    table,
+    this_machine,
+    write_results,
+)
+from lab.open_files import allow_many_open_files
+from lab.planet.bundle import SHIPPED_BUNDLE
+from lab.planet.planet import program
+from lab.servers.etcd import start_etcd
+from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.starting import start_server
+
+AGENTS = 100
+PROCESSES = 4
+CHANGES = 20
+"""Changes of policy that each way is measured with."""
+
+APART_S = 2.0
+"""Pause between two changes at most: each begins at another moment of whatever runs at fixed intervals."""
+
+PATIENCE_S = 30.0
+GOAL_P99_S = 1.0
+OUT = Path("out/bench/propagation.json")
+SECRET = b"a secret of this benchmark only"
+MAIN = b"refs/heads/main"
+"""Where the control plane looks by default."""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way to change policy, over all changes and agents; times in seconds."""
+
+    name: str
+    changes: int
+    agents: int
+    median_s: float
+    p99_s: float
+    longest_s: float
+    all_agents_median_s: float
+    """Until the slowest of the agents, the median over changes."""
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    machine: Machine
+    ways: tuple[Way, ...]
+    goals: tuple[Goal, ...]
+
+
+class Agents:
+    """All agents, in a few processes, and when each policy came into force at each of them."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[float]] = {}
+        self._news = asyncio.Event()
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def start(self, endpoint: str, directory: Path, regions: list[str]) -> None:
+        for number in range(PROCESSES):
+            mine = [regions[at % len(regions)] for at in range(number, AGENTS, PROCESSES)]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "lab.bench.propagation_agents", endpoint, str(directory / str(number)), *mine),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=(directory / f"agents-{number}.log").open("wb"),
+            )
+            self._processes.append(process)
+            self._readers.append(asyncio.create_task(self._read(process)))
+
+    async def stop(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        await asyncio.gather(*(process.wait() for process in self._processes), *self._readers)
+
+    async def all_at(self, digest: str) -> list[float]:
+        """When the policy came into force at each agent, in order; raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.seen.get(digest, ())) < AGENTS:
+                self._news.clear()
+                await self._news.wait()
+        return sorted(self.seen[digest])
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            at, digest, _ = line.decode().split()
+            self.seen.setdefault(digest, []).append(float(at))
+            self._news.set()
+
+
+class Repository:
+    """A bare git repository with the bundle at its root."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True)
+        self._repo = Repo.init_bare(str(path))
+        self._newest: list[ObjectID] = []
+
+    def commit(self, files: Mapping[str, str]) -> None:
+        tree = Tree()
+        for name, content in files.items():
+            blob = Blob.from_string(content.encode())
+            self._repo.object_store.add_object(blob)
+            tree.add(name.encode(), 0o100644, blob.id)
+        self._repo.object_store.add_object(tree)
+        commit = Commit()
+        commit.tree = tree.id
+        commit.parents = self._newest
+        commit.author = commit.committer = b"Benchmark <bench@example.invalid>"
+        commit.author_time = commit.commit_time = int(time.time())
+        commit.author_timezone = commit.commit_timezone = 0
+        commit.message = b"Change the policy"
+        self._repo.object_store.add_object(commit)
+        self._repo.refs[MAIN] = commit.id  # type: ignore[index]
+        self._newest = [commit.id]
+
+
+def bundle(number: int) -> dict[str, str]:
+    """The shipped bundle with a margin that tells this change from all others."""
+    files = dict(read_folder(SHIPPED_BUNDLE))
+    (name,) = [name for name, content in files.items() if "kind: Spillover" in content]
+    files[name] = files[name].replace("margin_s: 0.25", f"margin_s: {0.25 + number / 1000:.3f}")
+    return files
+
+
+def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -> tuple[ServerProcess, str]:
+    """A control plane that has started, and its URL."""
+    (directory / "fleet.key").write_bytes(b"0123456789abcdef" * 2)
+    (directory / "admin.token").write_text("a-token-of-this-benchmark-only")
+    url = ""
+
+    def make() -> ServerProcess:
+        nonlocal url
+        (port,) = free_ports(1)
+        url = f"http://{LOOPBACK}:{port}"
+        ours = {
+            "NAME": "bench",
+            "LISTEN": f"{LOOPBACK}:{port}",
+            "ETCD_ENDPOINTS": endpoint,
+            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
+        }
+        return ServerProcess(
+            "control plane",
+            [program("penstock"), "serve"],
+            log_path=directory / "control-plane.log",
+            ready=http_ok(f"{url}/livez"),
+            ports=(port,),
+            env={f"PENSTOCK_{key}": value for key, value in {**ours, **settings}.items()},
+        )
+
+    return start_server(make, tries=3, timeout_s=PATIENCE_S), url
+
+
+async def by_webhook(directory: Path) -> Way:
+    """Commits to a repository whose host calls the webhook."""
+    repository = Repository(directory / "policy.git")
+    repository.commit(bundle(0))
+    (directory / "webhook.secret").write_bytes(SECRET)
+    settings = {
+        "POLICY_REPOSITORY": str(directory / "policy.git"),
+        "POLICY_POLL_S": "3600",
+        "POLICY_WEBHOOK_SECRET_FILE": str(directory / "webhook.secret"),
+    }
+    body = b'{"ref": "refs/heads/main"}'
+    signature = {"x-hub-signature-256": "sha256=" + hmac.new(SECRET, body, sha256).hexdigest()}
+    async with httpx.AsyncClient() as host:
+
+        async def change(url: str, files: Mapping[str, str]) -> None:
+            await asyncio.to_thread(repository.commit, files)
+            told = await host.post(f"{url}/v1/policies/webhook", content=body, headers=signature)
+            told.raise_for_status()
+
+        return await _measured("commit and webhook", directory, settings, change)
+
+
+async def by_folder(directory: Path) -> Way:
+    """Files written to a watched folder."""
+    folder = directory / "policies"
+    folder.mkdir()
+
+    async def change(_: str, files: Mapping[str, str]) -> None:
+        for name, content in files.items():
+            (folder / name).write_text(content)
+
+    await change("", bundle(0))
+    return await _measured("files in a folder", directory, {"POLICY_DIR": str(folder)}, change)
+
+
+async def _measured(
+    name: str, directory: Path, settings: Mapping[str, str], change: Callable[[str, Mapping[str, str]], Any]
+) -> Way:
+    print(f"{name}: {CHANGES} changes at {AGENTS} agents", flush=True)
+    etcd = await asyncio.to_thread(start_etcd, directory / "etcd")
+    server, url = await asyncio.to_thread(control_plane, directory, etcd.endpoint, settings)
+    agents, rng = Agents(), Random(1)
+    try:
+        first = compile_bundle(bundle(0))
+        await agents.start(etcd.endpoint, directory, sorted(first.regions))
+        await agents.all_at(first.digest())
+        every: list[float] = []
+        slowest: list[float] = []
+        for number in range(1, CHANGES + 1):
+            await asyncio.sleep(1.0 + rng.uniform(0.0, APART_S))
+            files = bundle(number)
+            digest = compile_bundle(files).digest()
+            began = time.time()
+            await change(url, files)
+            took = [at - began for at in await agents.all_at(digest)]
+            every += took
+            slowest.append(took[-1])
+    finally:
+        await agents.stop()
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(etcd.stop)
+    every.sort()
+    return Way(
+        name,
+        CHANGES,
+        AGENTS,
+        round(quantile(every, 0.5), 3),
+        round(quantile(every, 0.99), 3),
+        round(every[-1], 3),
+        round(quantile(sorted(slowest), 0.5), 3),
+    )
+
+
+async def measure() -> Results:
+    """Both ways, one after the other, each with an etcd, a control plane and agents of its own."""
+    machine = this_machine()
+    ways = []
+    for way in (by_webhook, by_folder):
+        with tempfile.TemporaryDirectory(prefix="penstock-propagation-") as directory:
+            ways.append(await way(Path(directory)))
+    goals = (goal("commit to in force at 100 agents, p99, s", GOAL_P99_S, ways[0].p99_s),)
+    return Results(machine, tuple(ways), goals)
+
+
+def main() -> None:
+    """Measure, write, show; exit with 1 where the goal was missed."""
+    allow_many_open_files()
+    results = uvloop.run(measure())
+    write_results(OUT, results)
+    rows = [
+        (one.name, f"{one.median_s:.2f}", f"{one.p99_s:.2f}", f"{one.longest_s:.2f}", f"{one.all_agents_median_s:.2f}")
+        for one in results.ways
+    ]
+    header = ("a change of policy by", "median s", "p99 s", "longest s", "at all, median s")
+    show(table("From a change until it is in force at an agent", header, rows), goals_table(results.goals))
+    print(closing_line(results.machine, OUT))
+    raise SystemExit(0 if all(one.kept for one in results.goals) else 1)
+
+
+if __name__ == "__main__":
+    main()

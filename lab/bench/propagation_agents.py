@@ -1,0 +1,43 @@
+"""A process of agents that only obey: each follows its region's plan in etcd as a whole agent does, and says when.
+
+Run as `python -m lab.bench.propagation_agents ENDPOINT DIRECTORY REGION...`, one agent for each region named. For every
+policy that comes into force at one, a line with the time (Unix, s) and the digest goes to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from control_plane.client.etcd import EtcdStore
+from penstock.policy import Policy
+from regional_agent.directives import Directives
+
+
+async def obey(endpoint: str, directory: Path, regions: list[str]) -> None:
+    """Follow the store until standard input ends."""
+    agents = []
+    for at, region in enumerate(regions):
+        store = EtcdStore((endpoint,))
+        directives = Directives(region, store, directory / str(at), Random(at), partial(_in_force, str(at)))
+        directives.start()
+        agents.append((directives, store))
+    await asyncio.to_thread(sys.stdin.read)
+    for directives, store in agents:
+        await directives.stop()
+        await store.close()
+
+
+def _in_force(agent: str, policy: Policy) -> None:
+    at = time.time()
+    print(at, policy.digest(), agent, flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(obey(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

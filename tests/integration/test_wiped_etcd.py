@@ -1,0 +1,53 @@
+"""An etcd that lost everything: its revisions begin anew, and agents that remember larger epochs obey all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from random import Random
+
+from small_http import until
+
+from control_plane.client import keys
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.store import Put
+from lab.servers.etcd import start_etcd
+from regional_agent.directives import Directives
+from tests.control_planes import Agents, Operator, control_planes
+from tests.reports import offered
+
+EU = ("eu-de", "eu-es")
+
+
+async def test_agents_follow_the_plans_of_a_store_that_was_wiped(tmp_path: Path) -> None:
+    etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd")
+    store = EtcdStore((etcd.endpoint,))
+    agent = Directives("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
+    try:
+        # A store with a history, so that its epochs are larger than those of one that begins.
+        for number in range(300):
+            await store.commit([], [Put(keys.ROOT + "history", str(number).encode())])
+        agent.start()
+        with control_planes("a", tmp_path, etcd.endpoint) as servers:
+            async with Operator() as operator, Agents([server.url for server in servers]) as agents:
+                agents.demand = {"eu-de": (offered(10.0, *EU),)}
+                agents.obeyed = lambda region: (agent.plan.epoch, agent.plan.generation) if agent.plan else (0, 0)
+                _, epoch = await operator.leader_among(servers)
+                await until(lambda: agent.plan is not None and agent.plan.epoch == epoch > 300)
+
+                etcd.kill()
+                shutil.rmtree(tmp_path / "etcd" / "data")
+                (tmp_path / "etcd" / "data").mkdir(mode=0o700)
+                await asyncio.to_thread(etcd.restart)
+
+                leader, anew = await operator.leader_among(servers, besides=epoch)
+                assert anew < 300
+                await until(lambda: agent.plan is not None and agent.plan.epoch > epoch)
+                assert not agent.refused
+                assert agent.plan is not None
+                assert (await operator.status(leader)).epoch == anew
+    finally:
+        await agent.stop()
+        await store.close()
+        etcd.kill()
