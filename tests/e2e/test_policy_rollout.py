@@ -1,0 +1,122 @@
+"""Policy rolled out to real agents under live traffic: a good one goes through, a poisoned one comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.geoip import SITES, write_geoip
+from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
+from lab.planet.planet import Planet
+from lab.planet.ports import assign_ports
+from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
+from tests.control_planes import rollout_rules
+from tests.stores import found
+
+BETWEEN_S = 0.1
+"""Time between two requests."""
+WITHIN_S = 90.0
+KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": SITES[0].address(Random(1))}
+BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
+RULES = rollout_rules(
+    shadow_s=5, canary_regions="[eu-es]", canary_s=5, least_requests=20, most_failures_added=0.1, watch_s=5
+)
+
+
+@asynccontextmanager
+async def running(directory: Path, bundle: Path) -> AsyncIterator[Planet]:
+    """Frankfurt and Madrid, with everything that they need."""
+    regions = tuple(
+        Region(name, city, ("a",), (Engine(f"{name}-small", CHAT_8B, "h100", f"{name}-1", 8),))
+        for name, city in (("eu-de", "Frankfurt"), ("eu-es", "Madrid"))
+    )
+    topology = Topology(regions, SITES[:1], ("north",), time_scale=4.0)
+    geoip = directory / "geoip.mmdb"
+    write_geoip(geoip, topology.sites)
+    planet = Planet(
+        topology,
+        assign_ports(topology.port_names(), None, Random()),
+        matrix_of(load_bundle()),
+        directory=directory / "state",
+        logs=directory / "logs",
+        policy_dir=bundle,
+        geoip_file=geoip,
+    )
+    try:
+        await asyncio.to_thread(planet.start)
+        yield planet
+    finally:
+        await asyncio.to_thread(planet.stop)
+
+
+async def ask(address: str, statuses: list[int]) -> None:
+    """A client that asks one region's agent again and again."""
+    async with httpx.AsyncClient(timeout=30.0) as http:
+        while True:
+            answer = await http.post(f"{address}/v1/chat/completions", headers=KEY, json=BODY)
+            statuses.append(answer.status_code)
+            await asyncio.sleep(BETWEEN_S)
+
+
+@pytest.mark.timeout(400)
+async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back_by_itself(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(SHIPPED_BUNDLE, tmp_path / "policy"))
+    (bundle / "rollout.yaml").write_bytes(RULES)
+    async with running(tmp_path, bundle) as planet:
+        statuses: dict[str, list[int]] = {"eu-de": [], "eu-es": []}
+        asking = [
+            asyncio.create_task(ask(url(planet.ports[agent_port(region, "a", "traffic")]), seen))
+            for region, seen in statuses.items()
+        ]
+        token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()
+        (north,) = control_plane_urls(planet.topology, planet.ports).values()
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30.0) as operator:
+
+            async def ended(number: int) -> Any:
+                shown = (await operator.get(f"{north}/v1/rollouts/current")).json()
+                rollout = shown.get("rollout", {})
+                over = rollout.get("phase") in ("done", "rolled_back")
+                return shown if over and rollout["number"] == number else None
+
+            async def all_run(digest: str) -> bool | None:
+                agents = (await operator.get(f"{north}/v1/rollouts/current")).json()["agents"]
+                return True if len(agents) == 2 and {one["runs"] for one in agents} == {digest} else None
+
+            first = (await found(lambda: ended(1), WITHIN_S))["rollout"]["stable"]
+            await found(lambda: all_run(first), WITHIN_S)
+            spillover = bundle / "spillover.yaml"
+            spillover.write_text(spillover.read_text().replace("0.8", "0.7"))
+            good = (await found(lambda: ended(2), WITHIN_S))["rollout"]
+            assert (good["phase"], good["stable"] != first) == ("done", True), good
+            await found(lambda: all_run(good["stable"]), WITHIN_S)
+            assert set(statuses["eu-de"] + statuses["eu-es"]) == {200}
+
+            tenants = bundle / "tenants.yaml"
+            key = "a0e8731c36f3566b11ca4fa5582ee481278e74bf45a61f604e273511c62d2273"
+            assert key in tenants.read_text()
+            tenants.write_text(tenants.read_text().replace(key, "ab" * 32))
+            bad = (await found(lambda: ended(3), WITHIN_S))["rollout"]
+            assert (bad["phase"], bad["stable"]) == ("rolled_back", good["stable"]), bad
+            assert "of requests fail" in bad["why"]
+            await found(lambda: all_run(good["stable"]), WITHIN_S)
+            since = {region: len(seen) for region, seen in statuses.items()}
+            await found(
+                lambda: asyncio.sleep(0.0, True if all(len(statuses[one]) > since[one] + 10 for one in since) else None)
+            )
+            assert set(statuses["eu-de"]) == {200}, "only the canary region's clients noticed"
+            assert 401 in statuses["eu-es"]
+            assert set(statuses["eu-es"][since["eu-es"] + 1 :]) == {200}
+        for task in asking:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+    assert planet.died_unasked() == []
