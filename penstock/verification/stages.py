@@ -7,7 +7,7 @@ shares and first among its fallbacks. What a stage draws by chance is not drawn 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from random import Random
 from typing import Any
 
@@ -27,9 +27,11 @@ from penstock.verification.reading import permitted
 from penstock.verification.situations import Situation
 from penstock.where import RegionView, Where
 
-MOST_DECISIONS = 100_000
-"""Decisions of one residency class that are enumerated: all losses of classes up to six regions, and of larger ones
-losses of up to as many regions as fit."""
+MOST_REGIONS = 6
+"""Of a residency class up to so large every set of losses is enumerated."""
+
+MOST_DECISIONS = 20_000
+"""Of larger ones as many decisions are, more or less: the smallest sets of losses and of what is left over."""
 
 _KEY = FleetKey(b"only within one process, to verify policy")
 """What stands for the fleet's key: agents of one process talk to each other."""
@@ -145,14 +147,15 @@ def at_decisions(policy: Policy, situation: Situation) -> Reached:
     breaches: list[Breach] = []
     decisions = 0
     whole = True
+    rng = EveryDraw()
     model = next(iter(policy.models))
     for lost in _losses(sorted(regions)):
-        if decisions > MOST_DECISIONS:
+        if decisions > MOST_DECISIONS and len(regions) > MOST_REGIONS:
             whole = False
             break
         for origin in sorted(regions):
             for views, tried, plan, overflow in _circumstances(policy, origin, model, held, lost):
-                for region in _answers(policy, plan, origin, model, held, views, tried, overflow=overflow):
+                for region in _answers(policy, plan, origin, model, held, views, tried, rng, overflow=overflow):
                     decisions += 1
                     if region is not None and (region not in regions or region in lost):
                         breaches.append(breach(policy, "decide", situation, region, f"chosen at {origin}", lost))
@@ -188,11 +191,10 @@ def _circumstances(
         )
         for last_resort in (False, True)
     )
-    for refused, weight, wait_s, granted, plan, overflow in product(
-        (False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (planned, shut, emptied, None), (False, True)
-    ):
-        if overflow and plan is None:
-            continue
+    plain = product((False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (planned,), (False, True))
+    unplanned = product((False, True), (1.0, 0.5), (0.0, 60.0), (0, 3), (None,), (False,))
+    closed = product((False, True), (1.0,), (0.0,), (3,), (shut, emptied), (False, True))
+    for refused, weight, wait_s, granted, plan, overflow in chain(plain, unplanned, closed):
         views = {}
         for name in policy.regions:
             if name not in held.permitted.regions:
@@ -212,11 +214,12 @@ def _answers(
     held: Mask,
     views: dict[str, RegionView],
     tried: dict[str, Reason],
+    rng: EveryDraw,
     *,
     overflow: bool,
 ) -> Iterator[str | None]:
     """Every region that the decision may answer with; None for a refusal."""
-    rng = EveryDraw()
+    rng.take, rng.outcomes = 0, 1
     while rng.take < rng.outcomes:
         rng.outcomes = 1
         answer = decide(policy, plan, origin, model, held, views, rng, tried=tried, overflow=overflow)

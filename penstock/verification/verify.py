@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy import Policy
+from penstock.policy import NearestBy, Policy
 from penstock.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach
 from penstock.verification.idle import warnings
@@ -86,13 +86,14 @@ def verify(policy: Policy) -> Verified:
     found = situations(policy)
     by_class = _classes(policy, found)
     examples = {one: whose[0] for one, whose in by_class.items()}
+    surveyed = _surveyed(policy)
     breaches = [
         breach
         for one in found
         for stage in (at_origins(policy, one), at_steering(policy, one), at_servers(policy, one))
         for breach in stage
     ]
-    reached = {one.name: at_decisions(policy, example) for one, example in examples.items()}
+    reached = {one.name: at_decisions(surveyed, example) for one, example in examples.items()}
     for one, example in examples.items():
         breaches += [*at_the_gate(policy, example), *reached[one.name].breaches]
     plans = planned(policy, examples)
@@ -105,7 +106,7 @@ def verify(policy: Policy) -> Verified:
         whole=tuple(name for name, one in reached.items() if one.whole),
         partly=tuple(name for name, one in reached.items() if not one.whole),
         breaches=(*breaches, *plans.breaches),
-        classes=tuple(survival(policy, one, whose) for one, whose in by_class.items()),
+        classes=tuple(survival(surveyed, one, whose) for one, whose in by_class.items()),
         refused=tuple(_refused(policy, one) for one in found if not permitted(policy, one)),
         warnings=(*warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
     )
@@ -119,6 +120,13 @@ def _classes(policy: Policy, found: list[Situation]) -> dict[ResidencyClass, lis
             by_regions.setdefault(regions, []).append(one)
     ordered = sorted(by_regions, key=lambda regions: (len(regions), sorted(regions)))
     return {residency_class(regions): by_regions[regions] for regions in ordered}
+
+
+def _surveyed(policy: Policy) -> Policy:
+    """The same policy with all its distances written down as measured, so that they are not worked out every time."""
+    names = sorted(policy.regions)
+    apart_ms = {a: {b: policy.distance_ms(a, b) - policy.bias_ms.get(b, 0.0) for b in names} for a in names}
+    return msgspec.structs.replace(policy, rtt_ms=apart_ms, nearest_by=NearestBy.ROUND_TRIP)
 
 
 def _refused(policy: Policy, situation: Situation) -> Refused:

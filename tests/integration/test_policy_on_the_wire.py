@@ -11,8 +11,10 @@ from random import Random
 import msgspec
 import pytest
 
+from control_plane.policy.demand_file import read_access_logs
 from penstock.geography import Location
 from penstock.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
+from penstock.what_if import Asked
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
 from tests.planet import MODEL
@@ -55,6 +57,7 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert sorted(line["kind"] for line in lines) == ["failover", "forwarded"]
     assert {(line["origin"], line["country"], line["subdivision"]) for line in lines} == {("eu-es", "US", "CA")}
+    assert read_access_logs([file]) == [Asked("eu-es", "open", "US", MODEL, 1.0, "CA")], "counted where it came in"
 
 
 @pytest.mark.parametrize(

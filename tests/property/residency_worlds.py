@@ -65,9 +65,9 @@ class Tally(msgspec.Struct):
 class World:
     """One planet; every answer that depends on few things is remembered."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, most_regions: int = len(NAMES)) -> None:
         self.rng = Random(seed)
-        self.names = NAMES[: self.rng.randint(2, len(NAMES))]
+        self.names = NAMES[: self.rng.randint(2, most_regions)]
         self.policy = self._policy([])
         self.next_policy = self._policy(list(self.policy.residency)) if self.rng.random() < 0.5 else self.policy
         self.facts = [

@@ -1,0 +1,52 @@
+"""Whatever the rules: verifying finds every residency class that a request can have, and no breach where none is."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.geography import Location
+from penstock.residency import Mask, RequestFacts, mask
+from penstock.verification.verify import verify
+from tests.property.residency_worlds import World, allowed
+
+PLACES = [
+    Location(country, subdivision)
+    for country in (None, "DE", "US", "JP", "BR", "FR", "XX")
+    for subdivision in (None, "CA", "NY", "BE", "TX")
+    if country is not None or subdivision is None
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -> None:
+    policy = World(seed, most_regions=5).policy
+    found = verify(policy)
+    assert found.breaches == ()
+    classes = {frozenset(one.regions) for one in found.classes}
+    reached = set()
+    refused = False
+    for tenant, place in product(policy.tenants.values(), PLACES):
+        facts = RequestFacts(tenant.name, tenant.data_class, place)
+        verdict = mask(policy, facts)
+        permitted = verdict.permitted.regions if isinstance(verdict, Mask) else frozenset()
+        assert permitted == allowed(policy, facts)
+        if permitted:
+            reached.add(permitted)
+        else:
+            refused = True
+    assert classes == reached
+    assert bool(found.refused) == refused
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_class_survives_as_many_losses_as_leave_it_a_region(seed: int) -> None:
+    for one in verify(World(seed, most_regions=5).policy).classes:
+        if len(one.regions) > 2:
+            assert one.ends == ()
+        else:
+            assert [end.lost for end in one.ends] == [one.regions]
