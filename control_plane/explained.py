@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from control_plane.status import PolicyStatus
 from penstock.explain import Explanation
+from penstock.provenance import Provenance
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -18,4 +18,5 @@ class Explained(msgspec.Struct, frozen=True):
     """Whether it leads. One that does not hears no reports, and knows no region's health."""
     at: float
     """Unix time (s)."""
-    policy: PolicyStatus
+    provenance: Provenance | None
+    """The commit that the policy is from; None where it is from a folder."""

@@ -11,13 +11,17 @@ from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
 from control_plane.api.clients import ClientPlace, policy_in_force, region_of
 from control_plane.api.openapi import gives
+from control_plane.client.store import StoreError
 from control_plane.daemon import ControlPlane
 from control_plane.explained import Explained
 from control_plane.places import Places
 from control_plane.problems import Problem
+from control_plane.rollout.orders import NotKept
 from control_plane.status import policy_status
 from penstock.explain import Asked, believed_views, explain, tenant_by_key
+from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.provenance import Provenance
 from penstock.reasons import Reason
 from penstock.versions import models_for
 
@@ -54,15 +58,37 @@ def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
         Nothing is changed and nothing is sent. What is said of health is what reports tell; credits and waits are the
         agents' own and not known here.
         """
-        policy = policy_in_force(control_plane.policy)
+        plan = control_plane.plans.get(body.origin)
+        policy = await _obeyed(control_plane, plan)
         asked = _asked(policy, body, places)
         now = control_plane.now()
         views = believed_views(policy, control_plane.snapshot, asked.origin, asked.model, now)
-        explanation = explain(policy, control_plane.plans.get(asked.origin), asked, views, rng)
-        status = policy_status(control_plane.policies)
-        return answer(Explained(explanation, control_plane.member.name, control_plane.leading, now, status))
+        explanation = explain(policy, plan, asked, views, rng)
+        provenance = _provenance(control_plane, plan, explanation.policy_digest)
+        return answer(Explained(explanation, control_plane.member.name, control_plane.leading, now, provenance))
 
     return router
+
+
+async def _obeyed(control_plane: ControlPlane, plan: RegionPlan | None) -> Policy:
+    """The policy that the origin is told to obey, which in a rollout is not that of every region.
+
+    With the store away, or a policy that is kept no more, it is the one that most regions obey.
+    """
+    policy = policy_in_force(control_plane.policy)
+    if plan is None or plan.policy_digest == policy.digest():
+        return policy
+    try:
+        return await control_plane.orders.policy(plan.policy_digest)
+    except (NotKept, StoreError):
+        return policy
+
+
+def _provenance(control_plane: ControlPlane, plan: RegionPlan | None, digest: str) -> Provenance | None:
+    if plan is not None and plan.policy_digest == digest:
+        return plan.provenance
+    newest = policy_status(control_plane.policies)
+    return newest.provenance if newest.digest == digest else None
 
 
 def _asked(policy: Policy, body: ExplainRequest, places: Places) -> Asked:

@@ -77,7 +77,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         Nothing is changed. Who moves, how far requests go, what it costs, what is refused: by the planner and the
         decisions that serve the fleet. One such question is answered at a time.
         """
-        policy = policy_in_force(control_plane.policies.current)
+        policy = policy_in_force(control_plane.policy)
         if at_work.locked():
             raise Problem(429, "another what-if is being reckoned", {"retry-after": "5"})
         async with at_work:

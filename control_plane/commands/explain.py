@@ -110,8 +110,8 @@ def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None
     }
     answer: Explained = api.ask("POST", "/v1/explain", body=body).decoded(Explained)
     notes = [f"as {answer.seen_by} knows it; agents hold credits, waits and endpoints of their own"]
-    if answer.policy.provenance is not None:
-        notes.append(f"policy from commit {answer.policy.provenance}")
+    if answer.provenance is not None:
+        notes.append(f"policy from commit {answer.provenance}")
     if not answer.leading:
         notes.append(f"{answer.seen_by} does not lead, so it knows nothing of the regions' health")
     return answer.explanation, notes

@@ -14,6 +14,8 @@ import pytest
 from control_plane.access.access import Access
 from control_plane.api.steer import MOST_CLIENTS
 from control_plane.app import create_app
+from control_plane.client import keys
+from control_plane.client.codec import encode
 from control_plane.daemon import ControlPlane
 from control_plane.explained import Explained
 from control_plane.places import LOOK_S, Places
@@ -22,10 +24,11 @@ from control_plane.what_if import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.explain import Standing
 from penstock.geography import NOWHERE
+from penstock.provenance import Provenance
 from penstock.reasons import Reason
 from penstock.steer import Advice
 from tests.reports import MODEL, offered, packed, report
-from tests.stores import SetClock, eventually
+from tests.stores import SetClock, eventually, put
 from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
 from tests.unit.test_locate import write as write_other_geoip
 
@@ -64,7 +67,9 @@ async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.A
     await fill(control_plane, http)
     told = await explained(http, origin="eu-de", tenant="personal", country="DE")
     assert (told.seen_by, told.leading) == ("north", True)
-    assert told.policy.digest == told.explanation.policy_digest
+    assert told.provenance is None
+    assert control_plane.policy is not None
+    assert told.explanation.policy_digest == control_plane.policy.digest()
     assert told.explanation.residency == "eu-de+eu-es"
     assert told.explanation.planned
     by_name = {one.region: one for one in told.explanation.regions}
@@ -81,6 +86,27 @@ async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, ht
     assert [one.reason for one in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
     assert told.explanation.chosen is not None
     assert told.explanation.chosen.region == "eu-es"
+
+
+async def test_a_region_that_tries_another_policy_is_explained_under_that(
+    control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(control_plane, http)
+    assert control_plane.policy is not None
+    other = msgspec.structs.replace(control_plane.policy, residency=())
+    commit = Provenance("repo", "main", "ab" * 20, "somebody", 1.0, "No rules")
+    plans = control_plane.plans | {
+        name: msgspec.structs.replace(control_plane.plans["eu-de"], policy_digest=digest, provenance=commit)
+        for name, digest in [("eu-es", other.digest()), ("eu-gb", "0" * 64)]
+    }
+    monkeypatch.setattr(ControlPlane, "plans", plans)
+    await put(control_plane._store, keys.policy(other.digest()), encode(other))
+    canary = await explained(http, origin="eu-es", tenant="personal", country="DE")
+    assert (canary.explanation.policy_digest, canary.explanation.rules) == (other.digest(), ())
+    assert canary.provenance == commit
+    forgotten = await explained(http, origin="eu-gb", tenant="personal", country="DE")
+    assert forgotten.explanation.policy_digest == control_plane.policy.digest()
+    assert forgotten.provenance is None
 
 
 async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
