@@ -260,11 +260,12 @@ class ControlPlane:
         )
 
     def _glimpse(self) -> Glimpse:
-        policy, leader = self.policy, self._campaign.leader
+        policy, leader, rollout = self.policy, self._campaign.leader, self._rollout.seen("")
         return Glimpse(
             epoch=self._campaign.epoch,
             leader=leader.value if leader is not None else None,
             policy=policy_status(self.policies),
+            rollout=rollout.value if rollout is not None else None,
             regions={name: self._fleet.snapshot.state(name) for name in (policy.regions if policy else ())},
             plans=self.plans,
         )

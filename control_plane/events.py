@@ -25,6 +25,8 @@ class Kind(StrEnum):
     """Another plan is in force."""
     POLICY = "policy"
     """A policy is in force, or was refused."""
+    ROLLOUT = "rollout"
+    """A policy's rollout began, or entered another phase."""
     AUDIT = "audit"
     """Somebody changed something: an override, a rollout, policy."""
 

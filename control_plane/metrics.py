@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from penstock.plan import RegionPlan
 from penstock.planner.shortfall import Shortfall
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""
@@ -148,6 +149,9 @@ class ControlPlaneMetrics:
             "Share (0-1) of an origin's demand for a model and residency class that the plan gives to a server.",
             ("origin", "server", "model", "residency"),
         )
+        self._rollout_phase = self._gauge(
+            "rollout_phase", "1 on the phase of the newest rollout of a policy, 0 on the others.", ("phase",)
+        )
         self._policy_info = self._gauge("policy_info", "1 on the digest of the policy in force.", ("digest",))
         for outcome in PublishOutcome:
             self._publish.labels(outcome.value)
@@ -166,6 +170,7 @@ class ControlPlaneMetrics:
                 self._region_slots,
                 self._region_in_flight,
                 self._overrides,
+                self._rollout_phase,
                 self._demand,
                 self._arc_share,
                 self._missing_slots,
@@ -189,6 +194,11 @@ class ControlPlaneMetrics:
     def webhook(self, outcome: WebhookOutcome) -> None:
         """Count one delivery of a webhook."""
         self._webhooks.labels(outcome.value).inc()
+
+    def show_rollout(self, phase: Phase) -> None:
+        """Show how far the newest rollout is."""
+        for one in Phase:
+            self._rollout_phase.labels(one.value).set(one is phase)
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
         """Show the plan just published, one slice a region, instead of the one before."""

@@ -14,6 +14,7 @@ from control_plane.plan_history import PlanHistory
 from control_plane.status import PolicyStatus
 from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
+from penstock.rollout import Rollout
 
 LOOK_S = 0.5
 """Time (s) between two looks: as often as regions are judged and plans are made."""
@@ -29,6 +30,7 @@ class Glimpse(msgspec.Struct, frozen=True):
     """Under which this control plane leads; None while it does not."""
     leader: Member | None
     policy: PolicyStatus
+    rollout: Rollout | None
     regions: dict[str, RegionState]
     plans: Mapping[str, RegionPlan]
     """The slices in the store, by region."""
@@ -64,6 +66,10 @@ class Noticing:
         }
         if Kind.POLICY in self._told or policy.digest is not None or policy.refused:
             self._tell(Kind.POLICY, told)
+        if now.rollout is not None:
+            one = now.rollout
+            told = {"number": one.number, "phase": one.phase.value, "candidate": one.candidate, "stable": one.stable}
+            self._tell(Kind.ROLLOUT, told | {"why": one.why, "by": one.by})
         self._look_at_regions(now.regions)
         plan = self._history.note(now.plans)
         if plan is not None:

@@ -110,6 +110,7 @@ class Planning:
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
                 staged = await self.staging.step(epoch, now, snapshot, heard_since=self._leading_since)
+                self._metrics.show_rollout(staged.rollout.phase)
                 await self._publisher.plan_epoch.overtake(snapshot.agents.values(), self._publisher.generation)
                 self._conclude(await self._publish(staged, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, staged.main.policy)

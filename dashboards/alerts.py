@@ -9,6 +9,7 @@ from __future__ import annotations
 from dashboards.recording_rules import REGION_STATE, REQUESTS, STATE_CODES, UTILISATION
 from dashboards.rules import Alert
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 
 ALERTS = (
     Alert(
@@ -20,6 +21,8 @@ ALERTS = (
         impact="The requests were refused there and not served, but their contents crossed a border they must not.",
         runbook="""
             1. This is a defect or two policies in force at once: an origin chose a region that its own mask forbids.
+               While a rollout widens where data may be, its canary regions obey the wider policy and others do not yet
+               (`penstock rollout show`): then what was sent is what the new policy permits.
             2. Find the origin: the log of the agents at this site has one line a refusal, with origin and class.
             3. Compare the policy digest of that origin's agents with the leader's (`/status` on each admin port,
                and the panel "Policy in force"). If the origin is behind, restart its agent; it takes the newest.
@@ -95,6 +98,32 @@ ALERTS = (
             1. Panel "Reports": are its reports refused (`bad_signature`: another fleet key; `malformed` or `stale`:
                another version, or two agents of one name), or do none arrive?
             2. None arrive: can its agents reach the leader's address? Their logs name the error.
+        """,
+    ),
+    Alert(
+        name="PenstockRolloutHeld",
+        expr=f'sum by (phase) (penstock_rollout_phase{{phase=~"{Phase.SHADOW_HELD}|{Phase.CANARY_HELD}"}}) > 0',
+        for_s=60,
+        severity="ticket",
+        summary="A change of policy waits for a person: {{ $labels.phase }}",
+        impact="None: what was in force stays, but what people want of the fleet is not done.",
+        runbook="""
+            1. `penstock rollout show` says why it is held, what it changes, and whose traffic it would move.
+            2. It is meant to: `penstock rollout resume --reason ...`, or `promote` where it is urgent.
+            3. It is not: `penstock rollout rollback --reason ...`, and mend the policy's source.
+        """,
+    ),
+    Alert(
+        name="PenstockPolicyRolledBack",
+        expr=f'sum(penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}) > 0',
+        for_s=0,
+        severity="ticket",
+        summary="A change of policy was rolled back",
+        impact="Every region obeys the policy from before it; the source's is not in force.",
+        runbook="""
+            1. `penstock rollout show` says why: agents that refused it, requests that failed, or who did it.
+            2. It does not begin by itself again. Mend the policy's source: its next revision is rolled out anew.
+            3. It was not at fault: `penstock policy apply <digest> --reason ...`.
         """,
     ),
     Alert(

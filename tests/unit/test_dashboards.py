@@ -21,6 +21,7 @@ from dashboards.fleet_overview import ALERTS_FIRING, MODEL_QUERY, REGION_QUERY
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 from regional_agent.metrics import AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
 SCRAPE_LABELS = {
@@ -256,6 +257,7 @@ VOCABULARY: dict[str, frozenset[str]] = {
     "outcome": frozenset({*RequestOutcome, *PublishOutcome, *ReportOutcome}),
     "reason": frozenset({*Reason, *RetryReason}),
     "state": frozenset(RegionState),
+    "phase": frozenset(Phase),
     "alertstate": frozenset({"pending", "firing"}),
 }
 

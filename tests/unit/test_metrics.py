@@ -23,6 +23,7 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planner.shortfall import Shortfall
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 from regional_agent import metrics as agent_metrics
 from regional_agent.metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
@@ -65,6 +66,7 @@ CONTROL_PLANE_CONTRACT = {
     "region_slots": ("gauge", {"region", "model"}),
     "region_in_flight": ("gauge", {"region", "model"}),
     "overrides": ("gauge", {"kind", "region"}),
+    "rollout_phase": ("gauge", {"phase"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "missing_slots": ("gauge", {"region", "model", "when"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
@@ -122,6 +124,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "llama"): 5.5})
     metrics.show_overrides([("drain", "eu-de")])
+    metrics.show_rollout(Phase.CANARY)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")
