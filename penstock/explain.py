@@ -20,6 +20,7 @@ from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionHealth, RegionState
 from penstock.residency import Mask, RequestFacts, applies
 from penstock.snapshot import FRESH_S, Snapshot, pool
+from penstock.versions import models_for
 from penstock.where import Prospect, RegionView, Where
 from penstock.who import Considered
 
@@ -155,6 +156,14 @@ def explain(
     tenant = tenant_of(policy, asked.tenant)
     if isinstance(tenant, Refusal):
         return _refused(policy, told, views, tenant)
+    if asked.model in policy.versions:
+        names = " or ".join(models_for(policy, asked.model))
+        return _refused(
+            policy,
+            told,
+            views,
+            Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}"),
+        )
     facts = RequestFacts(tenant.name, tenant.data_class, asked.location)
     told = msgspec.structs.replace(told, data_class=tenant.data_class, rules=_rules(policy, facts))
     admitted = admit_at_origin(policy, asked.origin, asked.model, facts)

@@ -23,7 +23,6 @@ from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.provenance import Provenance
 from penstock.reasons import Reason
-from penstock.versions import models_for
 
 MOST_TRIED = 100
 """Regions that a request may have been tried at; more than any is."""
@@ -95,9 +94,6 @@ def _asked(policy: Policy, body: ExplainRequest, places: Places) -> Asked:
     origin = region_of(policy, body.origin, "origin")
     for region in body.tried:
         region_of(policy, region, "tried")
-    if body.model in policy.versions:
-        names = " or ".join(models_for(policy, body.model))
-        raise Problem(422, f"model: {body.model} stands for several models; ask about {names}")
     tenant = body.tenant
     if body.key_digest is not None:
         if tenant is not None:

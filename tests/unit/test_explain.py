@@ -10,7 +10,7 @@ import pytest
 from penstock.explain import Asked, Considering, Explanation, RuleSeen, Standing, believed_views, explain, tenant_by_key
 from penstock.geography import Location
 from penstock.plan import ArcReason, Closed
-from penstock.policy import ResidencyRule, Tenant
+from penstock.policy import ModelVersions, ResidencyRule, Tenant, Version
 from penstock.reasons import Reason
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import PeerReport
@@ -119,6 +119,14 @@ def test_a_region_that_an_operator_closed() -> None:
     assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
     assert told(explanation)["eu-de"].standing is Standing.REJECTED
     assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
+
+
+def test_a_name_that_stands_for_versions_names_them() -> None:
+    canary = ModelVersions("llama", (Version(MODEL, 95.0), Version("next", 5.0), Version("off", 0.0)))
+    under = msgspec.structs.replace(policy(), versions={"llama": canary})
+    explanation = explain(under, None, Asked("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.refusal is not None
+    assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
 
 
 def test_an_origin_that_is_none() -> None:
