@@ -49,10 +49,14 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
         markup=False,
         soft_wrap=True,
     )
-    console.print(
-        f"  penstock status --url {','.join(control_plane_urls(topology, ports).values())} "
-        f"--token-file {directory / ADMIN_TOKEN_FILE}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+    fleet = (
+        f"--url {','.join(control_plane_urls(topology, ports).values())} --token-file {directory / ADMIN_TOKEN_FILE}"
     )
+    asked = f"--tenant open --model {CHAT_8B}"
+    address = site.network.partition("/")[0]
+    for command in (
+        "status",
+        f"explain --origin {first.name} --ip {address} {asked}",
+        f"steer {address} {asked}",
+    ):
+        console.print(f"  penstock {command} {fleet}", highlight=False, markup=False, soft_wrap=True)

@@ -128,9 +128,9 @@ def agent_environment(
 
 
 def control_plane_environment(
-    topology: Topology, name: str, ports: Ports, directory: Path, policy_dir: Path
+    topology: Topology, name: str, ports: Ports, directory: Path, policy_dir: Path, geoip_file: Path | None = None
 ) -> dict[str, str]:
-    """For `penstock serve`."""
+    """For `penstock serve`; with a database it steers and explains by clients' addresses."""
     return _environment(
         "PENSTOCK_",
         {
@@ -140,6 +140,7 @@ def control_plane_environment(
             "policy_dir": str(policy_dir),
             "fleet_key_file": str(directory / FLEET_KEY_FILE),
             "admin_token_file": str(directory / ADMIN_TOKEN_FILE),
+            **({"geoip_file": str(geoip_file)} if geoip_file is not None else {}),
         },
     )
 

@@ -234,7 +234,9 @@ class Planet:
             self._add(_engines(region.name), command, [f"{url(port)}/health" for port in engines], engines)
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
-            environment = control_plane_environment(topology, name, ports, self._directory, self._policy_dir)
+            environment = control_plane_environment(
+                topology, name, ports, self._directory, self._policy_dir, self._geoip_file
+            )
             command = [program("penstock"), "serve"]
             self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)
         for region in topology.regions:
