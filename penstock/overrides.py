@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.policy import Policy
 
-MOST_OVERRIDES = 500
+MOST_OVERRIDES = 200
 """As many are kept at once, ended ones that still ramp included: more than a fleet needs, few enough for one value of
 the store."""
 
