@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cost import ANSWER_TOKENS, MOST_FOLLOWED, OVERHEAD_BYTES, Ask, Expectations, worked
+from penstock.cost import ANSWER_TOKENS, LEARN_EVERY_S, MOST_FOLLOWED, OVERHEAD_BYTES, Ask, Expectations, worked
 from penstock.policy import Cost, CostUnit
 from penstock.usage import Usage
 
@@ -62,3 +62,12 @@ def test_speech_costs_its_length_and_plain_requests_cost_one_each() -> None:
 
 def test_what_was_worked_leaves_out_what_the_cache_spared() -> None:
     assert worked(CHAT, Usage(1000, 50, cached_tokens=600)).prefill_s == pytest.approx(0.4)
+
+
+def test_answers_are_wanted_by_tenant_and_not_more_of_them_than_a_mean_needs() -> None:
+    expectations = Expectations()
+    assert expectations.wants("busy", "m", 5.0)
+    expectations.saw("busy", "m", chat(3000), Usage(1000, 20), 5.0)
+    assert not expectations.wants("busy", "m", 5.01)
+    assert expectations.wants("quiet", "m", 5.01), "whoever asks seldom is heard"
+    assert expectations.wants("busy", "m", 5.0 + LEARN_EVERY_S)

@@ -94,3 +94,11 @@ def test_reservations_are_whole_microseconds_at_the_endpoints_speed() -> None:
     assert prefill_us == int(0.04 * speed.prefill * 1e6)
     assert decode_us == int(2.0 * (speed.decode + speed.crowding) * 1e6)
     assert microseconds(Work(0.1, 2.0), None, 1, spared_s=5.0) == (0, 2_000_000)
+
+
+def test_a_learner_wants_no_more_answers_than_it_needs() -> None:
+    learner = SpeedLearner("h100")
+    wanted = [now for now in range(1000) if learner.wants(now / 1000)]
+    assert len(wanted) == 50, "of a thousand in a second, evenly"
+    assert learner.wants(10.0), "and every one of those that come one by one"
+    assert learner.wants(10.1)
