@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.decision import admit_at_origin
 from penstock.entry_map import mapped, mapped_first
@@ -62,3 +64,19 @@ def test_a_bias_counts_for_everybody_and_geography_can_go_before_measurements() 
     assert far.round_trip_ms("us-east", "us-east") == 0.0
     swapped = msgspec.structs.replace(plain, rtt_ms={"us-east": {"eu-es": 500.0}}, nearest_by=NearestBy.GEOGRAPHY)
     assert swapped.nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
+
+
+@given(
+    st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([1.0, 50.0, 90.0])),
+    st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([0.0, 30.0])),
+    st.sampled_from(NearestBy),
+    st.frozensets(st.sampled_from(["eu-de", "eu-es", "us-east"])),
+)
+def test_nearest_is_by_distance_then_name_whatever_was_measured(
+    row: dict[str, float], bias: dict[str, float], nearest_by: NearestBy, regions: frozenset[str]
+) -> None:
+    one = msgspec.structs.replace(policy(), rtt_ms={"eu-de": row}, bias_ms=bias, nearest_by=nearest_by)
+    ordered = one.nearest_first("eu-de", regions)
+    assert sorted(ordered) == sorted(regions)
+    places = [(one.distance_ms("eu-de", name), name) for name in ordered]
+    assert places == sorted(places)
