@@ -28,7 +28,7 @@ from control_plane.api import (
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.openapi import describe, operation_id
-from control_plane.api.strictness import known_query, tell_methods
+from control_plane.api.strictness import as_described, tell_methods
 from control_plane.daemon import ControlPlane
 from control_plane.places import Places
 
@@ -80,7 +80,7 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         for route in router.routes:
             if not isinstance(route, APIRoute) or not is_guarded(route.dependant):
                 raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
-        app.include_router(router, dependencies=[Depends(known_query)])
+        app.include_router(router, dependencies=[Depends(as_described)])
     # The last one added is the first that a request meets.
     app.add_middleware(Idempotency, access=access)
     app.add_middleware(BoundedBodies)

@@ -5,6 +5,7 @@ A misspelt filter must not answer for everything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,10 +15,18 @@ from control_plane.access.required import Viewer
 from control_plane.problems import Problem, problem
 
 
-async def known_query(request: Request, caller: Viewer) -> None:
-    """A dependency that refuses (422) a caller's query parameter that the operation does not have."""
-    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+async def as_described(request: Request, caller: Viewer) -> None:
+    """A dependency that holds a caller's request against the description.
+
+    Raises:
+        Problem: 422, it has a query parameter that the operation does not have; 405, its path is written out in the
+            description and has no such method, although another path with parameters would fit.
+    """
+    paths = request.app.openapi()["paths"]
+    path, method = request.scope["route"].path, request.method
+    if path != request.url.path and request.url.path in paths:
+        raise _no_such_method(paths[request.url.path])
+    known = {one["name"] for one in paths[path][method.lower()].get("parameters", ()) if one["in"] == "query"}
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         told = f"there are {', '.join(sorted(known))}" if known else "there are none here"
@@ -30,10 +39,16 @@ def tell_methods(app: FastAPI) -> None:
 
     @app.exception_handler(405)
     async def no_such_method(request: Request, error: Any) -> Response:
-        allowed = sorted(
-            method.upper()
-            for template, operations in app.openapi()["paths"].items()
-            if compile_path(template)[0].match(request.url.path)
-            for method in operations
-        )
-        return problem(405, f"only {', '.join(allowed)} can be done here", {"allow": ", ".join(allowed)})
+        if not isinstance(error, Problem):
+            paths = app.openapi()["paths"]
+            # A path that is written out goes before one with parameters that would match it too.
+            fits = [one for one in paths if one == request.url.path] or [
+                one for one in paths if compile_path(one)[0].match(request.url.path)
+            ]
+            error = _no_such_method(method for one in fits for method in paths[one])
+        return problem(405, error.detail, error.headers)
+
+
+def _no_such_method(methods: Iterable[str]) -> Problem:
+    allowed = ", ".join(sorted({method.upper() for method in methods}))
+    return Problem(405, f"only {allowed} can be done here", {"allow": allowed})

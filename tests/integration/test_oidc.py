@@ -14,6 +14,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from jwt.algorithms import RSAAlgorithm
 
 from control_plane.access.access import Access, Unidentified
 from control_plane.access.callers import Caller, Role
@@ -211,7 +212,7 @@ async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: P
 
 def test_keys_that_are_not_for_this_are_left_out() -> None:
     weak = rsa_key(1024)
-    private = {**jwk("private", RSA), "d": "AQAB"}
+    private = {**RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "private"}
     found = [
         {"kty": "oct", "kid": "secret", "k": "c2VjcmV0", "alg": "HS256"},
         jwk("encrypts", RSA, use="enc"),

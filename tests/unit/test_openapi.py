@@ -69,7 +69,15 @@ async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> No
 
 
 async def test_every_method_of_a_path_is_told(http: httpx.AsyncClient) -> None:
-    for path, allowed in (("/v1/overrides", "GET, POST"), ("/v1/overrides/x", "DELETE, GET"), ("/v1/plans/1", "GET")):
+    for path, allowed in (
+        ("/v1/overrides", "GET, POST"),
+        ("/v1/overrides/x", "DELETE, GET"),
+        ("/v1/plans/1", "GET"),
+        ("/v1/policies/validate", "POST"),
+    ):
         refused = await http.patch(path, headers=OPERATOR)
         assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
         assert refused.headers["content-type"] == problems.MEDIA_TYPE
+    # Another path with a parameter would fit, but this one is written out.
+    refused = await http.get("/v1/policies/validate", headers=OPERATOR)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
