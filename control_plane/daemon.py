@@ -225,6 +225,8 @@ class ControlPlane:
         reasons = []
         if self.policies.current is None:
             reasons.append("no policy is in force: its source has no good one, and neither has the store")
+        if self.overrides.unreadable:
+            reasons.append("overrides in the store cannot be read, so nothing is planned; is another version writing?")
         if not self._campaign.mirror.store_is_up:
             reasons.append("the store does not answer: nothing is planned, agents go on with what they have")
         return reasons

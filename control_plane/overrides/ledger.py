@@ -77,8 +77,13 @@ class Ledger:
 
     @property
     def known(self) -> bool:
-        """Whether the store was read once: before that nobody may plan as if nothing were set."""
-        return self.mirror.informer.synced
+        """Whether it is known what is set: until it is, nobody may plan as if nothing were."""
+        return self.mirror.informer.synced and not self.unreadable
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether something is set that this control plane cannot read, such as what a newer version wrote."""
+        return self.mirror.has_key and self.mirror.seen("") is None
 
     @property
     def seen(self) -> OverrideSet:

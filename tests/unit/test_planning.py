@@ -313,6 +313,19 @@ async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: 
     assert await office.plan("eu-de") is None
 
 
+async def test_nothing_is_planned_as_if_overrides_that_cannot_be_read_were_not_there(office: Office) -> None:
+    await office.elect()
+    await set_override(office, drain("eu-de"))
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    before = await office.shares()
+    await office.shared.commit([], [Put(keys.OVERRIDES, b"garbage")])
+    await eventually(lambda: office.overrides.unreadable)
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    assert await office.shares() == before
+
+
 async def test_a_leader_removes_what_is_over_and_writes_it_down(office: Office) -> None:
     await office.elect()
     await office.tick(*whole_fleet())
