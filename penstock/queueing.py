@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
+from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -16,6 +17,10 @@ Item = TypeVar("Item")
 
 LONGEST_WAIT_S = 20.0
 """Nobody waits for room longer than this (s): the client, or whoever steers it, knows better by then."""
+
+CREDIT_WAIT_S = 1.0
+"""A request that home would take too long for waits this long (s) for a credit of a region that stands idle: a few
+rounds of probes, in which such a region hears that it is wanted."""
 
 MOST_WAITING = 4096
 """Requests that wait for one model at the most, however short the wait."""
@@ -32,7 +37,18 @@ _key = attrgetter("key")
 class Waiting(Generic[Item]):
     """One request's place in the queue."""
 
-    __slots__ = ("give_up_at", "item", "key", "number", "priority", "since", "size_bytes", "tenant", "waits")
+    __slots__ = (
+        "give_up_at",
+        "item",
+        "key",
+        "leave_at",
+        "number",
+        "priority",
+        "since",
+        "size_bytes",
+        "tenant",
+        "waits",
+    )
 
     def __init__(
         self, item: Item, tenant: str, priority: int, size_bytes: int, since: float, give_up_at: float, number: int
@@ -47,6 +63,7 @@ class Waiting(Generic[Item]):
         self.number = number
         """Of all that ever joined this queue, counted from 1."""
         self.key = (-priority, give_up_at, number)
+        self.leave_at = give_up_at
         self.waits = True
         """Whether it is still in the queue."""
 
@@ -68,13 +85,21 @@ class Queue(Generic[Item]):
         return len(self._order)
 
     def join(
-        self, item: Item, tenant: str, priority: int, size_bytes: int, now: float, give_up_at: float
+        self,
+        item: Item,
+        tenant: str,
+        priority: int,
+        size_bytes: int,
+        now: float,
+        give_up_at: float,
+        leave_at: float = inf,
     ) -> tuple[Waiting[Item] | None, list[Waiting[Item]]]:
         """Take a request in, or not; who had to make room for it is in the list.
 
         Args:
             size_bytes: memory that its body holds.
-            give_up_at: when (s, the clock of `now`) waiting makes no sense any more.
+            give_up_at: when (s, the clock of `now`) waiting makes no sense any more; who is first follows from it.
+            leave_at: when it gives up before that, without being any more urgent.
         """
         if size_bytes > self._most_bytes:
             return None, []
@@ -89,6 +114,7 @@ class Queue(Generic[Item]):
             displaced.append(victim)
         self._number += 1
         waiting = Waiting(item, tenant, priority, size_bytes, now, give_up_at, self._number)
+        waiting.leave_at = min(give_up_at, leave_at)
         self._enter(waiting)
         return waiting, displaced
 
@@ -135,7 +161,7 @@ class Queue(Generic[Item]):
     def _enter(self, waiting: Waiting[Item]) -> None:
         waiting.waits = True
         insort(self._order, waiting, key=_key)
-        heappush(self._by_deadline, (waiting.give_up_at, waiting.number, waiting))
+        heappush(self._by_deadline, (waiting.leave_at, waiting.number, waiting))
         self._bytes += waiting.size_bytes
         share = (waiting.priority, waiting.tenant)
         self._counts[share] = self._counts.get(share, 0) + 1

@@ -159,6 +159,18 @@ def classes_at_home(plan: RegionPlan) -> dict[tuple[str, str], ArcReason]:
     }
 
 
+def stands_idle_elsewhere(
+    origin: str, permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
+) -> bool:
+    """Whether another permitted region would start a request at once, if only it granted a credit."""
+    return any(
+        view.ready and view.expected_wait_s <= 0.0 and view.state not in _UNUSABLE
+        for name in permitted.regions
+        if name != origin and tried.get(name, Reason.SATURATED) is Reason.SATURATED
+        if (view := views.get(name)) is not None
+    )
+
+
 def _usable(
     permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
 ) -> tuple[dict[str, RegionView], list[Rejection]]:

@@ -24,7 +24,7 @@ from penstock.residency import Mask, RequestFacts, residency_class
 from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
 from penstock.versions import WHOLE_PERCENT, place_of, version_at, versions_of
-from penstock.where import RegionView, Where, soonest_retry_s
+from penstock.where import RegionView, Where, soonest_retry_s, stands_idle_elsewhere
 from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.upstream import Address
 from regional_agent.choosing import Chooser, Placement
@@ -264,7 +264,7 @@ class Road:
             return self._nowhere(ticket, f"{MOST_ATTEMPTS} attempts were answered so", now)
         if self._knowing.endpoints.pool(ticket.model).ready == 0:
             return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
-        return self._knowing.waiting.join(ticket, size_bytes, answer, now)
+        return self._knowing.waiting.join(ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now))
 
     def fall_back(self, ticket: Ticket, request: Request, refusal: Refusal) -> bool:
         """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
@@ -432,6 +432,12 @@ class Road:
             detail,
             retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, ticket.model, now)),
         )
+
+    def _may_leave(self, ticket: Ticket, now: float) -> bool:
+        """Whether a request may soon be invited by a region that stands idle."""
+        permitted = ticket.admitted.permitted
+        views = self.views(permitted.regions, ticket.model, now)
+        return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
 
     def _stays_home(self, ticket: Ticket) -> ArcReason | None:
         """Why a request is served here, where the other regions have no part in it: most requests, on most days."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.load import expected_wait_s
-from penstock.queueing import Queue, Waiting, give_up_at, retry_after_s
+from penstock.queueing import CREDIT_WAIT_S, Queue, Waiting, give_up_at, retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.turns import YIELD_S, Head, Turns
 from regional_agent import shared_view as told
@@ -97,12 +97,15 @@ class WaitingRoom:
         queue = self._queues.get(ticket.model)
         return queue is not None and len(queue) > 0 and queue.ahead_of(ticket.priority, _give_up_at(ticket)) > 0
 
-    def join(self, ticket: Ticket, size_bytes: int, answer: Answer, now: float) -> Place | Refusal:
+    def join(
+        self, ticket: Ticket, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
+    ) -> Place | Refusal:
         """Wait for room, unless that would take too long.
 
         Args:
             size_bytes: memory that the request's body holds.
             answer: called with where to go, or why nowhere; not within this call.
+            elsewhere: another region may well grant a credit soon, however long it takes here.
         """
         model, until = ticket.model, _give_up_at(ticket)
         queue = self._queues.get(model)
@@ -112,10 +115,12 @@ class WaitingRoom:
         pool = self._endpoints.pool(model)
         ahead = queue.ahead_of(ticket.priority, until) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
-        if now + wait_s > until:
+        hopeless = now + wait_s > until
+        if hopeless and not elsewhere:
             return _refusal(f"waiting {wait_s:.0f} s for it is of no use", wait_s)
+        leave_at = now + CREDIT_WAIT_S if hopeless else until
         place, displaced = queue.join(
-            Waiter(ticket, answer), ticket.errand.tenant, ticket.priority, size_bytes, now, until
+            Waiter(ticket, answer), ticket.errand.tenant, ticket.priority, size_bytes, now, until, leave_at
         )
         for one in displaced:
             self._later(one, _refusal("others come first", wait_s))

@@ -104,8 +104,11 @@ class Room(RuleBasedStateMachine):
         within_s=st.sampled_from([0.5, 5.0, 600.0]),
         attempts=st.integers(0, 2),
         rests_s=st.sampled_from([0.0, 0.0, 0.5]),
+        elsewhere=st.booleans(),
     )
-    def join(self, model: str, priority: int, residency: str, within_s: float, attempts: int, rests_s: float) -> None:
+    def join(
+        self, model: str, priority: int, residency: str, within_s: float, attempts: int, rests_s: float, elsewhere: bool
+    ) -> None:
         ticket: Any = SimpleNamespace(
             model=model,
             priority=priority,
@@ -120,7 +123,7 @@ class Room(RuleBasedStateMachine):
         answered_within: list[Any] = []
 
         def joins() -> Place | Refusal:
-            place = self.room.join(ticket, 100, waiter.answers.append, self.now)
+            place = self.room.join(ticket, 100, waiter.answers.append, self.now, elsewhere=elsewhere)
             answered_within.extend(waiter.answers)
             return place
 

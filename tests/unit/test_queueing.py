@@ -55,6 +55,16 @@ def test_those_for_whom_it_is_too_late_give_up() -> None:
     assert len(queue) == 0
 
 
+def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
+    queue: Queue[str] = Queue()
+    join(queue, "first", until=20)
+    queue.join("early", "t", 0, 100, 0.0, 21.0, 1.0)
+    assert order(queue) == ["first", "early"]
+    assert queue.next_give_up_at() == 1.0
+    assert [one.item for one in queue.give_up(1.0)] == ["early"]
+    assert queue.next_give_up_at() == 20
+
+
 def test_a_full_queue_refuses_who_would_come_last() -> None:
     queue: Queue[str] = Queue(most=2)
     join(queue, "a")

@@ -11,7 +11,7 @@ from penstock.queueing import retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass, residency_class
-from penstock.where import RegionView, Where, choose_region
+from penstock.where import RegionView, Where, choose_region, stands_idle_elsewhere
 from tests.planet import MODEL, healthy, plan, policy
 
 EVERYWHERE = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
@@ -163,6 +163,16 @@ def test_when_to_come_again_follows_from_the_shortest_wait() -> None:
     uninvited = choose(views, permitted=EU, tried={"eu-de": Reason.SATURATED}, overflow=True)
     assert isinstance(uninvited, Refusal)
     assert uninvited.retry_after_s == retry_after_s(60.0)
+
+
+def test_who_stands_idle_elsewhere_may_be_waited_for() -> None:
+    idle = healthy("eu-de", "us-east") | healthy("eu-es", expected_wait_s=1.0)
+    assert stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"eu-de": Reason.SATURATED})
+    assert stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"us-east": Reason.SATURATED})
+    assert not stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"us-east": Reason.UNREACHABLE})
+    assert not stands_idle_elsewhere("eu-de", EU, idle, {}), "a forbidden one is not even looked at"
+    failed = idle | {"us-east": RegionView(RegionState.FAILED, ready=True)}
+    assert not stands_idle_elsewhere("eu-de", EVERYWHERE, failed, {})
 
 
 def test_all_refused_is_saturated_but_all_unreachable_is_not_ready() -> None:

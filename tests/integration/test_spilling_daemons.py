@@ -1,0 +1,75 @@
+"""Two regions of whole agents: who waits at a full home goes where a credit is granted, and comes back to it after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from lab.servers.etcd import EtcdServer
+from tests.agent_processes import AgentProcess, publish, write_endpoints
+from tests.integration.test_carrying import BODY
+from tests.planet import MODEL, policy
+from tests.sockets import PATIENCE_S, Answer, Heard, RawClient, ScriptedEngine, engine, post
+
+OVERFLOW = 5
+
+
+async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    hold = asyncio.Event()
+
+    async def holds(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if heard.head.startswith(b"POST"):
+            await hold.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    await publish(own_etcd, replace(policy(), anonymous_tenant="open"))
+    async with AsyncExitStack() as stack:
+        agents = {}
+        for region, script, slots in (("eu-de", holds, 1), ("eu-es", answers, 16)):
+            gpu = await stack.enter_async_context(engine(script))
+            agents[region] = AgentProcess(
+                "a",
+                tmp_path / region,
+                region=region,
+                etcd_endpoint=own_etcd.endpoint,
+                redis_url=None,
+                endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", [gpu.address], slots),
+            )
+            stack.push_async_callback(asyncio.to_thread, agents[region].kill)
+            agents[region].start()
+        for agent in agents.values():
+            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+        home = agents["eu-de"]
+        await until(lambda: home.status()["peers"]["eu-es"]["state"] == "healthy")
+
+        async def ask() -> Answer:
+            client = await RawClient.connect(home.faces()["traffic"])
+            client.say(post(BODY))
+            answer = await client.answer()
+            client.close()
+            return answer
+
+        first = asyncio.create_task(ask())
+        await until(lambda: home.status()["endpoints"][0]["in_flight"] == 1)
+        others = await asyncio.gather(*(ask() for _ in range(OVERFLOW)))
+        assert [(one.status, one.headers["x-penstock-region"]) for one in others] == [(200, "eu-es")] * OVERFLOW
+        assert not first.done()
+        hold.set()
+        answer = await first
+        assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-de")
+        await until(lambda: home.status()["waiting"] == {MODEL: 0} and not home.status()["in_flight"])
+        assert (await ask()).headers["x-penstock-region"] == "eu-de", "home has room again"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what nobody announces; looks at processes, so not on the loop."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
