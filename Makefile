@@ -32,7 +32,8 @@ bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to 
 	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest $(or $(ARGS),-n 3 --dist loadfile --ignore tests/e2e)
+	@$(if $(ARGS),,$(BIN)/pytest tests/e2e)
 
 verify-long: $(VENV)/.test  ## follow ten million requests through random planets; none may touch a forbidden region
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)
