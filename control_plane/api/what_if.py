@@ -15,6 +15,7 @@ from control_plane.api.openapi import gives
 from control_plane.daemon import ControlPlane
 from control_plane.policy.belonging import MOST_FILES
 from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.countries import COUNTRIES
 from control_plane.policy.errors import PolicyRefused
 from control_plane.problems import Problem
 from control_plane.what_if import WhatIf
@@ -26,6 +27,9 @@ from penstock.what_if_moves import moves
 
 MOST_ROWS = 5_000
 """Kinds of request of one demand."""
+
+MOST_MADE_UP = 50_000
+"""Kinds of request of a demand that is made up."""
 
 MOST_MOVES = 500
 """Moves that are told."""
@@ -112,7 +116,7 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate
             for row in body.demand
         ]
         if body.demand is not None
-        else generated_demand(policy, rate_per_s)
+        else _made_up(policy, rate_per_s)
     )
     able = fleet or generated_fleet((policy, proposed), asked)
     before, after = outcome(policy, asked, able), outcome(proposed, asked, able, frozenset(body.lost))
@@ -127,6 +131,18 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate
         demand="as given" if body.demand is not None else f"made up, {rate_per_s:.1f} requests per second",
         fleet="as reported" if fleet else "made up: no region reports any pool",
     )
+
+
+def _made_up(policy: Policy, rate_per_s: float) -> list[Asked]:
+    """A demand of every tenant for every model.
+
+    Raises:
+        Problem: 422, there are too many of them to reckon with beside the work of a control plane.
+    """
+    places = 2 * len(policy.regions) + len(COUNTRIES)
+    if len(policy.tenants) * len(policy.models) * places > MOST_MADE_UP:
+        raise Problem(422, "demand: this policy has too many tenants, models and regions to make one up; give it")
+    return generated_demand(policy, rate_per_s)
 
 
 def _compiled(files: dict[str, str]) -> Policy:

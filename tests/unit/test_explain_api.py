@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from control_plane.access.access import Access
+from control_plane.api import what_if as what_if_module
 from control_plane.api.steer import MOST_CLIENTS
 from control_plane.app import create_app
 from control_plane.client import keys
@@ -207,6 +208,27 @@ async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http
     assert told.fleet.startswith("made up")
     assert told.demand == "made up, 100.0 requests per second"
     assert any(one.residency_after == "eu-es" for one in told.moves)
+
+
+@pytest.mark.parametrize("demand", [[], [{"tenant": "open", "model": MODEL, "requests_per_s": 0}]])
+async def test_nobody_asks_for_anything(http: httpx.AsyncClient, demand: list[dict[str, Any]]) -> None:
+    told = await what_if(http, demand=demand, lost=["eu-de"])
+    assert (told.moved_per_s, told.before.served_per_s) == (0.0, 0.0)
+
+
+async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
+    rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "atlantis"}]
+    told = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
+    assert sum(told.after.refused_per_s.values()) == pytest.approx(4.0)
+
+
+async def test_a_policy_that_is_too_large_to_make_a_demand_up_for(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if_module, "MOST_MADE_UP", 100)
+    response = await http.post("/v1/what-if", json={"lost": ["eu-de"]})
+    assert is_problem(response, 422)
+    assert "give it" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
