@@ -267,6 +267,7 @@ class ControlPlane:
             epoch=self._campaign.epoch,
             leader=leader.value if leader is not None else None,
             policy=policy_status(self.policies),
+            in_force=policy.digest() if policy is not None else None,
             rollout=rollout.value if rollout is not None else None,
             regions={name: self._fleet.snapshot.state(name) for name in (policy.regions if policy else ())},
             plans=self.plans,

@@ -30,6 +30,8 @@ class Glimpse(msgspec.Struct, frozen=True):
     """Under which this control plane leads; None while it does not."""
     leader: Member | None
     policy: PolicyStatus
+    in_force: str | None
+    """Digest of the policy that most regions obey; a rollout brings them to the newest one in steps."""
     rollout: Rollout | None
     regions: dict[str, RegionState]
     plans: Mapping[str, RegionPlan]
@@ -59,7 +61,8 @@ class Noticing:
         self._tell(Kind.LEADERSHIP, {"leading": now.epoch is not None, "epoch": now.epoch or 0, "leader": leader})
         policy = now.policy
         told = {
-            "digest": policy.digest,
+            "in_force": now.in_force,
+            "accepted": policy.digest,
             "provenance": msgspec.to_builtins(policy.provenance),
             "refused": policy.refused[:MOST_ERRORS],
             "refused_provenance": msgspec.to_builtins(policy.refused_provenance),

@@ -189,6 +189,10 @@ async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
         while not led["data"]["leading"]:
             led = await stream.of(Kind.LEADERSHIP)
         assert led["data"]["epoch"] > 0
+        assert api.control_plane.policies.current is not None
+        digest = api.control_plane.policies.current.digest()
+        accepted = (await stream.of(Kind.POLICY))["data"]
+        assert (accepted["in_force"], accepted["accepted"], accepted["refused"]) == (digest, digest, [])
         await api.report()
         region = await stream.of(Kind.REGION)
         assert (region["data"]["before"], region["data"]["after"]) == ("unknown", "healthy")
