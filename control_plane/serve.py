@@ -81,8 +81,11 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         rng=Random(),
         webhook_secret=webhook_secret,
     )
+    app = create_app(control_plane, access, places)
+    # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
+    app.openapi()
     config = uvicorn.Config(
-        create_app(control_plane, access, places),
+        app,
         http="httptools",
         loop="none",
         lifespan="off",
