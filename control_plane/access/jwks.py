@@ -71,7 +71,9 @@ class Jwks:
 
     async def key(self, kid: str | None) -> PublicKey | None:
         """The key of this id, None where the issuer has none; a token without an id means the only key there is."""
-        if self._clock() - self._fetched_at >= FRESH_S or self._find(kid) is None:
+        due = self._clock() - self._fetched_at >= FRESH_S
+        # Whoever has a key that was good until now does not wait for what somebody else is fetching already.
+        if self._find(kid) is None or (due and not self._fetching.locked()):
             await self._fetch()
         return self._find(kid) if self._clock() - self._fetched_at < STALE_S else None
 

@@ -120,3 +120,9 @@ def test_what_is_there_is_as_described(server: ControlPlaneServer, path: str, na
 def as_msgpack(context: schemathesis.SerializationContext, value: object) -> bytes:
     """What agents send their reports as."""
     return msgspec.msgpack.encode(value)
+
+
+@schemathesis.serializer("application/x-tar")
+def as_it_is(context: schemathesis.SerializationContext, value: object) -> bytes:
+    """What nobody could take for a bundle."""
+    return value if isinstance(value, bytes) else str(value).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -200,6 +201,19 @@ async def test_an_issuer_that_is_away_leaves_its_keys_for_a_while(issuer: Issuer
     assert await party.caller(issuer.token("one"))
     party.clock.now += STALE_S
     assert await party.refusal(issuer.token("one")) == "the issuer has no key of the token's kid"
+
+
+async def test_an_issuer_that_hangs_holds_up_one_caller_alone(issuer: Issuer, party: Party) -> None:
+    await party.caller(issuer.token("one"))
+    issuer.http.silent = True
+    issuer.http.asked.clear()
+    party.clock.now += FRESH_S
+    first = asyncio.create_task(party.caller(issuer.token("one")))
+    await issuer.http.asked.wait()
+    assert await party.caller(issuer.token("one"))
+    assert not first.done()
+    await issuer.http.stop()
+    assert await first
 
 
 async def test_a_token_without_a_kid_means_the_only_key(issuer: Issuer, party: Party) -> None:
