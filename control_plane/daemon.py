@@ -156,7 +156,8 @@ class ControlPlane:
             metrics=self.metrics,
             clock=self._clock,
         )
-        self._polling = PolicyPolling(_ending_quietly(self._poll_policy), policies.poll_s)
+        self._polling = PolicyPolling(self._poll_policy, policies.poll_s)
+        policies.on_doubt = self._polling.wake
         self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -165,6 +166,7 @@ class ControlPlane:
     async def start(self) -> asyncio.Task[None]:
         """Begin; the task returned runs until `stop`, and ends before only by a defect."""
         await self.policies.load()
+        await self._adopt_policy()
         for mirror in self._shown:
             mirror.informer.start()
         self._registration.start()
@@ -293,8 +295,13 @@ class ControlPlane:
         leader = self._campaign.leader
         return Receipt(self._campaign.epoch is not None, leader.value.url if leader is not None else None)
 
-    async def _poll_policy(self) -> None:
+    async def _poll_policy(self) -> bool:
         await self.policies.poll()
+        await self._adopt_policy()
+        return not self.policies.unreadable and self.policies.current is not None
+
+    async def _adopt_policy(self) -> None:
+        """Without a good policy from the source, take what the fleet obeys."""
         if self.policies.current is None:
             try:
                 await self.policies.adopt(self._store)

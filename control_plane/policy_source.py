@@ -66,6 +66,8 @@ class PolicySource:
         self._before: Bundle | None = None
         self._doubts = 0
         self._dispelled = -1
+        self.on_doubt: Callable[[], None] = lambda: None
+        """Called with every doubt; must not block."""
         self.current: Policy | None = None
         self.origin: Origin | None = None
         self.provenance: Provenance | None = None
@@ -91,6 +93,7 @@ class PolicySource:
     def doubt(self) -> None:
         """What was read so far may be old: another control plane may have seen more."""
         self._doubts += 1
+        self.on_doubt()
 
     async def load(self) -> None:
         """Judge the source as it is."""

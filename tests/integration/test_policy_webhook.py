@@ -19,7 +19,7 @@ from control_plane.policy_webhook import BURST, PolicyWebhook
 from control_plane.problems import Problem
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
-from tests.control_planes import PLANET, ControlPlaneServer, Operator, control_planes
+from tests.control_planes import PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
 from tests.git_repositories import PolicyRepository, bundle_files
 from tests.stores import SetClock
 
@@ -102,6 +102,32 @@ async def test_the_commit_travels_with_every_plan(own_etcd: EtcdServer, tmp_path
             }
     finally:
         await store.close()
+
+
+async def test_a_new_leader_looks_at_the_repository_before_it_rolls_anything_out(
+    own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    repository = PolicyRepository(tmp_path / "policy.git")
+    repository.commit(bundle_files(PLANET, rollout=rollout_rules()))
+    settings = {"POLICY_REPOSITORY": str(repository.path), "POLICY_POLL_S": "3600"}
+    with control_planes("ab", tmp_path, own_etcd.endpoint, policy_settings=settings) as servers:
+        async with Operator() as operator:
+            leader, epoch = await operator.leader_among(servers)
+            await operator.until(leader, lambda status: status.plan is not None)
+            second = repository.commit(
+                bundle_files(PLANET, rollout=rollout_rules(), spillover=SPILLOVER.replace(b"0.8", b"0.7"))
+            )
+            (other,) = [server for server in servers if server is not leader]
+            leader.kill()
+            await operator.leader_among([other], besides=epoch)
+            await operator.until(
+                other,
+                lambda status: (
+                    status.plan is not None
+                    and status.plan.provenance is not None
+                    and status.plan.provenance.commit == second
+                ),
+            )
 
 
 class TestRate:

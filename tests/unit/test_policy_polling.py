@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from control_plane import policy_polling
 from control_plane.policy_polling import PolicyPolling
 from tests.stores import eventually
 
@@ -19,11 +20,13 @@ class Looks:
         self.begun = self.ended = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
+        self.readable = True
 
-    async def __call__(self) -> None:
+    async def __call__(self) -> bool:
         self.begun += 1
         await self.go_on.wait()
         self.ended += 1
+        return self.readable
 
 
 @pytest.fixture
@@ -59,3 +62,25 @@ async def test_what_wakes_it_during_a_look_is_one_more_look(scheduler: AsyncIOSc
     polling.wake()
     await eventually(lambda: looks.ended == 3)
     assert looks.begun == 3
+
+
+async def test_what_wakes_it_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
+    looks = Looks()
+    polling = PolicyPolling(looks, 3600.0)
+    polling.wake()
+    polling.start(scheduler)
+    await eventually(lambda: looks.ended == 1)
+
+
+async def test_a_source_that_cannot_be_read_is_looked_at_again_sooner(
+    scheduler: AsyncIOScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_polling, "RETRY_S", 0.02)
+    looks = Looks()
+    looks.readable = False
+    polling = PolicyPolling(looks, 3600.0)
+    polling.start(scheduler)
+    polling.wake()
+    await eventually(lambda: looks.ended == 3)
+    looks.readable = True
+    await eventually(lambda: looks.ended >= 4)

@@ -93,6 +93,8 @@ async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
 
 async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
     source = PolicySource(FolderReader(folder))
+    doubts: list[bool] = []
+    source.on_doubt = lambda: doubts.append(source.fresh)
     assert not source.fresh
     await source.load()
     assert source.fresh
@@ -105,6 +107,7 @@ async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -
     assert not source.fresh
     await source.poll()
     assert source.fresh
+    assert doubts == [False, False], "whoever hears of a doubt looks, and what was read counts no more by then"
 
 
 class TestFromTheStore:
