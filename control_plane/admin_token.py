@@ -1,4 +1,4 @@
-"""The operators' token: who may read the status of the fleet."""
+"""A control plane's first secret, whose holder is admin; and the file that the CLI keeps a caller's own secret in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ SHORTEST_TOKEN_BYTES = 16
 
 LARGEST_FILE_BYTES = 4096
 
-_SCHEME = "bearer"
 _REMEDY = "make one with `openssl rand -hex 32`"
 
 
@@ -28,12 +27,6 @@ class AdminToken:
 
     def __repr__(self) -> str:
         return "AdminToken(...)"
-
-    def allows(self, authorization: str | None) -> bool:
-        """Whether an Authorization header carries the token; takes as long for a wrong one as for the right one."""
-        scheme, _, given = (authorization or "").partition(" ")
-        right = self.is_token(given.strip())
-        return right and scheme.lower() == _SCHEME
 
     def is_token(self, credential: str) -> bool:
         """Whether it is the token; takes as long for a wrong one as for the right one."""

@@ -11,16 +11,13 @@ from control_plane.admin_token import AdminToken, BadAdminToken, load_admin_toke
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Bearer  {TOKEN} "])
-def test_the_token_is_let_in(header: str) -> None:
-    assert AdminToken(TOKEN).allows(header)
+def test_the_token_is_let_in() -> None:
+    assert AdminToken(TOKEN).is_token(TOKEN)
 
 
-@pytest.mark.parametrize(
-    "header", [None, "", TOKEN, "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}0", f"Bearer {TOKEN[:-1]}", "Bearer ä"]
-)
-def test_anything_else_is_not(header: str | None) -> None:
-    assert not AdminToken(TOKEN).allows(header)
+@pytest.mark.parametrize("credential", ["", " ", f"{TOKEN}0", TOKEN[:-1], TOKEN.upper(), "ä", "\udcff"])
+def test_anything_else_is_not(credential: str) -> None:
+    assert not AdminToken(TOKEN).is_token(credential)
 
 
 def test_a_token_does_not_show_itself() -> None:
