@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing bench-live bench-leak bench-router bench-planner test verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing bench-live bench-leak bench-router bench-planner bench-propagation test verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ format: $(VENV)/.test  ## put the code into shape
 
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
 	@$(BIN)/python -m dashboards
+
+bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd
+	@$(BIN)/python -m lab.bench.bench_propagation
 
 bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's
 	@$(BIN)/python -m lab.bench.bench_planner

@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import structlog
+from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from control_plane.audit.chain import AuditEntry
@@ -159,6 +161,7 @@ class ControlPlane:
         self._polling = PolicyPolling(self._poll_policy, policies.poll_s)
         policies.on_doubt = self._polling.wake
         self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
+        self._rounds: Job | None = None
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -171,7 +174,7 @@ class ControlPlane:
             mirror.informer.start()
         self._registration.start()
         task = self._campaign.start()
-        self._scheduler.add_job(_ending_quietly(self._planning.tick), "interval", seconds=TICK_S)
+        self._rounds = self._scheduler.add_job(_ending_quietly(self._planning.tick), "interval", seconds=TICK_S)
         self._polling.start(self._scheduler)
         self._scheduler.add_job(self._noticing.look, "interval", seconds=LOOK_S)
         self._scheduler.start()
@@ -296,7 +299,11 @@ class ControlPlane:
         return Receipt(self._campaign.epoch is not None, leader.value.url if leader is not None else None)
 
     async def _poll_policy(self) -> bool:
+        before = self.policies.current
         await self.policies.poll()
+        if self.policies.current is not before and self._rounds is not None:
+            # A new policy need not wait for the next round.
+            self._rounds.modify(next_run_time=datetime.now(UTC))
         await self._adopt_policy()
         return not self.policies.unreadable and self.policies.current is not None
 

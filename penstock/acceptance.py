@@ -37,12 +37,15 @@ def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionP
     for entry in plan.classes:
         where = f"{_name(plan)}, class {entry.model}/{entry.residency}"
         servers = [arc.server for arc in entry.arcs]
-        unknown = sorted({*servers, *entry.fallbacks} - policy.regions.keys())
+        detoured = [arc for way in entry.detours for arc in way.arcs]
+        unknown = sorted({*servers, *entry.fallbacks, *(arc.server for arc in detoured)} - policy.regions.keys())
         if unknown:
             return f"{where}: no region {', '.join(unknown)} in policy {plan.policy_digest[:12]}"
         if len(set(servers)) < len(servers):
             return f"{where}: two arcs to one region"
-        if not all(isfinite(arc.share) and 0.0 <= arc.share <= 1.0 + SHARE_SUM_SLACK for arc in entry.arcs):
+        if not all(
+            isfinite(arc.share) and 0.0 <= arc.share <= 1.0 + SHARE_SUM_SLACK for arc in (*entry.arcs, *detoured)
+        ):
             return f"{where}: a share is not between 0 and 1"
         if entry.arcs and abs(sum(arc.share for arc in entry.arcs) - 1.0) > SHARE_SUM_SLACK:
             return f"{where}: shares do not sum to 1"

@@ -37,6 +37,14 @@ class Arc(msgspec.Struct, frozen=True, gc=False):
     """What `why` does not say, in a few words that stay the same while the reason does."""
 
 
+class Detour(msgspec.Struct, frozen=True, gc=False):
+    """What an origin does with a class's share of a region that is lost, worked out together for all origins."""
+
+    lost: str
+    arcs: tuple[Arc, ...]
+    """Shares of that share, which sum to 1."""
+
+
 class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     """What an origin does with one traffic class (model, residency class)."""
 
@@ -45,7 +53,10 @@ class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     """Name of the residency class."""
     arcs: tuple[Arc, ...]
     fallbacks: tuple[str, ...]
-    """Other permitted regions that serve the model, best first: the table for when arcs are dead."""
+    """Other permitted regions that serve the model, best first: where demand goes when arcs are dead."""
+    detours: tuple[Detour, ...] = ()
+    """The failover table: for regions of the arcs, who takes their share at once when they are lost. An agent that does
+    not know of it goes by the other arcs and the nearest region."""
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):

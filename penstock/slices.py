@@ -199,7 +199,11 @@ def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> flo
 def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
     """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
     return [
-        msgspec.structs.replace(one, fallbacks=tuple(name for name in one.fallbacks if name in policy.regions))
+        msgspec.structs.replace(
+            one,
+            fallbacks=tuple(name for name in one.fallbacks if name in policy.regions),
+            detours=tuple(way for way in one.detours if all(arc.server in policy.regions for arc in way.arcs)),
+        )
         for one in (before.classes if before is not None else ())
         if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)
     ]

@@ -95,7 +95,7 @@ def choose_region(
     order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
-    shares, reasons = _odds(plan, usable, order, origin, ramp)
+    shares, reasons = _odds(plan, usable, tried, order, origin, ramp)
     region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
     return _unless_better(policy, origin, region, reasons.get(region, ArcReason.FAILBACK), order, usable, rejected)
 
@@ -122,7 +122,7 @@ def prospects(
     if overflow:
         where = _invited(policy, origin, order, usable, views, rejected)
         return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
-    shares, reasons = _odds(plan, usable, order, origin, ramp)
+    shares, reasons = _odds(plan, usable, tried, order, origin, ramp)
     whole = sum(shares.values())
     ways = []
     for region, share in shares.items():
@@ -227,19 +227,31 @@ def _open(
 
 
 def _odds(
-    plan: ClassPlan | None, usable: Mapping[str, RegionView], order: tuple[str, ...], origin: str, ramp: float
+    plan: ClassPlan | None,
+    usable: Mapping[str, RegionView],
+    tried: Mapping[str, Reason],
+    order: tuple[str, ...],
+    origin: str,
+    ramp: float,
 ) -> tuple[dict[str, float], dict[str, ArcReason]]:
     """The plan's shares over what is usable, and why each; where the plan leaves nothing to draw from, the nearest.
 
-    What a dead arc had goes to the others in proportion; what a failback ramp withholds goes as `ramped` says, and has
-    no reason of its own.
+    What a dead arc had goes as the plan's failover table says, else to the others in proportion; what a failback ramp
+    withholds goes as `ramped` says, and has no reason of its own.
     """
     arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
     ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
-    if arcs:
-        whole = sum([arc.share for arc in arcs])
-        shares = {arc.server: arc.share / whole for arc in arcs}
-        reasons = {arc.server: arc.why for arc in arcs}
+    shares = {arc.server: arc.share for arc in arcs}
+    reasons = {arc.server: arc.why for arc in arcs}
+    if plan is not None and plan.detours and len(arcs) < len(plan.arcs):
+        _detour(plan, usable, tried, shares)
+        reasons |= {
+            server: ArcReason.HOME if server == origin else ArcReason.FAILOVER
+            for server in shares.keys() - reasons.keys()
+        }
+    if shares:
+        whole = sum(shares.values())
+        shares = {server: share / whole for server, share in shares.items()}
     else:
         nearest = order[0]
         shares = {nearest: 1.0}
@@ -252,6 +264,23 @@ def _odds(
         at_home = reasons.get(origin, ArcReason.FAILBACK)
         reasons = dict.fromkeys(shares, ArcReason.FAILOVER) | {origin: at_home}
     return shares, reasons
+
+
+def _detour(
+    plan: ClassPlan, usable: Mapping[str, RegionView], tried: Mapping[str, Reason], shares: dict[str, float]
+) -> None:
+    """Add to `shares` what lost regions had, as the failover table spreads it over those that are there.
+
+    A region that only refused this one request is not lost, and what it had does not follow the table.
+    """
+    tables = {way.lost: way.arcs for way in plan.detours}
+    for arc in plan.arcs:
+        if arc.server in usable or arc.server in tried or arc.share <= 0.0:
+            continue
+        takers = [one for one in tables.get(arc.server, ()) if one.server in usable]
+        whole = sum([one.share for one in takers])
+        for one in takers:
+            shares[one.server] = shares.get(one.server, 0.0) + arc.share * one.share / whole
 
 
 def _invited(

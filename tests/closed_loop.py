@@ -330,6 +330,7 @@ class Loop:
         self.ended: list[Ended] = []
         self.ticks: list[Tick] = []
         self.plans: dict[str, RegionPlan] = {}
+        self._changed_at: list[float] = []
         self._plan = plan
         self._snapshot = Snapshot()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -364,6 +365,10 @@ class Loop:
     def share(self, key: Key, server: str) -> list[tuple[float, float]]:
         """One share of the plan, as (time, share)."""
         return [(one.at, one.shares.get((key, server), 0.0)) for one in self.ticks]
+
+    def changed(self, from_s: float) -> int:
+        """How many ticks since a time changed any class of the plan."""
+        return sum(at >= from_s for at in self._changed_at)
 
     def served_at_home(self, home: str, from_s: float, to_s: float) -> float:
         """The part of the requests of a region's clients, of those that came in a time, that it served itself."""
@@ -424,6 +429,7 @@ class Loop:
         self._snapshot = tick(self._snapshot, self.now, policy)
         if not self.plans and not settled(self._snapshot, self.now, policy, 0.0):
             return
+        before = {name: plan.classes for name, plan in self.plans.items()}
         self.plans = self._plan(
             policy,
             self._snapshot,
@@ -433,6 +439,8 @@ class Loop:
             generation=len(self.ticks) + 1,
             elapsed_s=TICK_S,
         )
+        if before != {name: plan.classes for name, plan in self.plans.items()}:
+            self._changed_at.append(self.now)
         self.ticks.append(
             Tick(
                 self.now,

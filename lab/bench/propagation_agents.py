@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import structlog
 import uvloop
 
 from control_plane.client.etcd import EtcdStore
@@ -40,4 +41,5 @@ def _in_force(agent: str, policy: Policy) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     uvloop.run(obey(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

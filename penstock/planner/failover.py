@@ -12,20 +12,24 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
-from penstock.plan import Arc, ArcReason, RegionPlan
+from penstock.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.planner.cost import flows
 from penstock.planner.problem import Problem, summed
 from penstock.planner.queueing import Floats
 from penstock.slices import Key
 from penstock.steps import without_crumbs
 
+KEPT_S = 10.0
+"""Tables are made anew this often (s)."""
 
-class Detour(msgspec.Struct, frozen=True):
-    """What an origin does with one traffic class's share of a region, when that region is lost."""
+SOON_S = 2.0
+"""And this soon (s) when some region has begun to serve a class that has no table for its loss."""
 
-    lost: str
-    arcs: tuple[Arc, ...]
-    """Shares of that share, which sum to 1; the nearest first, permitted regions only."""
+MOST_ARCS = 4
+"""A lost share goes to this many regions at most."""
+
+PARTS = 20
+"""Shares of a table that plans carry are multiples of one part in this many."""
 
 
 def detours(problems: Iterable[Problem], plans: Mapping[str, RegionPlan]) -> dict[Key, tuple[Detour, ...]]:
@@ -76,6 +80,75 @@ def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Itera
         if taken:
             arcs = tuple(Arc(name, share, ArcReason.FAILOVER) for name, share in without_crumbs(taken).items())
             yield shape.keys[key], Detour(shape.pools[lost], arcs)
+
+
+def _rounded(way: Detour) -> Detour:
+    """The largest parts as round shares, in the order given: noise should not make a new plan of them."""
+    share = {arc.server: arc.share for arc in way.arcs}
+    largest = sorted(share, key=lambda name: (-share[name], name))[:MOST_ARCS]
+    whole = sum(share[name] for name in largest)
+    parts = {name: round(share[name] / whole * PARTS) for name in largest}
+    parts[largest[0]] += PARTS - sum(parts.values())
+    arcs = [msgspec.structs.replace(arc, share=part / PARTS) for arc in way.arcs if (part := parts.get(arc.server, 0))]
+    return Detour(way.lost, tuple(arcs))
+
+
+class Tables:
+    """Keeps what plans carry of failover tables for a while, so that noise does not make a new plan every tick."""
+
+    def __init__(self) -> None:
+        self._made_at = float("-inf")
+        self._lacking = False
+
+    def carried(
+        self,
+        plans: Mapping[str, RegionPlan],
+        before: Mapping[Key, ClassPlan],
+        problems: Iterable[Problem],
+        now: float,
+    ) -> dict[str, RegionPlan]:
+        """The slices with tables: those in force, until it is time for new ones.
+
+        Args:
+            before: the entries in force.
+            now: the planner's clock, in seconds.
+        """
+        made = None
+        if now - self._made_at >= (SOON_S if self._lacking else KEPT_S):
+            made, self._made_at = detours(problems, plans), now
+        self._lacking = False
+        return {
+            origin: msgspec.structs.replace(
+                plan,
+                classes=tuple(
+                    [self._with(one, Key(origin, one.model, one.residency), before, made) for one in plan.classes]
+                ),
+            )
+            for origin, plan in plans.items()
+        }
+
+    def _with(
+        self,
+        one: ClassPlan,
+        key: Key,
+        before: Mapping[Key, ClassPlan],
+        made: Mapping[Key, tuple[Detour, ...]] | None,
+    ) -> ClassPlan:
+        standing = before.get(key)
+        if made is not None:
+            tables = tuple([_rounded(way) for way in made.get(key, ())])
+        else:
+            servers = {arc.server for arc in one.arcs}
+            known = standing.detours if standing is not None else one.detours
+            tables = tuple([way for way in known if way.lost in servers])
+            self._lacking |= len(tables) < len(servers)
+        if (
+            standing is not None
+            and standing.detours == tables
+            and (standing.arcs, standing.fallbacks) == (one.arcs, one.fallbacks)
+        ):
+            return standing
+        return one if one.detours == tables else msgspec.structs.replace(one, detours=tables)
 
 
 class _Nearest:

@@ -15,6 +15,7 @@ from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Details, Flows, cost, lacking, shares
 from penstock.planner.building import Builder
 from penstock.planner.cost import Cost, flows
+from penstock.planner.failover import Tables
 from penstock.planner.losses import Confinements, confinements
 from penstock.planner.master import Master, OutOfTime, Unsolved
 from penstock.planner.problem import Ints, Problem, Shape, prices
@@ -63,6 +64,7 @@ class FlowPlanner:
         self._masters: dict[str, Master] = {}
         self._sets: dict[str, tuple[Shape, Confinements]] = {}
         self._steadiness = Steadiness()
+        self._tables = Tables()
 
     def plan(
         self,
@@ -142,6 +144,7 @@ class FlowPlanner:
             detail=Details(answers, targets, builder.distances),
             interventions=interventions,
         )
+        plans = self._tables.carried(plans, before, problems, now)
         return Planned(plans, late, sum((cost(one) for one in answers), Cost()), lacking(answers), tuple(answers))
 
     def _answers(self, problems: list[Problem]) -> tuple[list[Flows], dict[str, str]]:

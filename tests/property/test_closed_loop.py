@@ -163,6 +163,20 @@ def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str
     assert dict(loop.share(HOME, "a"))[loop.ticks[-1].at] == 1.0
 
 
+def test_plans_carry_tables_for_losses_that_stay_within_residency_and_rarely_change() -> None:
+    loop = Loop(world(lambda at: even(5.0, a=14.0)), FlowPlanner(PATIENT_S).plan).run(60.0)
+    classes = [one for plan in loop.plans.values() for one in plan.classes]
+    members = {residency_class(where).name: where for where in (ANYWHERE, BLOC)}
+    for one in classes:
+        assert {way.lost for way in one.detours} == {arc.server for arc in one.arcs}
+        for way in one.detours:
+            takers = {arc.server for arc in way.arcs}
+            assert takers <= members[one.residency] - {way.lost}
+            assert abs(sum(arc.share for arc in way.arcs) - 1.0) < 1e-9
+    settled = [tick.at for tick in loop.ticks if tick.at >= 50.0]
+    assert loop.changed(50.0) <= len(settled) / 4
+
+
 @planners
 def test_a_plan_outlives_the_silence_of_all_regions(planner: str) -> None:
     """A leader that nobody reports to has no news, and neither fails regions nor takes back what it planned."""

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from penstock.acceptance import refuse_plan, refuse_policy
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.policy import Model, Policy, Region
 
 POLICY = Policy(
@@ -19,6 +19,13 @@ def plan(*arcs: Arc, fallbacks: tuple[str, ...] = ()) -> RegionPlan:
 
 def arc(server: str, share: float) -> Arc:
     return Arc(server, share, ArcReason.HOME)
+
+
+def detoured(*arcs: Arc) -> RegionPlan:
+    good = plan(arc("here", 1.0))
+    return msgspec.structs.replace(
+        good, classes=(msgspec.structs.replace(good.classes[0], detours=(Detour("here", arcs),)),)
+    )
 
 
 def test_a_policy_is_what_its_name_says_and_knows_the_region() -> None:
@@ -43,6 +50,8 @@ def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> 
         (msgspec.structs.replace(plan(), region="there"), "is for region there"),
         (plan(arc("mars", 1.0)), "no region mars"),
         (plan(arc("here", 1.0), fallbacks=("venus",)), "no region venus"),
+        (detoured(arc("venus", 1.0)), "no region venus"),
+        (detoured(arc("there", 2.0)), "not between 0 and 1"),
         (plan(arc("here", 0.5), arc("here", 0.5)), "two arcs"),
         (plan(arc("here", -0.5), arc("there", 1.5)), "not between 0 and 1"),
         (plan(arc("here", float("nan"))), "not between 0 and 1"),

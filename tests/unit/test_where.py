@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from penstock.plan import ArcReason
+from penstock.plan import Arc, ArcReason, ClassPlan, Detour
 from penstock.queueing import retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
@@ -64,6 +64,41 @@ def test_shares_are_drawn() -> None:
 def test_a_dead_arc_leaves_its_share_to_the_others() -> None:
     views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
     assert served(views, shares={"eu_de": 0.5, "eu_es": 0.5}) == {"eu-de": 400}
+
+
+def with_table(lost: str, **shares: float) -> ClassPlan:
+    """All of the class at `lost`, and who takes it when that is gone."""
+    arcs = tuple(Arc(name.replace("_", "-"), share, ArcReason.FAILOVER) for name, share in shares.items())
+    return ClassPlan(MODEL, EVERYWHERE.name, (Arc(lost, 1.0, ArcReason.HOME),), (), (Detour(lost, arcs),))
+
+
+def drawn(table: ClassPlan, views: dict[str, RegionView], **more: Any) -> Counter[tuple[str, ArcReason]]:
+    found: Counter[tuple[str, ArcReason]] = Counter()
+    for seed in range(400):
+        where = choose_region(policy(), "eu-de", EVERYWHERE, table, views, Random(seed), **more)
+        assert isinstance(where, Where)
+        found[where.region, where.why] += 1
+    return found
+
+
+def test_a_lost_region_s_share_goes_as_the_failover_table_says() -> None:
+    table = with_table("eu-es", eu_de=0.25, us_east=0.75)
+    counts = drawn(table, healthy("eu-de", "us-east"))
+    assert counts.keys() == {("eu-de", ArcReason.HOME), ("us-east", ArcReason.FAILOVER)}
+    assert 60 < counts["eu-de", ArcReason.HOME] < 140
+    assert drawn(table, healthy("eu-de", "eu-es", "us-east")) == {("eu-es", ArcReason.HOME): 400}
+    assert drawn(table, healthy("us-east")) == {("us-east", ArcReason.FAILOVER): 400}, "of the table, who is there"
+
+
+def test_without_anybody_of_the_table_the_nearest_takes_over() -> None:
+    assert drawn(with_table("eu-es", us_east=1.0), healthy("eu-de")) == {("eu-de", ArcReason.HOME): 400}
+
+
+def test_a_region_that_only_refused_is_not_lost() -> None:
+    counts = drawn(
+        with_table("eu-es", us_east=1.0), healthy("eu-de", "eu-es", "us-east"), tried={"eu-es": Reason.SATURATED}
+    )
+    assert counts == {("eu-de", ArcReason.HOME): 400}
 
 
 def test_with_every_arc_dead_the_nearest_permitted_region_takes_over() -> None:
