@@ -14,10 +14,10 @@ from penstock import orca
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.ending import DONE, REFUSED, SEEKING, SENT, STREAMING, TUNNEL, WAITING, Ending
 from regional_agent.carry.errors import REFUSAL_HEADER
-from regional_agent.carry.messages import Header, response_headers_back, status_line
+from regional_agent.carry.messages import NO_BODY_STATUSES, Header, response_headers_back, status_line
 from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
-from regional_agent.carry.upstream import NO_BODY_STATUSES, UpstreamConnection
+from regional_agent.carry.upstream import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, TimedOut, UpstreamError
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.road import Target

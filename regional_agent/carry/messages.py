@@ -63,6 +63,9 @@ WRITTEN_ANEW = frozenset(
 NOT_FOR_ENGINES = WRITTEN_ANEW | {b"authorization"}
 """The client's key is for us."""
 
+NO_BODY_STATUSES = frozenset({204, 304})
+"""Answers that end with their head (RFC 9110, section 6.4.1)."""
+
 RARE_HEADERS = frozenset(
     {
         b"expect",

@@ -44,8 +44,6 @@ MOST_INTERIM = 16
 
 _VERSIONS = frozenset({"1.1", "1.0"})
 
-NO_BODY_STATUSES = frozenset({204, 304})
-
 
 class Address(NamedTuple):
     """Where a server listens."""
