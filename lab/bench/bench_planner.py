@@ -81,14 +81,14 @@ def measure(size: Size, ticks: int) -> dict[str, Any]:
     greedy_ms, greedy = _waterfall(planned, world, snapshot)
     compared = planned.cost
     warm = []
-    for _ in range(ticks):
+    for number in range(1, ticks + 1):
         snapshot = world.snapshot(rng, JITTER)
         with Clock() as clock:
-            planned = _tick(planner, world, snapshot, planned.plans)
+            planned = _tick(planner, world, snapshot, planned.plans, number * TICK_S)
         warm.append(clock)
     busiest = max((pool for pool in world.slots), key=lambda pool: world.slots[pool])[0]
     with Clock() as loss:
-        lost = _tick(planner, world, world.snapshot(rng, JITTER, failed=busiest), planned.plans)
+        lost = _tick(planner, world, world.snapshot(rng, JITTER, failed=busiest), planned.plans, (ticks + 1) * TICK_S)
     assert not planned.by_waterfall
     assert not lost.by_waterfall
     return {
@@ -108,8 +108,10 @@ def measure(size: Size, ticks: int) -> dict[str, Any]:
     }
 
 
-def _tick(planner: FlowPlanner, world: Planet, snapshot: Snapshot, plans: dict[str, RegionPlan]) -> Planned:
-    return planner.decide(world.policy, snapshot, plans, now=0.0, epoch=1, generation=1, elapsed_s=TICK_S)
+def _tick(
+    planner: FlowPlanner, world: Planet, snapshot: Snapshot, plans: dict[str, RegionPlan], now: float = 0.0
+) -> Planned:
+    return planner.decide(world.policy, snapshot, plans, now=now, epoch=1, generation=1, elapsed_s=TICK_S)
 
 
 def _waterfall(planned: Planned, world: Planet, snapshot: Snapshot) -> tuple[float, Cost]:

@@ -117,6 +117,8 @@ class FlowPlanner:
         """
         if self._builder is None or self._builder.policy is not policy:
             self._builder = Builder(policy)
+            # What is kept of tables may name regions that this policy has no more.
+            self._tables = Tables()
         builder = self._builder
         able = supply(policy, snapshot, now)
         demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
@@ -186,6 +188,9 @@ class FlowPlanner:
             entry = before.get(key)
             standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
             permitted = asked[key].regions
+            if self._steadiness.is_calm(key, standing, target):
+                steadied[key] = target
+                continue
             if all(server in permitted and (server, key.model) in able for server in standing):
                 nearest = nearest_first(key.origin, permitted)
                 home = next(name for name in nearest if (name, key.model) in able)

@@ -52,6 +52,10 @@ class _Heading:
         elif now - self._moved_at > SETTLED_S:
             self._way = homeward
 
+    def rests(self, homeward: int) -> bool:
+        """Whether it has been at rest for long."""
+        return self._way == homeward and self._wanted == 0.0
+
     def holds(self, change: float, enough: float, now: float) -> bool:
         """Whether a change is to wait, until `enough` of it was wanted."""
         if change * self._way >= 0.0:
@@ -68,6 +72,8 @@ class Steadiness:
 
     def __init__(self) -> None:
         self._headings: dict[Key, dict[str, _Heading]] = {}
+        self._calm: set[Key] = set()
+        """Keys whose shares have long been at rest; nothing about them is to be followed while they stay so."""
         self._serving: dict[str, object] = {}
 
     def begin(self, model: str, serving: object, now: float) -> None:
@@ -75,6 +81,7 @@ class Steadiness:
         if self._serving.get(model) == serving:
             return
         self._serving[model] = serving
+        self._calm = {key for key in self._calm if key.model != model}
         for key, headings in self._headings.items():
             if key.model == model:
                 for one in headings.values():
@@ -82,7 +89,13 @@ class Steadiness:
 
     def keep(self, keys: Mapping[Key, object]) -> None:
         """Forget the shares of all other keys."""
-        self._headings = {key: one for key, one in self._headings.items() if key in keys}
+        if self._headings.keys() - keys.keys():
+            self._headings = {key: one for key, one in self._headings.items() if key in keys}
+            self._calm &= keys.keys()
+
+    def is_calm(self, key: Key, standing: Mapping[str, float], target: Mapping[str, float]) -> bool:
+        """Whether `steadied` has nothing to say or to learn: a key long at rest is to stay as it is."""
+        return key in self._calm and standing == target
 
     def steadied(
         self, key: Key, home: str, standing: Mapping[str, float], target: Mapping[str, float], now: float
@@ -100,7 +113,7 @@ class Steadiness:
         headings = self._headings.setdefault(key, {})
         changes = {name: target.get(name, 0.0) - standing.get(name, 0.0) for name in standing.keys() | target.keys()}
         enough = TURN_HOME if changes.get(home, 0.0) > 0.0 else TURN_AWAY
-        held = set()
+        held, calm = set(), standing == target
         for name, change in changes.items():
             share, homeward = standing.get(name, 0.0), 1 if name == home else -1
             heading = headings.get(name)
@@ -109,6 +122,11 @@ class Steadiness:
             heading.follow(share, homeward, now)
             if heading.holds(change, enough, now):
                 held.add(name)
+            calm = calm and heading.rests(homeward)
+        if calm:
+            self._calm.add(key)
+        else:
+            self._calm.discard(key)
         return _moved(standing, {name: one for name, one in changes.items() if name not in held}) if held else target
 
 

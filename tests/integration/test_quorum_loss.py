@@ -1,0 +1,50 @@
+"""An etcd cluster that loses its quorum: nobody leads, agents obey what they have, and all goes on when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from small_http import until
+
+from control_plane.client.etcd import EtcdStore
+from lab.servers.etcd import start_etcd_cluster
+from regional_agent.directives import Directives
+from tests.control_planes import Agents, Operator, control_planes
+from tests.reports import offered
+
+EU = ("eu-de", "eu-es")
+
+
+async def test_without_a_quorum_agents_obey_what_they_have_and_nobody_leads(tmp_path: Path) -> None:
+    cluster = await asyncio.to_thread(start_etcd_cluster, tmp_path / "etcd")
+    endpoints = [server.endpoint for server in cluster]
+    store = EtcdStore(endpoints)
+    agent = Directives("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
+    agent.start()
+    try:
+        with control_planes("ab", tmp_path, ",".join(endpoints)) as servers:
+            async with Operator() as operator, Agents([server.url for server in servers]) as agents:
+                agents.demand = {"eu-de": (offered(10.0, *EU),)}
+                await operator.leader_among(servers)
+                await until(lambda: agent.plan is not None and bool(agent.plan.classes))
+                for member in cluster[1:]:
+                    member.pause()
+                for server in servers:
+                    await operator.until(server, lambda status: not status.leading and not status.store.up)
+                held = agent.plan
+                assert held is not None
+                assert agent.policy is not None
+                assert not agent.refused
+                for member in cluster[1:]:
+                    member.resume()
+                leader, epoch = await operator.leader_among(servers)
+                assert epoch >= held.epoch
+                await until(lambda: agent.plan is not None and agent.plan.generation > held.generation)
+                assert (await operator.status(leader)).store.up
+    finally:
+        await agent.stop()
+        await store.close()
+        for member in cluster:
+            member.kill()
