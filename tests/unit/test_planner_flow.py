@@ -315,3 +315,18 @@ def test_a_new_policy_a_new_class_and_a_new_region_are_learnt_between_ticks() ->
     third = decided(more, second.plans, planner=planner, policy=smaller, elapsed_s=10.0)
     assert set(arcs(third)) == {"de", "es"}
     assert [one.by_waterfall for one in (first, second, third)] == [{}] * 3
+
+
+def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
+    planner = FlowPlanner(PATIENT_S)
+    snapshot = fleet(region("de", offered(10.0)), region("es", slots=1), region("us"))
+    first = decided(snapshot, planner=planner)
+    assert "us" in table_servers(first)
+    smaller = msgspec.structs.replace(POLICY, regions={name: POLICY.regions[name] for name in ("de", "es")})
+    second = planner.decide(smaller, snapshot, first.plans, now=0.5, epoch=1, generation=2, elapsed_s=0.5)
+    assert table_servers(second) == {"es"}
+
+
+def table_servers(planned: Planned) -> set[str]:
+    entries = [entry for plan in planned.plans.values() for entry in plan.classes]
+    return {arc.server for entry in entries for way in entry.detours for arc in way.arcs}
