@@ -23,6 +23,8 @@ from lab.servers.ports import is_free
 
 POLL_S = 0.02
 TAIL_BYTES = 4096
+FREEZE_S = 2.0
+"""How long (s) the kernel may take to stop every thread of a process."""
 
 # The kernel's death signal is tied to the parent *thread* that forked (prctl(2)), so every child is started by
 # one thread that lives as long as the interpreter, whichever thread asked.
@@ -130,8 +132,11 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open and nothing answers."""
+        """Freeze it (SIGSTOP), and wait until it is: connections stay open and nothing answers."""
         self._signal(signal.SIGSTOP)
+        until = time.monotonic() + FREEZE_S
+        while self._popen is not None and not _frozen(self._popen.pid) and time.monotonic() < until:
+            time.sleep(POLL_S)
 
     def resume(self) -> None:
         """Let a frozen process go on (SIGCONT)."""
@@ -188,3 +193,12 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _frozen(pid: int) -> bool:
+    """Whether every thread of a process is stopped, or it is gone."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return True
+    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)

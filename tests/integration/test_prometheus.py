@@ -29,9 +29,13 @@ from control_plane.metrics import (
 )
 from dashboards.__main__ import GENERATED
 from dashboards.fleet_overview import ALERTS_FIRING
+from penstock.ejection import Outcome
+from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planner.shortfall import Shortfall
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
 RULES = GENERATED / "rules.yaml"
@@ -97,6 +101,8 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         },
         "4m",
     ),
+    ("PenstockRolloutHeld", {f'penstock_rollout_phase{{phase="{Phase.CANARY_HELD}"}}': "1x40"}, "2m"),
+    ("PenstockPolicyRolledBack", {f'penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}': "1x40"}, "2m"),
     ("PenstockSharedViewDown", {f"penstock_agent_shared_view_up{{{AGENT}}}": "0x40"}, "2m"),
 ]
 """Alert, the series that must set it off (a sample each 5 s), and the time by which."""
@@ -170,6 +176,8 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.set_in_flight("m", 2)
     metrics.set_endpoint("gpu-1", 2, True)
+    metrics.set_endpoint_trust("gpu-1", 0.4, True)
+    metrics.set_engine_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
     metrics.set_shared_view(True, 0.01)
@@ -183,6 +191,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
+    metrics.ejected(Outcome.UNREACHABLE)
 
 
 def leader() -> ControlPlaneMetrics:
@@ -194,6 +203,8 @@ def leader() -> ControlPlaneMetrics:
     )
     metrics.show_pools({("eu-de", "m"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "m"): 5.5})
+    lacks = [Shortfall("m", ("eu-de+eu-es",), ("eu-de",), lost, 1.5, 6.0) for lost in (None, "eu-es")]
+    metrics.show_shortfalls(lacks)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("m", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")
@@ -292,7 +303,7 @@ async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path)
         return at_work.render()
 
     def control_page() -> bytes:
-        leading.planned(0.004)
+        leading.planned(0.004, ["m"])
         leading.published(PublishOutcome.PUBLISHED)
         leading.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
         return leading.render()
