@@ -138,16 +138,50 @@ class Operator:
         await self.http.aclose()
 
 
-class ObedientAgents:
-    """One agent a region that obeys the plans in the store, says so to the leader, and refuses what a test says."""
+class Reporting:
+    """Goes on reporting in the background, to the leader as receipts tell it."""
 
-    def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
-        self._store = store
+    def __init__(self, urls: Sequence[str]) -> None:
         self._urls = list(urls)
         self._url = self._urls[0]
         self._seq = 0
         self._http = httpx.AsyncClient(timeout=2.0)
         self._task: asyncio.Task[None] | None = None
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=dict(headers))
+        except httpx.HTTPError:
+            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
+            return
+        if response.status_code == 202:
+            receipt = msgspec.json.decode(response.content, type=Receipt)
+            if not receipt.leading and receipt.leader in self._urls:
+                self._url = receipt.leader
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await self._http.aclose()
+
+
+class ObedientAgents(Reporting):
+    """One agent a region that obeys the plans in the store, says so to the leader, and refuses what a test says."""
+
+    def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self._store = store
         self.obeyed: dict[str, str] = {}
         """Digest of the policy that each region's agent obeys."""
         self.refuses: set[str] = set()
@@ -181,40 +215,12 @@ class ObedientAgents:
             )
             await self._post(*packed(said))
 
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
-        try:
-            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=dict(headers))
-        except httpx.HTTPError:
-            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
-            return
-        if response.status_code == 202:
-            receipt = msgspec.json.decode(response.content, type=Receipt)
-            if not receipt.leading and receipt.leader in self._urls:
-                self._url = receipt.leader
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        await self._http.aclose()
-
-
-class Agents:
+class Agents(Reporting):
     """One agent a region that reports a few times a second to the leader, as receipts tell it."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = list(urls)
-        self._url = self._urls[0]
-        self._seq = 0
-        self._http = httpx.AsyncClient(timeout=2.0)
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(urls)
         self.demand: dict[str, tuple[DemandReport, ...]] = {}
         """What clients ask each region for."""
         self.obeyed: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
@@ -227,32 +233,8 @@ class Agents:
                 epoch, generation = self.obeyed(region)
                 said = report(region, *self.demand.get(region, ()), seq=self._seq)
                 body, headers = packed(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
-                await self._post(body, dict(headers))
+                await self._post(body, headers)
             await asyncio.sleep(0.25)
-
-    async def _post(self, body: bytes, headers: dict[str, str]) -> None:
-        try:
-            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=headers)
-        except httpx.HTTPError:
-            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
-            return
-        if response.status_code == 202:
-            receipt = msgspec.json.decode(response.content, type=Receipt)
-            if not receipt.leading and receipt.leader in self._urls:
-                self._url = receipt.leader
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-        await self._http.aclose()
 
 
 def roll_out_at_once(bundle: Path) -> None:
