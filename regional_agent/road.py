@@ -1,7 +1,7 @@
 """A request's road through this agent: identify, classify, locate, mask, where, who, and settle at the end.
 
-This is where the shell asks the core. A `Ticket` is one request's facts; `next_target` is asked again after every
-attempt that did not start, and answers with the next place to try or with the refusal to give.
+This is where the shell asks the core. A `Ticket` is one request's facts (`ticket.py`); `next_target` is asked again
+after every attempt that did not start, and answers with the next place to try or with the refusal to give.
 """
 
 from __future__ import annotations
@@ -26,25 +26,21 @@ from penstock.signing import FleetKey
 from penstock.versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.where import RegionView, Where, soonest_retry_s, stands_idle_elsewhere
 from regional_agent.carry.messages import Header, Request
-from regional_agent.carry.upstream import Address
-from regional_agent.choosing import Chooser, Placement
+from regional_agent.choosing import Chooser
 from regional_agent.classify import Asked
 from regional_agent.errand import Errand, errand_of, session_of
 from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
 from regional_agent.named_model import asked_of
 from regional_agent.served_as import can_be_served_as_another, serve_as
+from regional_agent.ticket import Target, Ticket
 from regional_agent.waiting import Answer, Place
 
 if TYPE_CHECKING:
-    from regional_agent.endpoint import Endpoint
     from regional_agent.knowing import Knowing
 
 MOST_ATTEMPTS = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
-
-REQUEST_DEADLINE_S = 600.0
-"""Nobody waits longer for an answer, in seconds."""
 
 MOST_ADMITTED = 4096
 """Answers of the mask that are kept at once: models x tenants x places seen lately."""
@@ -62,88 +58,8 @@ _FALLS_BACK = frozenset({Reason.NONE_READY, Reason.SATURATED})
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
-_SERVED, _INCONCLUSIVE, _ENGINE_FAILED = Outcome.SERVED, Outcome.INCONCLUSIVE, Reason.ENGINE_FAILED
+_SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
 """In Python 3.11, to read a member off its class is a function call."""
-
-
-class Ticket:
-    """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
-
-    __slots__ = (
-        "admitted",
-        "asked_for",
-        "attempts",
-        "busy_endpoints",
-        "context",
-        "counted",
-        "deadline_at",
-        "errand",
-        "facts",
-        "failed_because",
-        "has_turn",
-        "model",
-        "policy",
-        "priority",
-        "received_at",
-        "request_id",
-        "rests_until",
-        "traceparent",
-        "tried_endpoints",
-        "tried_regions",
-    )
-
-    def __init__(self, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float) -> None:
-        self.request_id = request_id
-        self.errand = errand
-        """What it is to whoever runs it."""
-        self.model = errand.model
-        self.asked_for = errand.model
-        """What the client named: `model`, or what that is a version of or stands in for."""
-        self.facts = facts
-        self.admitted = admitted
-        self.policy: Policy | None = None
-        """The one that it was admitted under."""
-        self.received_at = now
-        self.deadline_at = now + REQUEST_DEADLINE_S
-        self.context: RouteContext | None = None
-        """Set when another region's agent forwarded it here."""
-        self.traceparent = ""
-        self.attempts = 0
-        self.priority = 0
-        """Its tenant's: higher goes first where something must wait."""
-        self.counted = False
-        """It counts towards its tenant's quota here."""
-        self.has_turn = False
-        """It has waited, and room that appears now is for it."""
-        self.failed_because = _ENGINE_FAILED
-        """Why the last attempt did not start."""
-        self.rests_until = 0.0
-        """Where it has to wait, it is offered to nobody before."""
-        self.busy_endpoints: set[str] = set()
-        """Those that answered that they are full: what is left undone is saturation, not absence."""
-        self.tried_regions: dict[str, Reason] = {}
-        self.tried_endpoints: set[str] = set()
-
-
-class Target:
-    """Where one attempt goes, and what is held for it."""
-
-    __slots__ = ("address", "endpoint", "kind", "outcome", "placement", "region", "route_header", "since")
-
-    def __init__(self, region: str, address: Address, kind: str) -> None:
-        self.region = region
-        """Where this agent is."""
-        self.address = address
-        self.kind = kind
-        self.endpoint: Endpoint | None = None
-        """Set when the attempt goes to an engine of this region."""
-        self.placement: Placement | None = None
-        self.outcome: Outcome | None = None
-        """What the attempt says of the endpoint, as soon as something does."""
-        self.since = 0.0
-        """When it was reserved, in seconds."""
-        self.route_header = b""
-        """Set when it goes to a peer."""
 
 
 class Road:

@@ -19,7 +19,8 @@ from regional_agent.classify import INFERENCE_PATHS, TUNNEL_PATHS
 from regional_agent.explaining import BadQuestion, explain_here
 from regional_agent.metrics import CONTENT_TYPE
 from regional_agent.named_model import is_json, named_model
-from regional_agent.road import Road, Ticket
+from regional_agent.road import Road
+from regional_agent.ticket import Ticket
 
 if TYPE_CHECKING:
     from regional_agent.knowing import Knowing

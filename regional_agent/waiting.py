@@ -21,8 +21,8 @@ from regional_agent import shared_view as told
 if TYPE_CHECKING:
     from regional_agent.endpoint import Pool
     from regional_agent.endpoints import Endpoints
-    from regional_agent.road import Target, Ticket
     from regional_agent.shared_view import SharedView
+    from regional_agent.ticket import Target, Ticket
 
 LOOK_S = 0.1
 """Time (s) between two looks at what nobody announces, while somebody waits."""

@@ -17,7 +17,8 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.metrics import AgentMetrics
-from regional_agent.road import Road, Target, Ticket
+from regional_agent.road import Road
+from regional_agent.ticket import Target, Ticket
 
 SWEEP_S = 0.1
 """How often deadlines, stalls and failed peers are looked at, in seconds."""

@@ -19,7 +19,7 @@ from regional_agent.carry.messages import Header, Request
 from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream import UpstreamConnection
 from regional_agent.metrics import NO_SERVER, RequestKind, RequestOutcome
-from regional_agent.road import Target, Ticket
+from regional_agent.ticket import Target, Ticket
 
 if TYPE_CHECKING:
     from regional_agent.carry.carrier import Carrier

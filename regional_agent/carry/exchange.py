@@ -20,7 +20,7 @@ from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, TimedOut, UpstreamError
 from regional_agent.metrics import RequestOutcome, RetryReason
-from regional_agent.road import Target
+from regional_agent.ticket import Target
 
 if TYPE_CHECKING:
     pass

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.messages import Request, request_headers_onward
-from regional_agent.road import Target, Ticket
+from regional_agent.ticket import Target, Ticket
 
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address

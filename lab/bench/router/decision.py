@@ -34,9 +34,10 @@ from regional_agent.carry.messages import Request
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
-from regional_agent.road import Road, Target, Ticket
+from regional_agent.road import Road
 from regional_agent.settings import load_settings
 from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+from regional_agent.ticket import Target, Ticket
 
 SLOTS = 8
 """Of each endpoint."""

@@ -1,0 +1,103 @@
+"""One request while it is on its way: its facts, what has been tried for it, and where one attempt of it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.ejection import Outcome
+from penstock.policy import Policy
+from penstock.reasons import Reason
+from penstock.residency import Mask, RequestFacts
+from penstock.route_context import RouteContext
+from regional_agent.carry.upstream import Address
+from regional_agent.choosing import Placement
+from regional_agent.errand import Errand
+
+if TYPE_CHECKING:
+    from regional_agent.endpoint import Endpoint
+
+REQUEST_DEADLINE_S = 600.0
+"""Nobody waits longer for an answer, in seconds."""
+
+_ENGINE_FAILED = Reason.ENGINE_FAILED
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
+class Ticket:
+    """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
+
+    __slots__ = (
+        "admitted",
+        "asked_for",
+        "attempts",
+        "busy_endpoints",
+        "context",
+        "counted",
+        "deadline_at",
+        "errand",
+        "facts",
+        "failed_because",
+        "has_turn",
+        "model",
+        "policy",
+        "priority",
+        "received_at",
+        "request_id",
+        "rests_until",
+        "traceparent",
+        "tried_endpoints",
+        "tried_regions",
+    )
+
+    def __init__(self, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float) -> None:
+        self.request_id = request_id
+        self.errand = errand
+        """What it is to whoever runs it."""
+        self.model = errand.model
+        self.asked_for = errand.model
+        """What the client named: `model`, or what that is a version of or stands in for."""
+        self.facts = facts
+        self.admitted = admitted
+        self.policy: Policy | None = None
+        """The one that it was admitted under."""
+        self.received_at = now
+        self.deadline_at = now + REQUEST_DEADLINE_S
+        self.context: RouteContext | None = None
+        """Set when another region's agent forwarded it here."""
+        self.traceparent = ""
+        self.attempts = 0
+        self.priority = 0
+        """Its tenant's: higher goes first where something must wait."""
+        self.counted = False
+        """It counts towards its tenant's quota here."""
+        self.has_turn = False
+        """It has waited, and room that appears now is for it."""
+        self.failed_because = _ENGINE_FAILED
+        """Why the last attempt did not start."""
+        self.rests_until = 0.0
+        """Where it has to wait, it is offered to nobody before."""
+        self.busy_endpoints: set[str] = set()
+        """Those that answered that they are full: what is left undone is saturation, not absence."""
+        self.tried_regions: dict[str, Reason] = {}
+        self.tried_endpoints: set[str] = set()
+
+
+class Target:
+    """Where one attempt goes, and what is held for it."""
+
+    __slots__ = ("address", "endpoint", "kind", "outcome", "placement", "region", "route_header", "since")
+
+    def __init__(self, region: str, address: Address, kind: str) -> None:
+        self.region = region
+        """That serves it, which may be this one."""
+        self.address = address
+        self.kind = kind
+        self.endpoint: Endpoint | None = None
+        """Set when the attempt goes to an engine of this region."""
+        self.placement: Placement | None = None
+        self.outcome: Outcome | None = None
+        """What the attempt says of the endpoint, as soon as something does."""
+        self.since = 0.0
+        """When it was reserved, in seconds."""
+        self.route_header = b""
+        """Set when it goes to a peer."""
