@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.overview_traffic import FROM_CLIENTS
 from dashboards.panels import GREEN, GREY, RED, Panel, Prose, Query, Row, lines, rows_of, states
-from dashboards.recording_rules import REFUSALS, REQUEST_SECONDS, REQUESTS, TTFT
+from dashboards.recording_rules import REFUSALS, REQUEST_SECONDS, REQUESTS, TTFT, WAITS
 from dashboards.rules import Recording
 
 YES_NO = {0: ("no", GREY), 1: ("yes", GREEN)}
@@ -21,6 +21,7 @@ def _quantiles(prose: Prose, buckets: Recording) -> Panel:
             Query(f"histogram_quantile(0.99, {series})", "{{site}} p99", dashed=True),
         ],
         "s",
+        span=8,
     )
 
 
@@ -45,6 +46,16 @@ LATENCY = Row(
                 "Compare with answer lengths before blaming anything.",
             ),
             REQUEST_SECONDS,
+        ),
+        _quantiles(
+            Prose(
+                "Time in the queue",
+                "Seconds that requests waited in an agent until there was room for them, of those that had to wait "
+                "and were served; how many wait is in the row on endpoints.",
+                "p99 of some seconds in bursts is what the queue is for. For long: the region is short of endpoints, "
+                "and `saturated` refusals follow; add some, or let another region in.",
+            ),
+            WAITS,
         ),
     ),
 )

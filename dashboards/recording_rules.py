@@ -39,6 +39,11 @@ REQUEST_SECONDS = Recording(
     "penstock_agent_request_seconds_bucket:rate1m",
     "sum by (site, model, le) (rate(penstock_agent_request_seconds_bucket[1m]))",
 )
+WAITS = Recording(
+    ("site", "model", "le"),
+    "penstock_agent_wait_seconds_bucket:rate1m",
+    'sum by (site, model, le) (rate(penstock_agent_wait_seconds_bucket{end="served"}[1m]))',
+)
 REFUSALS = Recording(
     ("site", "reason"),
     "penstock_agent_refusals:rate1m",
@@ -90,6 +95,7 @@ RECORDINGS = (
     REQUESTS,
     TTFT,
     REQUEST_SECONDS,
+    WAITS,
     REFUSALS,
     AWAY,
     REGION_STATE,

@@ -8,7 +8,7 @@ tenant's burst does not lock the others out; a request that would give up before
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
@@ -129,6 +129,8 @@ class Queue(Generic[Item]):
         self._counts[share] -= 1
         if not self._counts[share]:
             del self._counts[share]
+        if len(self._by_deadline) > 2 * len(self._order):
+            self._forget_who_left()
 
     def in_order(self) -> list[Waiting[Item]]:
         """Everybody, first those who get room first; what happens to the queue later does not change the list."""
@@ -165,6 +167,11 @@ class Queue(Generic[Item]):
         self._bytes += waiting.size_bytes
         share = (waiting.priority, waiting.tenant)
         self._counts[share] = self._counts.get(share, 0) + 1
+
+    def _forget_who_left(self) -> None:
+        """Let go of them and of all that hangs on them; done so that it costs each one of them next to nothing."""
+        self._by_deadline = [entry for entry in self._by_deadline if entry[2].waits]
+        heapify(self._by_deadline)
 
     def _victim(self, tenant: str, priority: int) -> Waiting[Item] | None:
         """The last one of the tenant with the most of the lowest priority; None where the newcomer comes behind it."""

@@ -102,7 +102,7 @@ class Knowing:
         self._expiry: asyncio.Task[None] | None = None
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
-        self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock)
+        self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock, metrics.waited)
         self.demand = DemandMeter(self._clock)
         self.answers = AnswerTally()
         self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)

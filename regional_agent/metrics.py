@@ -53,6 +53,9 @@ REQUEST_BUCKETS_S = (
 )
 """From a refusal-sized answer to the longest generation a deadline lets through."""
 
+WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0)
+"""From room that appears at once to the longest that anybody waits for it."""
+
 
 class RequestKind(StrEnum):
     """Why a request was served where it was; the first four are `penstock.plan.ArcReason`, as its origin saw it."""
@@ -79,6 +82,15 @@ class RequestOutcome(StrEnum):
     """Admitted, but nobody could take it. What is not admitted (key, model, residency) is in `refusals` alone."""
     TIMEOUT = "timeout"
     """The deadline came first."""
+
+
+class WaitEnd(StrEnum):
+    """How waiting in the agent for room ended."""
+
+    SERVED = "served"
+    """There was room, here or in another region."""
+    IN_VAIN = "in_vain"
+    """It was refused, or its client left, or its deadline came."""
 
 
 class RetryReason(StrEnum):
@@ -132,6 +144,12 @@ class AgentMetrics:
             "Seconds from a client's request to the end of the answer or the deadline; measured at the origin only.",
             REQUEST_BUCKETS_S,
         )
+        self._wait_seconds = HistogramOfTimes(
+            "penstock_agent_wait_seconds",
+            "Seconds that a request waited here for room, of those that had to wait, and whether there was any.",
+            WAIT_BUCKETS_S,
+            "end",
+        )
         self._endpoint_in_flight = self._gauge(
             "endpoint_in_flight",
             "Requests on the endpoint now, all agents of the region counted where the view is shared.",
@@ -183,7 +201,7 @@ class AgentMetrics:
             "shared_view_age_seconds",
             "Seconds since the shared in-flight view was read; +Inf when it never was.",
         )
-        for collector in (self._requests, self._ttft, self._request_seconds):
+        for collector in (self._requests, self._ttft, self._request_seconds, self._wait_seconds):
             self.registry.register(collector)
         for outcome in FAILURES:
             self._ejections.labels(outcome.value)
@@ -203,6 +221,7 @@ class AgentMetrics:
         self._requests.keep("server", kept_servers)
         self._ttft.keep(kept_models)
         self._request_seconds.keep(kept_models)
+        self._wait_seconds.keep(kept_models)
         for metric in (self._in_flight, self._waiting):
             for (model,) in _label_values(metric, ("model",)):
                 if model not in kept_models:
@@ -235,6 +254,10 @@ class AgentMetrics:
         if series is None:
             series = self._series(model, server, kind, outcome)
         series.ended(ttft_s, total_s)
+
+    def waited(self, model: str, waited_s: float, end: WaitEnd) -> None:
+        """Measure how long (s) one request waited here for room; one that waits again counts again."""
+        self._wait_seconds.of(self._model_label(model), end.value).saw(waited_s)
 
     def refused(self, reason: Reason) -> None:
         """Count one refusal."""

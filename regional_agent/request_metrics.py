@@ -82,28 +82,29 @@ class CounterOfSeries(Collector):
 
 
 class HistogramOfTimes(Collector):
-    """Times by model as one histogram."""
+    """Times by model, and by what else there is to tell apart, as one histogram."""
 
-    def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...]) -> None:
-        """`bounds_s` are the buckets' upper bounds in seconds."""
-        self._about = (name, help_text, bounds_s)
-        self._times: dict[str, Times] = {}
+    def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...], *labels: str) -> None:
+        """`bounds_s` are the buckets' upper bounds in seconds; `labels` come after `model`."""
+        self._about = (name, help_text, ("model", *labels))
+        self._bounds_s = bounds_s
+        self._times: dict[tuple[str, ...], Times] = {}
 
-    def of(self, model: str) -> Times:
-        """Those of one model, from now on exported."""
-        times = self._times.get(model)
+    def of(self, *labels: str) -> Times:
+        """Those of one model (and the values of the other labels), from now on exported."""
+        times = self._times.get(labels)
         if times is None:
-            times = self._times[model] = Times(self._about[2])
+            times = self._times[labels] = Times(self._bounds_s)
         return times
 
     def keep(self, models: Collection[str]) -> None:
         """Drop the others."""
-        self._times = {model: times for model, times in self._times.items() if model in models}
+        self._times = {labels: times for labels, times in self._times.items() if labels[0] in models}
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
-        name, help_text, _ = self._about
-        family = HistogramMetricFamily(name, help_text, labels=("model",))
-        for model, times in self._times.items():
-            family.add_metric((model,), times.buckets(), times.sum_s)
+        name, help_text, labels = self._about
+        family = HistogramMetricFamily(name, help_text, labels=labels)
+        for values, times in self._times.items():
+            family.add_metric(values, times.buckets(), times.sum_s)
         yield family

@@ -17,6 +17,7 @@ from penstock.queueing import CREDIT_WAIT_S, Queue, Waiting, give_up_at, retry_a
 from penstock.reasons import Reason, Refusal
 from penstock.turns import YIELD_S, Head, Turns
 from regional_agent import shared_view as told
+from regional_agent.metrics import WaitEnd
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Pool
@@ -54,13 +55,25 @@ Place = Waiting[Waiter]
 class WaitingRoom:
     """Every queue of an agent."""
 
-    def __init__(self, endpoints: Endpoints, shared_view: SharedView, clock: Callable[[], float]) -> None:
-        """Nobody waits. `clock` is monotonic, in seconds."""
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        shared_view: SharedView,
+        clock: Callable[[], float],
+        on_waited: Callable[[str, float, WaitEnd], None] = lambda model, waited_s, end: None,
+    ) -> None:
+        """Nobody waits.
+
+        Args:
+            clock: monotonic, in seconds.
+            on_waited: hears, for what model and how long (s), of everybody who waits no more.
+        """
         self.ask: Ask = lambda ticket, now: None
         """Where a request may go now, or None: still nowhere. Set by the road."""
         self._endpoints = endpoints
         self._shared_view = shared_view
         self._clock = clock
+        self._on_waited = on_waited
         self._queues: dict[str, Queue[Waiter]] = {}
         self._turns: dict[str, Turns] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +136,7 @@ class WaitingRoom:
             Waiter(ticket, answer), ticket.errand.tenant, ticket.priority, size_bytes, now, until, leave_at
         )
         for one in displaced:
+            self._ended(one, now, WaitEnd.IN_VAIN)
             self._later(one, _refusal("others come first", wait_s))
         if place is None:
             return _refusal("too many wait", wait_s)
@@ -136,6 +150,7 @@ class WaitingRoom:
         """The client has gone, or its deadline has passed."""
         if place.waits:
             self._queues[place.item.ticket.model].leave(place)
+            self._ended(place, self._clock(), WaitEnd.IN_VAIN)
             self._shared_view.tell()
 
     def room_appeared(self) -> None:
@@ -192,6 +207,7 @@ class WaitingRoom:
                     nowhere.add(residency)
                 continue
             queue.leave(place)
+            self._ended(place, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
             self._shared_view.tell()
             place.item.answer(answer)
             sent += 1
@@ -228,6 +244,7 @@ class WaitingRoom:
         try:
             for model, queue in list(self._queues.items()):
                 for place in queue.give_up(now):
+                    self._ended(place, now, WaitEnd.IN_VAIN)
                     place.item.answer(self._too_late(place.item.ticket, now))
                 self._offer(model, queue, elsewhere=True)
         finally:
@@ -242,6 +259,9 @@ class WaitingRoom:
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _ended(self, place: Place, now: float, end: WaitEnd) -> None:
+        self._on_waited(place.item.ticket.model, now - place.since, end)
 
     def _later(self, place: Place, refusal: Refusal) -> None:
         asyncio.get_running_loop().call_soon(place.item.answer, refusal)

@@ -80,12 +80,14 @@ class FixedKnowing:
         plan: RegionPlan | None,
         name: str = "agent-1",
         redis_url: str | None = None,
+        metrics: AgentMetrics | None = None,
     ) -> None:
+        self.metrics = metrics or AgentMetrics()
         home = classes_at_home(plan) if plan is not None else {}
         self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", home=home)
         self.endpoints = endpoints
         self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
-        self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic)
+        self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic, self.metrics.waited)
         self.peers = FixedPeers({}, {})
         self.agents_here = 1
         self.quotas = Quotas(lambda: self.agents_here)
@@ -135,6 +137,15 @@ class Agent:
                     found[outcome] = found.get(outcome, 0.0) + sample.value
         return found
 
+    def waited(self) -> dict[str, float]:
+        """`wait_seconds_count` by how the wait ended."""
+        return {
+            sample.labels["end"]: sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "penstock_agent_wait_seconds_count"
+        }
+
 
 @asynccontextmanager
 async def agent(
@@ -170,10 +181,10 @@ async def agent(
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
-    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url)
-    knowing.peers = FixedPeers(peers or {}, credits or {})
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
+    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url, metrics)
+    knowing.peers = FixedPeers(peers or {}, credits or {})
     road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
     bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
     carrier = Carrier(

@@ -25,7 +25,7 @@ from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
 from regional_agent import metrics as agent_metrics
-from regional_agent.metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome, RetryReason
+from regional_agent.metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -36,6 +36,7 @@ AGENT_CONTRACT = {
     "waiting": ("gauge", {"model"}),
     "ttft_seconds": ("histogram", {"model"}),
     "request_seconds": ("histogram", {"model"}),
+    "wait_seconds": ("histogram", {"model", "end"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
     "endpoint_ready": ("gauge", {"endpoint"}),
     "endpoint_weight": ("gauge", {"endpoint"}),
@@ -99,6 +100,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     """Touch every setter once, so that every metric has a child."""
     done(agent)
     agent.set_in_flight("llama", 3)
+    agent.waited("llama", 0.3, WaitEnd.SERVED)
     agent.set_endpoint("gpu-1", 2, True)
     agent.set_endpoint_trust("gpu-1", 0.5, False)
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from penstock.queueing import LONGEST_WAIT_S, Queue, Waiting, give_up_at, retry_after_s
 
 
@@ -53,6 +55,32 @@ def test_those_for_whom_it_is_too_late_give_up() -> None:
     assert [one.item for one in queue.give_up(3.0)] == ["later"]
     assert queue.next_give_up_at() is None
     assert len(queue) == 0
+
+
+def test_nothing_of_who_left_is_kept() -> None:
+    class Body:
+        """Something that is held in memory."""
+
+    queue: Queue[Body] = Queue()
+    places = [queue.join(Body(), "t", 0, 100, 0.0, 20.0 + at)[0] for at in range(100)]
+    held = [weakref.ref(place.item) for place in places if place is not None]
+    for place in places[1:]:
+        assert place is not None
+        queue.leave(place)
+    del place, places[1:]
+    assert sum(body() is not None for body in held) <= 3, "the one that waits, and what is not worth tidying yet"
+    assert places[0] is not None
+    queue.leave(places.pop())
+    assert [body() for body in held] == [None] * 100
+
+
+def test_making_room_in_vain_changes_nothing() -> None:
+    queue: Queue[str] = Queue(most_bytes=300)
+    for name, priority in (("low", 0), ("high", 1), ("higher", 1)):
+        queue.join(name, "t", priority, 100, 0.0, 20.0)
+    assert queue.join("huge", "other", 1, 300, 0.0, 20.0) == (None, [])
+    assert order(queue) == ["high", "higher", "low"]
+    assert [one.item for one in queue.give_up(30.0)] == ["low", "high", "higher"]
 
 
 def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
