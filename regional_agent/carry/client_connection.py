@@ -134,6 +134,7 @@ class ClientConnection(ClientTurns):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._watch_no_more()
         self._listener.left(self)
         for request in (*self._waiting, self._serving, self._current):
             if request is not None and request.received_bytes > SMALL_BODY_BYTES:

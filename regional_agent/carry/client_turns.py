@@ -129,6 +129,11 @@ class ClientTurns(ClientWire):
             receiver.on_client_bytes(data)
         self.resume_reading()
 
+    def departed(self, *, wholly: bool) -> None:
+        """As where the end is read: the client has left, but in a tunnel, where it may still read."""
+        if wholly or self._mode is not TUNNEL:
+            self.abort()
+
     def pause_writing(self) -> None:
         self._stuck_since = self._listener.clock()
         if self._handler is not None:

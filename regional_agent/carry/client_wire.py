@@ -22,6 +22,7 @@ class ClientWire(asyncio.Protocol):
         "_stopped_reading_at",
         "_stuck_since",
         "_transport",
+        "_watched",
         "peer_ip",
         "scheme",
     )
@@ -33,6 +34,8 @@ class ClientWire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self._stopped_reading_at = 0.0
+        self._watched = -1
+        """The socket's descriptor while nothing is read from it."""
         self._since = listener.clock()
         """When what is being waited for began: a head, a body, or nothing at all."""
         self._stuck_since: float | None = None
@@ -79,6 +82,10 @@ class ClientWire(asyncio.Protocol):
         if self._reading and self._transport is not None:
             self._transport.pause_reading()
             self._reading, self._stopped_reading_at = False, self._listener.clock()
+            socket = self._transport.get_extra_info("socket")
+            if socket is not None:
+                self._watched = socket.fileno()
+                self._listener.departures.watch(self, self._watched)
 
     def resume_reading(self) -> None:
         """Go on after `pause_reading`; the pause is not counted as the client's time."""
@@ -86,6 +93,16 @@ class ClientWire(asyncio.Protocol):
             self._transport.resume_reading()
             self._reading = True
             self._since += self._listener.clock() - self._stopped_reading_at
+            self._watch_no_more()
+
+    def departed(self, *, wholly: bool) -> None:
+        """The client has gone while reading was paused."""
+        self.abort()
+
+    def _watch_no_more(self) -> None:
+        if self._watched >= 0:
+            self._listener.departures.forget(self, self._watched)
+            self._watched = -1
 
     def _close(self) -> None:
         """Close when everything is written, which a client that does not read cannot put off for ever."""

@@ -58,13 +58,19 @@ class Exchange(Ending):
 
     def _wait(self, refusal: Refusal) -> None:
         """Everything is full: wait for room, unless that is of no use."""
-        place = self._carrier.road.wait(self._ticket, len(self._request.body), self._on_turn, self._carrier.clock())
+        request = self._request
+        # What is still coming of a body that may be kept is read while it waits: so the client's leaving is noticed.
+        reads_on = request.length is not None and request.length <= self._carrier.limits.kept_body_bytes
+        size_bytes = max(len(request.body), request.length or 0) if reads_on else len(request.body)
+        place = self._carrier.road.wait(self._ticket, size_bytes, self._on_turn, self._carrier.clock())
         if isinstance(place, Refusal):
             self._refuse_unless_lighter(
                 Refusal(refusal.reason, f"{refusal.detail}; {place.detail}", refusal.rejected, place.retry_after_s)
             )
         else:
             self._stage, self._place = WAITING, place
+            if reads_on and not request.whole:
+                self._client.resume_reading()
 
     def _on_turn(self, target: Target | Refusal) -> None:
         """There is room for it, or it is of no use to wait longer."""
@@ -136,8 +142,10 @@ class Exchange(Ending):
         request, upstream = self._request, self._upstream
         bodies = self._client.bodies
         if upstream is None or (not request.forgotten and bodies.fits(request, chunk)):
-            # While nobody has the body, reading is paused: what is left of one read must fit.
+            # While nobody has the body, what comes of it fits, or reading pauses: what is left of one read must fit.
             bodies.keep(request, chunk)
+            if upstream is None and not bodies.may_keep(len(chunk)):
+                self._client.pause_reading()
         elif not request.forgotten:
             bodies.forget(request)
         if upstream is not None:

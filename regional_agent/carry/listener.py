@@ -13,6 +13,7 @@ from typing import Protocol
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.client_turns import ClientTurns, Handler
+from regional_agent.carry.departures import Departures
 from regional_agent.carry.kept_bodies import KeptBodies
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
@@ -69,6 +70,7 @@ class Listener:
         self.clock = asyncio.get_running_loop().time
         self.connections: set[ClientConnection] = set()
         self.bodies = KeptBodies(limits)
+        self.departures = Departures()
         self.draining = False
         self.draining_since = 0.0
         self._tls = tls
@@ -114,6 +116,7 @@ class Listener:
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.departures.close()
         return cut
 
     def joined(self, connection: ClientConnection) -> Reason | None:

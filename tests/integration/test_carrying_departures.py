@@ -1,0 +1,158 @@
+"""Clients that leave while nothing is read from them are noticed at once, and what was held for them is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from regional_agent.carry.tls import ClientTls, ServerTls
+from tests.agents import Agent, agent
+from tests.certificates import has_openssl_3, make_authority, make_certificate
+from tests.integration.test_carrying import BODY, streams_forever, until
+from tests.integration.test_carrying_bodies import LIMITS, echoing, taker, upload_head
+from tests.integration.test_carrying_bodies import UPGRADE as OFFER
+from tests.integration.test_carrying_waiting import full
+from tests.on_uvloop import on_uvloop
+from tests.planet import MODEL
+from tests.sockets import RawClient, engine, post
+
+AUDIO = ("Content-Type: audio/wav", f"X-Model: {MODEL}")
+HALF = upload_head(200_000, *AUDIO) + b"x" * 70_000
+"""Of a body that may be kept: its rest is read while it waits."""
+HALF_OF_A_LARGE_ONE = upload_head(1_000_000, *AUDIO) + b"x" * 70_000
+"""Its rest is not."""
+
+
+def fin(client: RawClient) -> None:
+    """Send no more, as a process that ends does with all of it sent."""
+    client.writer.write_eof()
+
+
+def reset(client: RawClient) -> None:
+    """Close without a goodbye, as the kernel does for a process that is killed with bytes unread."""
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()
+
+
+async def half_way(one: Agent, half: bytes) -> RawClient:
+    """A client whose request waits for room with half of its body on the way."""
+    client = await RawClient.connect(one.traffic)
+    client.say(half)
+    await until(lambda: one.waiting() == 1)
+    client.say(b"x" * 5000)
+    await client.writer.drain()
+    return client
+
+
+async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], None], half: bytes) -> None:
+    async with engine(streams_forever) as gpu, full(directory, gpu.address, limits=LIMITS) as (one, _):
+        client = await half_way(one, half)
+        assert one.listener.departures.watching == (half is HALF_OF_A_LARGE_ONE)
+        leave(client)
+        await until(lambda: one.waiting() == 0)
+        assert one.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
+        await until(lambda: one.listener.bodies.bytes_kept == 0 and len(one.listener.connections) == 1)
+        assert len(gpu.heard) == 1
+
+
+@pytest.mark.parametrize("half", [HALF, HALF_OF_A_LARGE_ONE])
+@pytest.mark.parametrize("leave", [fin, reset])
+async def test_who_leaves_in_the_middle_of_a_body_gives_up_its_place(
+    tmp_path: Path, leave: Callable[[RawClient], None], half: bytes
+) -> None:
+    await leaves_while_waiting(tmp_path, leave, half)
+
+
+@pytest.mark.parametrize("half", [HALF, HALF_OF_A_LARGE_ONE])
+@pytest.mark.parametrize("leave", [fin, reset])
+@on_uvloop
+async def test_so_it_is_where_agents_run_in_earnest(
+    tmp_path: Path, leave: Callable[[RawClient], None], half: bytes
+) -> None:
+    await leaves_while_waiting(tmp_path, leave, half)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+@on_uvloop
+async def test_so_it_is_over_tls(tmp_path: Path) -> None:
+    make_authority(tmp_path, "ours")
+    make_certificate(tmp_path, "ours", "one")
+    shown = ServerTls(tmp_path / "one.pem", tmp_path / "one.key")
+    context = ClientTls(tmp_path / "ours.pem")()
+    async with (
+        engine(streams_forever) as gpu,
+        agent(tmp_path, [gpu.address], slots=1, queue=0, limits=LIMITS, tls=shown) as one,
+    ):
+        clients = [
+            RawClient(*await asyncio.open_connection(one.traffic.host, one.traffic.port, ssl=context)) for _ in range(2)
+        ]
+        one.knowing.endpoints.pool(MODEL).prior_s = 0.1
+        one.knowing.endpoints.pool(MODEL).recount()
+        clients[0].say(post(BODY))
+        await clients[0].head()
+        clients[1].say(HALF_OF_A_LARGE_ONE)
+        await until(lambda: one.waiting() == 1)
+        clients[1].close()
+        await until(lambda: one.waiting() == 0)
+        assert one.counted() == {"cancelled": 1}
+        clients[0].close()
+
+
+async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_path: Path) -> None:
+    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=LIMITS) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        block = b"x" * (1 << 18)
+        while one.listener.departures.watching == 0:
+            client.say(b"%x\r\n%b\r\n" % (len(block), block))
+            await asyncio.sleep(0)
+        reset(client)
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"cancelled": 1}
+        gpu.read_on.set()
+
+
+@pytest.mark.parametrize(("half", "length"), [(HALF, 200_000), (HALF_OF_A_LARGE_ONE, 1_000_000)])
+async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, length: int) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=LIMITS) as (one, first):
+        client = await half_way(one, half)
+        client.say(b"x" * (length - 75_000))
+        await client.writer.drain()
+        first.close()
+        assert (await client.head())[0] == 200
+        assert len(gpu.heard[1].body) == length
+        assert one.listener.departures.watching == 0
+        client.close()
+
+
+async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
+    limits = replace(LIMITS, most_kept_bytes=100_000)
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (one, _):
+        client = await RawClient.connect(one.traffic)
+        client.say(HALF)
+        await until(lambda: one.waiting() == 1)
+        client.say(b"x" * 130_000)
+        await until(lambda: one.listener.departures.watching == 1)
+        assert one.waiting() == 1
+        client.close()
+
+
+async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
+    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(OFFER + b"\r\n")
+        assert (await client.head())[0] == 101
+        said_bytes = 0
+        while one.listener.departures.watching == 0:
+            client.say(b"x" * (1 << 18))
+            said_bytes += 1 << 18
+            await asyncio.sleep(0)
+        client.writer.write_eof()
+        heard = await client.reader.readexactly(len(b"hello") + said_bytes + len(b"bye"))
+        assert heard.endswith(b"xbye")
