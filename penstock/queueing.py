@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import ceil, inf
 from operator import attrgetter
+from random import Random
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -30,6 +31,9 @@ MOST_WAITING_BYTES = 256 * 1024 * 1024
 
 SHORTEST_RETRY_S = 1.0
 """No client is asked to come again sooner (s); also where nothing tells when it would be of use."""
+
+LEAST_SPREAD_S = 2
+"""Those who may come again at the same time are spread over this long (s) at least."""
 
 _key = attrgetter("key")
 
@@ -196,3 +200,16 @@ def retry_after_s(wait_s: float) -> float:
         wait_s: how long one more request would wait now.
     """
     return max(SHORTEST_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
+
+
+def come_again_in_s(wait_s: float, rng: Random) -> int:
+    """What a refused client is told, in whole seconds: no sooner than is of use, and not with all the others.
+
+    Those who are refused together would come back together, and be refused again; so they are spread evenly over half
+    as long again.
+
+    Args:
+        wait_s: when to come again at the earliest.
+    """
+    earliest_s = ceil(max(SHORTEST_RETRY_S, wait_s))
+    return earliest_s + rng.randrange(max(LEAST_SPREAD_S, ceil(earliest_s / 2)) + 1)

@@ -60,7 +60,9 @@ async def serve(settings: AgentSettings) -> None:
     async with Knowing(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as knowing:
         road = Road(settings.region, knowing, key, rng, loop.time)
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
-        carrier = Carrier(road, pool, metrics, settings.limits, via=via, peer_pool=peer_pool, access_log=access_log)
+        carrier = Carrier(
+            road, pool, metrics, settings.limits, via=via, rng=rng, peer_pool=peer_pool, access_log=access_log
+        )
         carrier.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
         faces: dict[str, tuple[Address, Application, ServerTls | None]] = {

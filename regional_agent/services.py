@@ -46,7 +46,7 @@ class _Service:
     def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
         """The answer to what never became a request, in OpenAI's error shape."""
         self._carrier.metrics.refused(refusal.reason)
-        return refusal_response(refusal)
+        return refusal_response(refusal, self._carrier.rng)
 
     def refuse_head(self, request: Request) -> Refusal | None:
         """A face that serves no large bodies."""
@@ -57,7 +57,7 @@ class _Service:
         return False
 
     def _refuse(self, connection: ClientTurns, refusal: Refusal) -> None:
-        connection.respond(*refusal_response(refusal))
+        connection.respond(*refusal_response(refusal, self._carrier.rng))
 
     def _loops(self, request: Request) -> bool:
         """Whether the request has been here before (RFC 9110, section 7.6.3)."""

@@ -193,6 +193,7 @@ async def agent(
         metrics,
         bounds,
         via=b"1.1 agent-1.%b.test" % region.encode(),
+        rng=Random(1),
         peer_pool=peer_pool,
         access_log=access_log,
     )

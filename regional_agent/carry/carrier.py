@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from random import Random
 
 from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
@@ -37,6 +38,7 @@ class Carrier:
         limits: Limits,
         *,
         via: bytes,
+        rng: Random,
         peer_pool: UpstreamPool | None = None,
         access_log: AccessLog | None = None,
     ) -> None:
@@ -44,12 +46,14 @@ class Carrier:
 
         Args:
             via: this agent in Via headers; unique in the fleet, so that a loop is noticed.
+            rng: spreads the times at which refused clients come again.
             peer_pool: connections to other regions' agents; None takes those of `pool`.
         """
         self.road = road
         self.metrics = metrics
         self.limits = limits
         self.via = via
+        self.rng = rng
         self.access_log = access_log
         self.clock = time.monotonic
         self.wall_clock = time.time

@@ -165,7 +165,7 @@ class Ending:
             self._refuse(Refusal(Reason.DEADLINE_PASSED, detail), RequestOutcome.TIMEOUT)
 
     def _refuse(self, refusal: Refusal, outcome: RequestOutcome = RequestOutcome.REFUSED) -> None:
-        status, lines, body = refusal_response(refusal)
+        status, lines, body = refusal_response(refusal, self._carrier.rng)
         self._status, self._sent_bytes = status, len(body)
         self._settle(outcome)
         self._carrier.metrics.refused(refusal.reason)

@@ -5,10 +5,11 @@ The shape is that of https://platform.openai.com/docs/guides/error-codes: SDKs r
 
 from __future__ import annotations
 
-from math import ceil
+from random import Random
 
 import msgspec
 
+from penstock.queueing import come_again_in_s
 from penstock.reasons import Reason, Refusal
 
 REFUSAL_HEADER = b"x-penstock-refusal"
@@ -92,12 +93,12 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
     return msgspec.json.encode({"error": {"message": message, "type": _kind(status), "param": param, "code": code}})
 
 
-def refusal_response(refusal: Refusal) -> tuple[int, list[bytes], bytes]:
-    """Status, header lines and body for a refused request."""
+def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], bytes]:
+    """Status, header lines and body for a refused request; `rng` spreads the times at which clients come again."""
     status = STATUS[refusal.reason]
     lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
     if refusal.retry_after_s is not None:
-        lines.append(b"retry-after: %d\r\n" % max(1, ceil(refusal.retry_after_s)))
+        lines.append(b"retry-after: %d\r\n" % come_again_in_s(refusal.retry_after_s, rng))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
     return status, lines, error_body(status, refusal.reason.value, refusal.detail)

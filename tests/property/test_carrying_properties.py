@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import httptools
@@ -74,7 +75,7 @@ class Repeater:
         return False
 
     def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
-        return refusal_response(refusal)
+        return refusal_response(refusal, Random(1))
 
 
 def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
