@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MEMORY_COMPLETIONS = 20
-"""A mean service time remembers about this many completions; until there are as many, it is their plain mean."""
+MEMORY_COMPLETIONS = 100
+"""A mean service time remembers about this many completions; until there are as many, it is their plain mean. Requests
+differ by a hundred to one, and after a burst the long ones end last: a shorter memory takes them for a slow region."""
 
 
 def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:

@@ -176,7 +176,7 @@ class Spillover(msgspec.Struct, frozen=True):
     credit_ttl_s: float = 0.75
     """How long (s) a granted spill credit may be spent."""
     step_per_s: float = 0.25
-    """How much (0-1] of an origin's demand the plan may move per second, failures excepted."""
+    """How much (0-1] of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
 class Failover(msgspec.Struct, frozen=True):

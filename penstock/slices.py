@@ -6,18 +6,18 @@ may not be, and with what an origin had where it is not heard from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from penstock.interventions import NO_INTERVENTIONS, Interventions, capped, emptied, stays
+from penstock.interventions import NO_INTERVENTIONS, Interventions, Orders, capped, emptied, stays
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.snapshot import Demand, Snapshot, heard
-from penstock.steps import ramped, step_towards
+from penstock.steps import moved_share, ramped, step_towards
 from penstock.supply import Supply
 
 MOST_FALLBACKS = 16
@@ -124,25 +124,23 @@ def slices(
     words = _Words.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
-    for key, one in demands.items():
-        if not (target := targets.get(key)):
-            continue
-        orders = interventions.of(one.origin, one.model)
-        serving = alive[one.model] - orders.at_once if orders.at_once else alive[one.model]
+    moves = [
+        _Move.of(key, one, target, before.get(key), alive[one.model], nearest_first, words, interventions)
+        for key, one in demands.items()
+        if (target := targets.get(key))
+    ]
+    homeward = _homeward(moves, largest_step)
+    for move in moves:
+        key, one, entry, orders, serving, nearest, home, standing, target, distance = move
         closed = orders.closed
-        entry = before.get(key)
-        standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-        nearest = nearest_first(one.origin, one.regions)
-        if orders.weights:
-            target = capped(target, orders, [name for name in nearest if name in serving])
-        if standing == target or stays(standing, orders, serving):
-            shares: Mapping[str, float] = standing
+        if distance <= 0.0:
+            shares: Mapping[str, float] = standing or target
         else:
-            shares = step_towards(standing, target, largest_step, serving)
+            step = distance * homeward[one.origin, one.model] if move.comes_home else largest_step
+            shares = step_towards(standing, target, step, serving)
         if ramps:
             heirs = (name for name in nearest if name in serving and name not in closed)
             shares = ramped(shares, _not_torn(ramps, standing, orders.returning), heirs)
-        home = words.home(nearest, one.model)
         away = _why_away(snapshot.state(home), home in serving and home not in closed, home in orders.returning)
         ordered = orders.because.get(home, "")
         arcs = tuple(
@@ -175,6 +173,69 @@ def slices(
         )
         for region, entries in classes.items()
     }
+
+
+class _Move(NamedTuple):
+    """One class, from the shares in force to those that are wanted."""
+
+    key: Key
+    demand: Demand
+    entry: ClassPlan | None
+    orders: Orders
+    serving: Set[str]
+    nearest: tuple[str, ...]
+    home: str
+    standing: Mapping[str, float]
+    target: Mapping[str, float]
+    distance: float
+    """The part (0-1) of the class's traffic that is to change its server; none of it where an override says so."""
+
+    @classmethod
+    def of(
+        cls,
+        key: Key,
+        one: Demand,
+        target: Mapping[str, float],
+        entry: ClassPlan | None,
+        alive: Set[str],
+        nearest_first: NearestFirst,
+        words: _Words,
+        interventions: Interventions,
+    ) -> _Move:
+        orders = interventions.of(one.origin, one.model)
+        serving = alive - orders.at_once if orders.at_once else alive
+        standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
+        nearest = nearest_first(one.origin, one.regions)
+        if orders.weights:
+            target = capped(target, orders, [name for name in nearest if name in serving])
+        rests = not standing or standing == target or stays(standing, orders, serving)
+        distance = 0.0 if rests else moved_share(standing, target)
+        home = words.home(nearest, one.model)
+        return cls(key, one, entry, orders, serving, nearest, home, standing, target, distance)
+
+    @property
+    def comes_home(self) -> bool:
+        """Whether more of it is to be served at home; what a drain gives back returns as slowly as it went."""
+        more = self.target.get(self.home, 0.0) > self.standing.get(self.home, 0.0)
+        return more and self.home not in self.orders.returning
+
+
+def _homeward(moves: Iterable[_Move], largest_step: float) -> dict[tuple[str, str], float]:
+    """How much (0-1) of their way home the classes of an origin and model go now; on other ways each goes by the step.
+
+    The bound is on an origin's demand for a model, not on a class of it. The cheapest plans take one class away whole
+    before they touch the next, and it would come back as slowly as if all of them had gone. On the way out there is no
+    hurry: overflow leaves on spill credits meanwhile, and what goes too far has to turn round.
+    """
+    asked: dict[tuple[str, str], float] = {}
+    coming: dict[tuple[str, str], float] = {}
+    for move in moves:
+        one = move.demand
+        at = one.origin, one.model
+        asked[at] = asked.get(at, 0.0) + one.requests_per_s
+        if move.distance > 0.0 and move.comes_home:
+            coming[at] = coming.get(at, 0.0) + one.requests_per_s * move.distance
+    return {at: min(1.0, largest_step * asked[at] / per_s) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
 
 
 def _not_torn(

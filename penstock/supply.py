@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.load import MEMORY_COMPLETIONS
 from penstock.policy import Failover, Policy
 from penstock.region_health import RegionHealth, RegionState
 from penstock.snapshot import FadedPool, Snapshot, pools
+
+KNOWN_AFTER = 50
+"""Completions after which a pool's own mean service time is believed whole; before, the fleet's stands for the rest."""
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -46,9 +48,8 @@ def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, st
     for (region, model), seen in sorted(seen_pools.items()):
         weight = weights.get(region)
         if weight is not None and model in policy.models and seen.report.ready > 0:
-            service_s = seen.report.service_s
-            if seen.report.completions < MEMORY_COMPLETIONS:
-                service_s = learnt_s.get(model, service_s)
+            own_s, known = seen.report.service_s, min(1.0, seen.report.completions / KNOWN_AFTER)
+            service_s = known * own_s + (1.0 - known) * learnt_s.get(model, own_s)
             service_s = service_s or policy.models[model].expected_service_s
             found[region, model] = Supply(seen.report.slots * seen.counts, service_s, weight)
     return found
@@ -57,13 +58,13 @@ def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, st
 def _learnt_s(seen: Mapping[tuple[str, str], FadedPool]) -> dict[str, float]:
     """Mean service time (s) of each model by the pools that know theirs, each slot counting as much as its news does.
 
-    It stands for that of a pool which has served little yet. Policy's prior may be far from what all others measure,
-    and a region that just returned would look slow for it, get no requests, and never learn better.
+    It stands in for that of a pool as far as that has served little yet. Policy's prior may be far from what all others
+    measure, and a region that just returned would look slow for it, get no requests, and never learn better.
     """
     slots: dict[str, float] = {}
     busy: dict[str, float] = {}
     for (_, model), one in seen.items():
-        if one.report.completions >= MEMORY_COMPLETIONS and one.report.service_s > 0.0 and one.report.slots > 0:
+        if one.report.completions >= KNOWN_AFTER and one.report.service_s > 0.0 and one.report.slots > 0:
             weight = one.report.slots * one.counts
             slots[model] = slots.get(model, 0.0) + weight
             busy[model] = busy.get(model, 0.0) + weight * one.report.service_s

@@ -69,6 +69,8 @@ class World(msgspec.Struct, frozen=True):
     rates: Callable[[float], Mapping[tuple[str, frozenset[str]], float]]
     """Requests per second at a time (s) by (home of the clients, permitted regions)."""
     up: Callable[[str, float], bool] = lambda region, at: True
+    draw_s: Callable[[Random], float] | None = None
+    """How long (s) one request runs, where they differ: drawn with the mean `service_s`."""
     prior_s: float | None = None
     """What a region that has just started takes for its service time (s); None: it knows."""
     report_delay_s: Callable[[float], float] = lambda at: 0.0
@@ -212,11 +214,12 @@ class Site:
         loop.ended.append(
             Ended(request.came_at, request.home, self.region, loop.now - request.came_at, request.on_credit)
         )
-        loop.after(loop.world.service_s, self.finish)
+        runs_s = loop.world.draw_s(loop.lengths) if loop.world.draw_s is not None else loop.world.service_s
+        loop.after(runs_s, lambda: self.finish(runs_s))
 
-    def finish(self) -> None:
+    def finish(self, ran_s: float) -> None:
         self.running -= 1
-        self.learnt_s = mean_with(self.learnt_s, self.completions, self.loop.world.service_s)
+        self.learnt_s = mean_with(self.learnt_s, self.completions, ran_s)
         self.completions += 1
         self.look()
 
@@ -326,6 +329,8 @@ class Loop:
         self.world = world
         self.now = 0.0
         self.rng = Random(seed)
+        self.lengths = Random(seed)
+        """Apart from what decisions draw, so that the same requests are as long under another plan."""
         self.sites: dict[str, Site] = {}
         self.ended: list[Ended] = []
         self.ticks: list[Tick] = []

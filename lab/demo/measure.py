@@ -10,7 +10,7 @@ from math import ceil
 import msgspec
 
 from lab.demo.records import Answer, Event, EventKind, Outcome, Run, Served
-from lab.demo.scenario import Phase, PhaseName
+from lab.demo.scenario import ActName, Phase, PhaseName
 
 FAILBACK_SHARE = 0.9
 """Failback is over when the region has this part of its steady share again."""
@@ -155,11 +155,14 @@ def steady_share(run: Run) -> float | None:
 
 
 def failback_s(run: Run) -> float | None:
-    """Time (s) from the region being ready until it has FAILBACK_SHARE of its steady share and keeps it."""
+    """Time (s) from the region being ready until it has FAILBACK_SHARE of its steady share and keeps it.
+
+    Plans move until the store dies, so a region that a busy machine starts late has until then.
+    """
     ready, usual = run.event(EventKind.REGION_READY), steady_share(run)
     if ready is None or usual is None:
         return None
-    end_s = run.scenario.phase(PhaseName.REGION_LOSS).to_s
+    end_s = run.scenario.act_at_s(ActName.KILL_ETCD)
     after = [one for one in run.served if one.home == run.scenario.lost_region and ready.at_s <= one.due_s < end_s]
     for begin_s in [ready.at_s, *(one.due_s for one in after)]:
         if begin_s + FAILBACK_WINDOW_S > end_s:

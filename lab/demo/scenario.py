@@ -8,7 +8,7 @@ import msgspec
 
 STEADY_S = 14.0
 SURGE_S = 9.0
-CALM_S = 13.0
+CALM_S = 15.0
 """After the surge, until nobody is served elsewhere: demand is a moving mean, and shares move at a bounded rate."""
 
 BEFORE_LOSS_S = 1.0
@@ -98,7 +98,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, pace: float = 1.0) -> Scenario:
-    """The story as the demo tells it, 78 s at `pace` 1.
+    """The story as the demo tells it, 80 s at `pace` 1.
 
     Args:
         surge_region: whose clients ask for `surge_factor` times as much for a while.

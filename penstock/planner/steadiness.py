@@ -20,6 +20,10 @@ traffic after 4 s, when a moving mean of 3 s has seen most of a step. Until then
 TURN_HOME = 0.3
 """The same for turns that bring demand home: hardly a wait."""
 
+PASSING = 0.8
+"""A turn that is wanted less than this part of what it was is on its way to be over, and its time counts anew: when a
+surge ends, nothing leaves any more for the demand that a moving mean still remembers."""
+
 SETTLED_S = 30.0
 """A share that has not moved for this long (s) may go either way."""
 
@@ -30,7 +34,7 @@ NOTICED = 0.005
 class _Heading:
     """Which way one share went last; at rest, a server's share points home."""
 
-    __slots__ = ("_asked_at", "_at", "_moved_at", "_wanted", "_way")
+    __slots__ = ("_asked_at", "_at", "_largest", "_moved_at", "_wanted", "_way")
 
     def __init__(self, share: float, now: float) -> None:
         self._at = share
@@ -39,10 +43,13 @@ class _Heading:
         self._asked_at: float | None = None
         """When the turn was last wanted; None where it is not."""
         self._wanted = 0.0
+        self._largest = 0.0
+        """Of the turns wanted since the wish began, or last began to pass."""
 
     def free(self, now: float) -> None:
         """Either way will do."""
-        self._way, self._moved_at, self._wanted, self._asked_at = 0, now, 0.0, None
+        self._way, self._moved_at = 0, now
+        self._wanted, self._largest, self._asked_at = 0.0, 0.0, None
 
     def follow(self, share: float, homeward: int, now: float) -> None:
         """Take in what is in force."""
@@ -59,11 +66,14 @@ class _Heading:
     def holds(self, change: float, enough: float, now: float) -> bool:
         """Whether a change is to wait, until `enough` of it was wanted."""
         if change * self._way >= 0.0:
-            self._wanted, self._asked_at = 0.0, None
+            self._wanted, self._largest, self._asked_at = 0.0, 0.0, None
             return False
         if self._asked_at is not None:
             self._wanted += abs(change) * (now - self._asked_at)
         self._asked_at = now
+        self._largest = max(self._largest, abs(change))
+        if self._wanted < enough and abs(change) < PASSING * self._largest:
+            self._wanted, self._largest = 0.0, abs(change)
         return self._wanted < enough
 
 

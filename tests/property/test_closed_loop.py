@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import exp
+from random import Random
 
 import msgspec
 import pytest
@@ -39,6 +41,7 @@ POLICY = Policy(
     failover=Failover(failback_ramp_s=RAMP_S),
 )
 ASKED = tuple((home, where) for home in NAMES for where in (ANYWHERE, BLOC) if home in where)
+HOME_CLASSES = tuple(Key("a", "m", residency_class(where).name) for where in (ANYWHERE, BLOC))
 HOME = Key("a", "m", residency_class(ANYWHERE).name)
 
 PLANNERS: dict[str, Callable[[], Plan]] = {
@@ -196,3 +199,32 @@ def test_a_region_that_dies_takes_nothing_with_it(planner: str) -> None:
     after = [ended for ended in loop.ended if ended.came_at >= 21.0]
     assert after
     assert {ended.served_by for ended in after} <= {"b", "c", "d"}
+
+
+SHORT_S = 6.0
+"""A surge that is over before a moving mean has seen all of it."""
+
+
+def of_many_lengths(rng: Random) -> float:
+    """A log-normal time (s) whose deviation is 1.6 times its mean, SERVICE_S but for the cut of the longest."""
+    return min(6 * SERVICE_S, SERVICE_S * exp(rng.gauss(-0.72, 1.2)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_short_surge_of_requests_of_very_different_lengths_moves_nothing_once_it_is_over(seed: int) -> None:
+    """Long requests end last, and a moving mean remembers: neither is a reason to leave, after the surge or without."""
+    began_s, slots = 30.0, 40
+    steady = slots / SERVICE_S * 0.35 / 2
+    prices = {name: msgspec.structs.replace(one, cost_per_gpu_hour=1.0) for name, one in POLICY.regions.items()}
+    prices["a"] = msgspec.structs.replace(prices["a"], cost_per_gpu_hour=1.15)
+    objective = Objective(latency_ms_per_cost=20_000, queueing_weight=0.1, change_ms=5)
+    one = world(
+        lambda at: even(steady, a=4 * steady) if began_s <= at < began_s + SHORT_S else even(steady),
+        policy=msgspec.structs.replace(POLICY, regions=prices, objective=objective),
+        slots=dict.fromkeys(NAMES, slots),
+        draw_s=of_many_lengths,
+    )
+    loop = Loop(one, FlowPlanner(PATIENT_S).plan, seed).run(70.0)
+    at_home = [(tick.at, min(tick.shares.get((key, "a"), 0.0) for key in HOME_CLASSES)) for tick in loop.ticks]
+    assert all(share == 1.0 for at, share in at_home if 10.0 <= at < began_s)
+    assert all(share == 1.0 for at, share in at_home if at >= began_s + SHORT_S + 8.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.planner.steadiness import SETTLED_S, TURN_AWAY, TURN_HOME, Steadiness
+from penstock.planner.steadiness import PASSING, SETTLED_S, TURN_AWAY, TURN_HOME, Steadiness
 from penstock.slices import Key
 
 KEY = Key("a", "m", "r")
@@ -53,6 +53,22 @@ def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:
     for at in range(40):
         wanted = home if at % 4 == 0 else {"a": 0.7, "b": 0.3}
         assert steadiness.steadied(KEY, "a", home, wanted, at / 2) == home
+
+
+def moves(wishes: list[float]) -> bool:
+    """Whether a share at rest at home moves at all, with so much of it wanted away tick after tick."""
+    steadiness, home = resting(), {"a": 1.0}
+    return any(
+        steadiness.steadied(KEY, "a", home, {"a": 1.0 - one, "b": one}, at / 2) != home for at, one in enumerate(wishes)
+    )
+
+
+def test_a_turn_that_is_wanted_less_and_less_is_over_before_it_is_made() -> None:
+    passing = [0.6] * 4 + [0.6 * 0.88**tick for tick in range(40)]
+    assert sum(passing[1:]) / 2 > TURN_AWAY, "for as long, and as much, as a lasting one takes"
+    assert not moves(passing)
+    assert moves([0.6] * 4 + [0.6 * (0.6 + 0.4 * PASSING)] * 10), "what falls a little and lasts is made"
+    assert moves([0.9] * 3 + [0.4] * 20), "and so is what falls far and lasts"
 
 
 def test_what_moves_besides_a_held_share_still_moves_and_sums_to_one() -> None:

@@ -10,7 +10,7 @@ from story_run import EU, REGIONS, change, in_phase, story_run, without
 
 from lab.demo.measure import Kind, failback_s, failover, kind_of, percentile
 from lab.demo.records import Answer, Attempt, EventKind, Outcome, PeerMiss, Run, Sighting
-from lab.demo.scenario import PhaseName
+from lab.demo.scenario import ActName, PhaseName
 from lab.demo.verdict import judge
 
 RUN = story_run()
@@ -120,7 +120,7 @@ def test_a_region_that_takes_everything_back_at_once_is_missed() -> None:
 
 def test_a_region_that_never_gets_its_traffic_back_is_missed() -> None:
     def elsewhere(one):
-        later = READY_S <= one.due_s < RUN.scenario.phase(PhaseName.REGION_LOSS).to_s and one.home == "eu-de"
+        later = READY_S <= one.due_s < RUN.scenario.act_at_s(ActName.KILL_ETCD) and one.home == "eu-de"
         return msgspec.structs.replace(one, server="eu-es") if later else one
 
     run = each_served(RUN, elsewhere)

@@ -11,7 +11,7 @@ from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
 from penstock.snapshot import FADED_S, Held, Snapshot
-from penstock.supply import supply
+from penstock.supply import KNOWN_AFTER, supply
 from penstock.waterfall import plan
 
 EVERYWHERE = ("de", "es", "us")
@@ -221,7 +221,8 @@ def test_what_is_kept_names_only_regions_and_models_of_the_policy() -> None:
 def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
     """A region that has just come back reports the prior, which may be far from what all others measure."""
     pools = {
-        "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=3),
+        "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=0),
+        "half": PoolReport("m", 4, 4, 0, 0, 2.5, completions=KNOWN_AFTER // 2),
         "b": PoolReport("m", 4, 4, 100, 0, 2.0),
         "c": PoolReport("m", 4, 4, 300, 0, 4.0),
     }
@@ -234,7 +235,7 @@ def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
         residency=(),
     )
     found = supply(policy, Snapshot(agents, health), 0.0)
-    assert [found[name, "m"].service_s for name in pools] == [3.5, 2.0, 4.0]
+    assert [found[name, "m"].service_s for name in pools] == [3.5, 3.0, 2.0, 4.0]
     alone = supply(policy, Snapshot({("a", "1"): agents["a", "1"]}, health), 0.0)
     assert alone["a", "m"].service_s == 15.0
 

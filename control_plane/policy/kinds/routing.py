@@ -67,7 +67,7 @@ class SpilloverDocument(PolicyDocument):
     credit_ttl_s: float = Field(gt=0, le=60)
     """How long (s) a granted spill credit may be spent."""
     step_per_s: float = Field(gt=0, le=1)
-    """How much (0-1) of an origin's demand the plan may move per second, failures excepted."""
+    """How much (0-1) of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
 class FailoverDocument(PolicyDocument):
