@@ -1,7 +1,7 @@
-"""The planner of one leadership: the linear program, off the event loop and with a forecast, else the waterfall.
+"""What plans in one leadership: the logic that policy names, off the event loop, with a forecast; else the waterfall.
 
-A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread. Where the
-solver has no answer in time, the waterfall decides for that model; where the program fails altogether, for all of them.
+A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread. Where a solver
+has no answer in time, the waterfall decides for that model; where the logic fails altogether, for all of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from penstock import waterfall
 from penstock.forecast import Forecaster
 from penstock.interventions import NO_INTERVENTIONS, Interventions
 from penstock.plan import RegionPlan
-from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.cost import Cost
+from penstock.planner.greedy import GreedyPlanner
+from penstock.planner.logics import planner
+from penstock.planner.planned import Planned, Planner
 from penstock.planner.shortfall import Shortfall
-from penstock.policy import Policy
+from penstock.policy import PlanLogic, Policy
 from penstock.slices import Key
 from penstock.snapshot import Snapshot, demand
 
@@ -50,7 +53,10 @@ class Decider:
 
     def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
         self._limit_s = solver_limit_s
-        self._planner = FlowPlanner(solver_limit_s)
+        self._named: tuple[PlanLogic, Planner] | None = None
+        """What plans by the logic in force."""
+        self._greedy = GreedyPlanner()
+        """What plans when that fails."""
         self._forecaster = Forecaster()
         self._told: frozenset[str] = frozenset()
 
@@ -66,10 +72,13 @@ class Decider:
         elapsed_s: float,
         interventions: Interventions = NO_INTERVENTIONS,
     ) -> Decided:
-        """One plan for the planet; arguments are those of `penstock.waterfall.plan`. One call at a time."""
+        """One plan for the planet by the logic that policy names; arguments are those of `Planner.decide`.
+
+        One call at a time.
+        """
 
         def plan() -> Planned:
-            return self._planner.decide(
+            return self._planner(policy.objective.plan_logic).decide(
                 policy,
                 snapshot,
                 previous,
@@ -81,13 +90,8 @@ class Decider:
                 interventions=interventions,
             )
 
-        try:
-            planned = await asyncio.to_thread(plan)
-        except Exception as error:
-            # Whatever is wrong with the better planner, the fleet is planned for.
-            _log.exception("the planner failed")
-            self._planner = FlowPlanner(self._limit_s)
-            plans = waterfall.plan(
+        def pour() -> Planned:
+            return self._greedy.decide(
                 policy,
                 snapshot,
                 previous,
@@ -97,12 +101,40 @@ class Decider:
                 elapsed_s=elapsed_s,
                 interventions=interventions,
             )
-            decided = Decided(plans, {WHOLE_FLEET: str(error) or type(error).__name__})
-        else:
-            missing = sorted(planned.shortfalls, key=lambda one: (one.lost is not None, -one.slots, one.model))
-            decided = Decided(planned.plans, planned.by_waterfall, tuple(missing))
-        self._tell(decided.greedy)
-        return decided
+
+        try:
+            planned = await asyncio.to_thread(plan)
+            greedy = planned.by_waterfall
+        except Exception as error:
+            # Whatever is wrong with the logic that is named, the fleet is planned for.
+            _log.exception("the planner failed", logic=policy.objective.plan_logic.value)
+            self._named = None
+            greedy = {WHOLE_FLEET: str(error) or type(error).__name__}
+            try:
+                planned = await asyncio.to_thread(pour)
+            except Exception:
+                # Nor is it left without a plan for the sake of failover tables and what capacity is missing.
+                _log.exception("the waterfall failed beyond its shares")
+                self._greedy = GreedyPlanner()
+                plans = waterfall.plan(
+                    policy,
+                    snapshot,
+                    previous,
+                    now=now,
+                    epoch=epoch,
+                    generation=generation,
+                    elapsed_s=elapsed_s,
+                    interventions=interventions,
+                )
+                planned = Planned(plans, {}, Cost(), (), ())
+        missing = sorted(planned.shortfalls, key=lambda one: (one.lost is not None, -one.slots, one.model))
+        self._tell(greedy)
+        return Decided(planned.plans, greedy, tuple(missing))
+
+    def _planner(self, logic: PlanLogic) -> Planner:
+        if self._named is None or self._named[0] is not logic:
+            self._named = (logic, planner(logic, self._limit_s))
+        return self._named[1]
 
     def _ahead(self, policy: Policy, snapshot: Snapshot, now: float) -> dict[Key, float]:
         seen = {Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(snapshot, now)}

@@ -12,8 +12,8 @@ import msgspec
 import structlog
 
 from control_plane.client import keys
-from control_plane.client.codec import CodecError, decode
-from control_plane.client.store import ConfigStore
+from control_plane.client.codec import CodecError, decode, is_as_written
+from control_plane.client.store import ConfigStore, StoreError
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.readers import Bundle, BundleReader, Unreadable
@@ -185,16 +185,23 @@ async def _in_force(store: ConfigStore) -> tuple[Policy, Provenance | None] | No
     return None if policy is None else (policy, newest.provenance)
 
 
+class NotForUs(StoreError):
+    """A policy in the store is whole and not readable here: a release wrote it that knows more than this one."""
+
+
 async def stored_policy(store: ConfigStore, digest: str) -> Policy | None:
     """The policy that the store keeps under `digest`; None where it has none, or not that one.
 
     Raises:
+        NotForUs: it is for newer releases.
         StoreError: the store cannot be read.
     """
     stored = await store.get(keys.policy(digest))
     try:
         policy = decode(stored.value, Policy) if stored is not None else None
     except CodecError as error:
+        if stored is not None and is_as_written(stored.value, digest):
+            raise NotForUs(f"policy {digest[:12]} cannot be read by this release: {error}") from None
         _log.warning("stored policy cannot be read", digest=digest, reason=str(error))
         return None
     if policy is not None and policy.digest() != digest:

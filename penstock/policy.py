@@ -196,12 +196,26 @@ class Failover(msgspec.Struct, frozen=True):
     """Time (s) over which a recovered region's share grows from nothing to whole."""
 
 
+class PlanLogic(StrEnum):
+    """What turns demand and capacity into shares, by name: `penstock.planner.logics` has the table.
+
+    A name means one logic for good. Another one gets a name of its own, so that a release changes no plan by itself.
+    """
+
+    LINEAR_PROGRAM = "linear_program"
+    """The cheapest shares for all demand at once, with room for the loss of a region."""
+    WATERFALL = "waterfall"
+    """Home up to its target, then the next nearest permitted region: weighs no costs and keeps no room."""
+
+
 class Objective(msgspec.Struct, frozen=True):
-    """What a plan minimises and what it keeps in reserve; everything is weighed in milliseconds of a request's latency.
+    """How plans are made: by what logic, what it minimises, weighed in milliseconds of latency, and keeps in reserve.
 
     A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
     """
 
+    plan_logic: PlanLogic = PlanLogic.LINEAR_PROGRAM
+    """The logic that plans; the other fields are its parameters, as far as it has a use for them."""
     latency_ms_per_cost: float = 20_000.0
     """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
     queueing_weight: float = 0.1

@@ -1,8 +1,8 @@
 """What would become of a demand under a policy: who serves it, how far away, at what cost, and what is refused.
 
 Every request goes the live road: admitted by `admit_at_origin` where it lands, sent on to a permitted entry where it
-may not be there, planned for by `FlowPlanner.decide`. The plan is the one that is wanted in the end, without the
-bounded steps towards it. What a region is asked for beyond its slots counts as refused.
+may not be there, planned for by the logic that the policy names. The plan is the one that is wanted in the end,
+without the bounded steps towards it. What a region is asked for beyond its slots counts as refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.decision import admit_at_origin
 from penstock.geography import Location
-from penstock.planner.flow import FlowPlanner
+from penstock.planner.logics import planner
 from penstock.planner.queueing import waiting
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
@@ -253,8 +253,8 @@ def _planned(
     health = {
         name: RegionHealth(RegionState.FAILED if name in lost else RegionState.HEALTHY) for name in policy.regions
     }
-    planner = FlowPlanner(PLANNING_LIMIT_S)
-    plans = planner.decide(policy, Snapshot(agents, health), {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0).plans
+    by = planner(policy.objective.plan_logic, PLANNING_LIMIT_S)
+    plans = by.decide(policy, Snapshot(agents, health), {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0).plans
     return {
         Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
         for origin, plan in plans.items()

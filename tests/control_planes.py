@@ -186,6 +186,8 @@ class ObedientAgents(Reporting):
         """Digest of the policy that each region's agent obeys."""
         self.refuses: set[str] = set()
         """Regions that take nothing new."""
+        self.slow_from: set[str] = set()
+        """Regions whose clients wait ten times as long for traffic that their plan sends there from elsewhere."""
         self.answers = dict.fromkeys(REGIONS, Answers())
 
     async def _run(self) -> None:
@@ -205,7 +207,12 @@ class ObedientAgents(Reporting):
             refused = region in self.refuses and told != self.obeyed.get(region, told)
             if not refused:
                 self.obeyed[region] = told
-            self.answers[region] += Answers(10, 0, 10, 1.0)
+            far = any(
+                arc.server in self.slow_from - {region}
+                for entry in (plans[region].classes if region in plans else ())
+                for arc in entry.arcs
+            )
+            self.answers[region] += Answers(10, 0, 10, 10.0 if far else 1.0)
             said = msgspec.structs.replace(
                 report(region, offered(10.0, *REGIONS), seq=self._seq),
                 policy_digest=self.obeyed[region],

@@ -6,6 +6,7 @@ know.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
@@ -65,5 +66,15 @@ def decode(raw: bytes, type_: type[T]) -> T:
         raise CodecError(f"expected a {kind}, found {envelope.kind!r} in version {envelope.version}")
     try:
         return msgspec.json.decode(envelope.value, type=type_)
+    except msgspec.ValidationError as error:
+        raise CodecError(f"bad {kind}: {error}; if a newer release wrote it, upgrade this one") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise CodecError(f"bad {kind}: {error}") from error
+
+
+def is_as_written(raw: bytes, digest: str) -> bool:
+    """Whether what the envelope holds is what was named by its SHA-256, byte for byte, be it readable here or not."""
+    try:
+        return sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest() == digest
+    except (msgspec.DecodeError, RecursionError):
+        return False

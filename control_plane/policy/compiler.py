@@ -38,6 +38,7 @@ from penstock.policy import (
     ModelVersions,
     NearestBy,
     Objective,
+    PlanLogic,
     Policy,
     Quota,
     Recurrence,
@@ -209,7 +210,7 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         entry_maps=tuple(sorted(maps, key=lambda one: one.name)),
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
-        objective=Objective(**_fields(catalogue.one(ObjectiveDocument))),
+        objective=_objective(catalogue.one(ObjectiveDocument)),
         versions={
             one.name: ModelVersions(
                 one.name, tuple(Version(version.model, version.percent) for version in one.versions)
@@ -247,6 +248,10 @@ def _window(document: Document, one: MaintenanceWindowDocument) -> MaintenanceWi
         lead_s=one.lead_s,
         source=f"{document.file}:{document.line_of(('name',))}",
     )
+
+
+def _objective(shape: ObjectiveDocument) -> Objective:
+    return Objective(**_fields(shape) | {"plan_logic": PlanLogic(shape.plan_logic)})
 
 
 def _rollout(shape: RolloutDocument) -> RolloutRules:

@@ -9,7 +9,7 @@ from control_plane.access.callers import Caller
 from control_plane.audit.log import AuditLog
 from control_plane.client import keys
 from control_plane.client.store import ConfigStore, Unchanged
-from control_plane.policy_source import PolicySource, stored_policy
+from control_plane.policy_source import NotForUs, PolicySource, stored_policy
 from control_plane.rollout.records import RolloutRecords, Stored, changes
 from penstock.policy import Policy
 from penstock.provenance import Provenance
@@ -24,7 +24,7 @@ class OrderRefused(Exception):
 
 
 class NotKept(Exception):
-    """The store has no such policy (any more)."""
+    """The store has no such policy (any more), or none that can be read here."""
 
 
 class Orders:
@@ -48,10 +48,13 @@ class Orders:
         """A policy that the store keeps.
 
         Raises:
-            NotKept: it keeps no such one.
+            NotKept: it keeps no such one, or one that is for newer releases.
             StoreError: the store cannot be read.
         """
-        policy = await stored_policy(self._store, digest)
+        try:
+            policy = await stored_policy(self._store, digest)
+        except NotForUs as error:
+            raise NotKept(str(error)) from None
         if policy is None:
             raise NotKept(f"no policy {digest[:12]} is kept")
         return policy

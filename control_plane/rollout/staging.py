@@ -12,7 +12,7 @@ import structlog
 
 from control_plane.client.store import ConfigStore, StoreError
 from control_plane.policy_revisions import Revisions
-from control_plane.policy_source import Origin, PolicySource, stored_policy
+from control_plane.policy_source import NotForUs, Origin, PolicySource, stored_policy
 from control_plane.publishing import Publisher
 from control_plane.rollout.records import RolloutRecords, Stored
 from penstock.plan import RegionPlan
@@ -149,7 +149,11 @@ class Staging:
             return rollout
         stable = await self._policy(rollout.stable)
         assert stable is not None
-        if await self._policy(rollout.candidate) is None:
+        try:
+            candidate = await self._policy(rollout.candidate)
+        except NotForUs as error:
+            return follow(rollout, Event.ROLL_BACK, now, why=str(error))
+        if candidate is None:
             return follow(rollout, Event.ROLL_BACK, now, why="its policy is not in the store")
         moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None
         return observe(rollout, stable.rollout, Evidence(words(snapshot, now), moved, heard_since), now)

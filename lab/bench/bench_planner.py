@@ -29,8 +29,9 @@ from penstock.plan import RegionPlan
 from penstock.planner.answers import Flows, cost
 from penstock.planner.cost import Cost, flows
 from penstock.planner.distances import Distances
-from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.flow import FlowPlanner
 from penstock.planner.losses import confinements
+from penstock.planner.planned import Planned
 from penstock.slices import planned_for
 from penstock.snapshot import Snapshot, demand
 from penstock.supply import supply

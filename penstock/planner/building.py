@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.plan import ClassPlan
 from penstock.planner.distances import Distances
+from penstock.planner.losses import Confinements, confinements
 from penstock.planner.problem import Flags, Held, Ints, Problem, Shape
 from penstock.planner.queueing import Floats, pieces
 from penstock.policy import Model, Policy
@@ -43,6 +44,7 @@ class Builder:
         self._shapes: dict[str, Shape] = {}
         self._reach: dict[str, tuple[Shape, Floats, Floats]] = {}
         self._homes: dict[str, tuple[Shape, bytes, Ints]] = {}
+        self._sets: dict[str, tuple[Shape, Confinements]] = {}
 
     def problems(
         self,
@@ -67,6 +69,14 @@ class Builder:
             self._problem(self.policy.models[model], asked[model], having[model], before)
             for model in sorted(asked.keys() & having.keys())
         ]
+
+    def confined(self, shape: Shape) -> Confinements:
+        """Where a shape's demand is confined."""
+        kept = self._sets.get(shape.model)
+        if kept is None or kept[0] is not shape:
+            kept = (shape, confinements(shape.permitted))
+            self._sets[shape.model] = kept
+        return kept[1]
 
     def _problem(
         self, model: Model, asked: Mapping[Key, Demand], having: Mapping[str, Supply], before: Mapping[Key, ClassPlan]

@@ -1,4 +1,4 @@
-"""What the planners may plan when regions are lost: arcs, fallbacks and failover tables, all within their class.
+"""What every logic may plan when regions are lost: arcs, fallbacks and failover tables, all within their class.
 
 Nothing of a plan can lead a request out of its class, since the decision looks at permitted regions only (`stages`).
 Still a forbidden region has no business in a plan: it would be probed, shown and counted on.
@@ -11,9 +11,9 @@ from itertools import combinations
 
 import msgspec
 
-from penstock.plan import RegionPlan
 from penstock.planner.failover import detours
-from penstock.planner.flow import FlowPlanner
+from penstock.planner.logics import LOGICS, planner
+from penstock.planner.planned import Planned
 from penstock.policy import Policy
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
@@ -29,8 +29,14 @@ MOST_FOR_PAIRS = 12
 SLOTS = 100
 """What every region can run at once of the one model that is planned for."""
 
+PLANNING_LIMIT_S = 10.0
+"""A solver may take so long (s): nobody waits for a tick."""
+
 AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
 """Demand of each class at each origin: what fits at home, and what fits nowhere."""
+
+PLANNING_LIMIT_S = 10.0
+"""A solver may take so long (s): nobody waits for a tick."""
 
 
 class Plans(msgspec.Struct, frozen=True):
@@ -60,30 +66,30 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
         for size in range(most_lost + 1):
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
-                greedy = pour_plan(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
-                best = FlowPlanner().decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
-                made += 2
-                breaches += _outside(policy, greedy, named, lost, "waterfall")
-                breaches += _outside(policy, best.plans, named, lost, "linear program")
-                for key, tables in detours((one.problem for one in best.answers), best.plans).items():
-                    regions, example = named[key.residency]
-                    led = {arc.server for table in tables for arc in table.arcs} - regions
-                    breaches += [breach(policy, "failover table", example, name, key.origin, lost) for name in led]
+                for logic in LOGICS:
+                    by = planner(logic, PLANNING_LIMIT_S)
+                    one = by.decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
+                    made += 1
+                    breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))
     return Plans(made, most_lost, tuple(breaches))
 
 
 def _outside(
     policy: Policy,
-    plans: Mapping[str, RegionPlan],
+    planned: Planned,
     named: Mapping[str, tuple[frozenset[str], Situation]],
     lost: tuple[str, ...],
-    planner: str,
+    logic: str,
 ) -> Iterator[Breach]:
-    for origin, plan in plans.items():
+    for origin, plan in planned.plans.items():
         for entry in plan.classes:
             regions, example = named[entry.residency]
             for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
-                yield breach(policy, "plan", example, region, f"in the {planner}'s plan for {origin}", lost)
+                yield breach(policy, "plan", example, region, f"in the {logic}'s plan for {origin}", lost)
+    for key, tables in detours((one.problem for one in planned.answers), planned.plans).items():
+        regions, example = named[key.residency]
+        for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):
+            yield breach(policy, "failover table", example, region, key.origin, lost)
 
 
 def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str, ...], per_s: float) -> Snapshot:

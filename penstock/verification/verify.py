@@ -13,7 +13,7 @@ What is proved, and by what:
    have too many sets: then the report says that only small losses and small remainders were enumerated.
 4. *A server believes nobody*: for every kind of request and every region, it takes a forwarded request exactly if its
    own policy and that of the origin permit it there (`stages.at_servers`, with real signatures).
-5. *Plans name permitted regions only*: waterfall, linear program, fallbacks and failover tables, for no loss, every
+5. *Plans name permitted regions only*: those of every logic, their fallbacks and failover tables, for no loss, every
    loss of one region and, in bundles that are not too large, of two; with room to spare and with none (`planning`).
 6. *What survives what*: every loss of one and of two regions of every class, asked of the live decision (`survival`).
 

@@ -97,6 +97,8 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     impostor = msgspec.structs.replace(plan(6, 1), policy_digest="f" * 64)
     await store.commit((), (Put(keys.policy("f" * 64), encode(NEWER_POLICY)),))
     await store.commit((), (Put(keys.policy("e" * 64), b"{}"),))
+    of_the_future = encode(NEWER_POLICY).replace(b'"linear_program"', b'"crystal_ball"')
+    await store.commit((), (Put(keys.policy("d" * 64), of_the_future),))
     cases: list[tuple[bytes, str]] = [
         (encode(plan(4, 99)), "does not supersede plan 5/5"),
         (encode(plan(5, 4)), "does not supersede plan 5/5"),
@@ -106,6 +108,10 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
         (encode(plan(6, 1, FOREIGN_POLICY)), "is not in the store"),
         (encode(impostor), "has the content of"),
         (encode(msgspec.structs.replace(impostor, policy_digest="e" * 64)), "not a stored Policy"),
+        (
+            encode(msgspec.structs.replace(impostor, policy_digest="d" * 64)),
+            "bad Policy: Invalid enum value 'crystal_ball' - at `$.objective.plan_logic`; if a newer release wrote it,",
+        ),
         (b"\xff garbage", "not a stored RegionPlan"),
         (blob.replace(b'"version":1', b'"version":2'), "upgrade it"),
         (encode(POLICY), "expected a RegionPlan"),

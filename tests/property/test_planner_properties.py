@@ -14,9 +14,10 @@ from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Flows, cost
 from penstock.planner.building import LEAST_DEMAND_PER_S
 from penstock.planner.cost import flows
-from penstock.planner.flow import FlowPlanner, Planned
+from penstock.planner.flow import FlowPlanner
 from penstock.planner.losses import by_group, confinements, worst
 from penstock.planner.master import Master
+from penstock.planner.planned import Planned
 from penstock.planner.problem import Prices, Problem, prices
 from penstock.planner.solving import solve
 from penstock.slices import Key

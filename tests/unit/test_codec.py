@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 import msgspec
 import pytest
 
-from control_plane.client.codec import MAX_VALUE_BYTES, CodecError, decode, encode
+from control_plane.client.codec import MAX_VALUE_BYTES, CodecError, decode, encode, is_as_written
 from control_plane.client.members import AgentMember, Member
 
 MEMBER = Member(name="cp-1", url="http://127.0.0.1:8080")
@@ -70,3 +71,12 @@ def test_size_is_bounded_both_ways() -> None:
         encode(Member(name="x" * MAX_VALUE_BYTES, url=""))
     with pytest.raises(CodecError, match=str(MAX_VALUE_BYTES)):
         decode(b" " * (MAX_VALUE_BYTES + 1), Member)
+
+
+def test_what_cannot_be_read_may_still_be_what_was_written() -> None:
+    raw = encode(MEMBER)
+    name = sha256(msgspec.json.encode(MEMBER)).hexdigest()
+    assert is_as_written(raw, name)
+    assert is_as_written(raw.replace(b'"version":1', b'"version":2'), name)
+    assert not is_as_written(raw.replace(b"cp-1", b"cp-2"), name)
+    assert not is_as_written(b"torn", name)

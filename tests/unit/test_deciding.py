@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from control_plane.deciding import WHOLE_FLEET, Decided, Decider
 from penstock.plan import RegionPlan
 from penstock.planner.flow import FlowPlanner
-from penstock.policy import Model, Objective, Policy, Region
+from penstock.planner.greedy import GreedyPlanner
+from penstock.policy import Model, Objective, PlanLogic, Policy, Region
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
@@ -48,18 +50,26 @@ def fleet(requests_per_s: float, at: float) -> Snapshot:
     return Snapshot(agents, dict.fromkeys(WHERE, RegionHealth(RegionState.HEALTHY)))
 
 
+def fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("out of its mind")
+
+
 async def decided(
-    decider: Decider, requests_per_s: float, now: float = 1000.0, before: Mapping[str, RegionPlan] | None = None
+    decider: Decider,
+    requests_per_s: float,
+    now: float = 1000.0,
+    before: Mapping[str, RegionPlan] | None = None,
+    policy: Policy = POLICY,
 ) -> Decided:
     return await decider.decide(
-        POLICY, fleet(requests_per_s, now), dict(before or {}), now=now, epoch=3, generation=9, elapsed_s=0.5
+        policy, fleet(requests_per_s, now), dict(before or {}), now=now, epoch=3, generation=9, elapsed_s=0.5
     )
 
 
 def share_at_home(one: Decided) -> float:
     entry = one.plans["a"].lookup("m", CLASS)
     assert entry is not None
-    return {arc.server: arc.share for arc in entry.arcs}["a"]
+    return {arc.server: arc.share for arc in entry.arcs}.get("a", 0.0)
 
 
 async def test_a_plan_is_made_and_what_is_missing_is_told_worst_first() -> None:
@@ -80,16 +90,49 @@ async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decider = Decider(30.0)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("out of its mind")
-
     with monkeypatch.context() as broken:
         broken.setattr(FlowPlanner, "decide", fail)
         one = await decided(decider, 10.0)
     assert one.greedy == {WHOLE_FLEET: "out of its mind"}
     assert share_at_home(one) == 1.0
     assert not (await decided(decider, 10.0)).greedy
+
+
+async def test_a_waterfall_that_stands_in_keeps_failover_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlowPlanner, "decide", fail)
+    entry = (await decided(Decider(30.0), 10.0)).plans["a"].lookup("m", CLASS)
+    assert entry is not None
+    assert [(way.lost, [arc.server for arc in way.arcs]) for way in entry.detours] == [("a", ["b"])]
+
+
+async def test_the_shares_come_even_where_tables_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    decider = Decider(30.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(FlowPlanner, "decide", fail)
+        broken.setattr(GreedyPlanner, "decide", fail)
+        one = await decided(decider, 10.0)
+    assert one.greedy == {WHOLE_FLEET: "out of its mind"}
+    assert share_at_home(one) == 1.0
+    assert not (await decided(decider, 10.0)).greedy
+
+
+async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failure() -> None:
+    """Elsewhere costs a hundredth, and only the linear program counts money."""
+    decider = Decider(30.0)
+    cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
+    by_price = msgspec.structs.replace(
+        POLICY,
+        regions=POLICY.regions | {"b": cheap_b},
+        objective=Objective(latency_ms_per_cost=1e8, forecast_ahead_s=0.0),
+    )
+    greedily = msgspec.structs.replace(
+        by_price, objective=msgspec.structs.replace(by_price.objective, plan_logic=PlanLogic.WATERFALL)
+    )
+    poured = await decided(decider, 50.0, policy=greedily)
+    assert (share_at_home(poured), poured.greedy) == (1.0, {})
+    weighed = await decided(decider, 50.0, policy=by_price)
+    assert (share_at_home(weighed), weighed.greedy) == (0.0, {})
+    assert share_at_home(await decided(decider, 50.0, policy=greedily)) == 1.0
 
 
 async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:

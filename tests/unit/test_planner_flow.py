@@ -7,7 +7,9 @@ import pytest
 
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planner import answers
-from penstock.planner.flow import BELIEVED_AHEAD, FlowPlanner, Planned
+from penstock.planner.asking import BELIEVED_AHEAD
+from penstock.planner.flow import FlowPlanner
+from penstock.planner.planned import Planned
 from penstock.policy import Failover, Model, Objective, Policy, Region, Spillover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport

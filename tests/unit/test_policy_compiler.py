@@ -34,6 +34,7 @@ from penstock.policy import (
     ModelVersions,
     NearestBy,
     Objective,
+    PlanLogic,
     Policy,
     Quota,
     Region,
@@ -130,6 +131,7 @@ failback_ramp_s: 8.0
 ---
 apiVersion: penstock/v1
 kind: Objective
+plan_logic: waterfall
 latency_ms_per_cost: 20000
 queueing_weight: 1.0
 change_ms: 5
@@ -318,6 +320,7 @@ regions: [us-east, eu-de]
         assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
         assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
         assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
+        assert policy.objective.plan_logic is PlanLogic.WATERFALL
         assert policy.anonymous_tenant is None
         assert policy.guard_rails.most_withdrawn_share == 0.5
         (window,) = policy.maintenance
@@ -394,7 +397,7 @@ SHAPE = [
 
 REFERENCES = [
     ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
-    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:45: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:46: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),

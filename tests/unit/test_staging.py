@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from random import Random
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
-from control_plane.client.codec import decode, encode
+from control_plane.client.codec import Envelope, decode, encode
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Delete, Put
@@ -343,6 +344,37 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     world.source.offer(OLD)
     await world.elect()
     await world.pass_s(1.0)
+    assert await world.obeys() == all_obey(OLD)
+
+
+def of_the_future(policy: Policy) -> tuple[bytes, str]:
+    """A policy as a newer release writes it, with a logic that this one does not know, and its digest."""
+    raw = encode(policy).replace(b'"linear_program"', b'"crystal_ball"')
+    return raw, sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest()
+
+
+async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(world: World) -> None:
+    raw, digest = of_the_future(NEW)
+    newest = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
+    await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(newest))])
+    before = await world.plans()
+    await world.pass_s(5.0)
+    assert await world.plans() == before
+    assert await world.rollout() == newest
+
+
+async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reason(world: World) -> None:
+    raw, digest = of_the_future(NEW)
+    await world.store.commit([], [Put(keys.policy(digest), raw)])
+    tried = msgspec.structs.replace(
+        await world.rollout(), candidate=digest, phase=Phase.CANARY, canary=("eu-es",), number=2
+    )
+    await world.store.commit([], [Put(keys.ROLLOUT, encode(tried))])
+    world.source.is_fresh = False
+    await world.pass_s(1.0)
+    after = await world.rollout()
+    assert after.phase is Phase.ROLLED_BACK
+    assert "cannot be read by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
     assert await world.obeys() == all_obey(OLD)
 
 

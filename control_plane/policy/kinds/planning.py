@@ -1,4 +1,4 @@
-"""What a plan is good for: what it minimises, and what it keeps in reserve."""
+"""How plans are made: by what logic, what they minimise, and what they keep in reserve."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from control_plane.policy.kinds.shape import PolicyDocument
 
 
 class ObjectiveDocument(PolicyDocument):
-    """What a plan minimises, all of it weighed in milliseconds of a request's latency. Exactly one a bundle."""
+    """How plans are made; what they minimise is weighed in milliseconds of latency. Exactly one a bundle."""
 
     kind: Literal["Objective"]
+    plan_logic: Literal["linear_program", "waterfall"]
+    """What makes plans. `linear_program`: the cheapest shares for all demand at once; the other fields are its
+    parameters. `waterfall`: home up to its target, then the next nearest region; of them it heeds forecast_ahead_s."""
     latency_ms_per_cost: float = Field(ge=0, le=1e9)
     """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
     queueing_weight: float = Field(ge=0, le=1000)

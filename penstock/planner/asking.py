@@ -1,0 +1,61 @@
+"""What one tick asks of whatever plans: who asks for how much, who can serve it, and what is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.interventions import Interventions, narrowed, remaining, scaled
+from penstock.plan import ClassPlan, RegionPlan
+from penstock.planner.building import Builder
+from penstock.planner.problem import Problem
+from penstock.slices import Key, in_force, planned_for
+from penstock.snapshot import Demand, Snapshot, demand
+from penstock.supply import Supply, supply
+
+BELIEVED_AHEAD = 0.9
+"""How much of a forecast is planned for: a step looks like a trend for a while, and overshooting it by less than the
+rest must not move shares there and back."""
+
+
+class Asked(NamedTuple):
+    """One tick's question, under one policy."""
+
+    able: dict[tuple[str, str], Supply]
+    """Who can take traffic, by (region, model)."""
+    demands: dict[Key, Demand]
+    """What is planned for, with all the regions that each permits."""
+    before: dict[Key, ClassPlan]
+    """The entries in force to move from."""
+    open_demands: Mapping[Key, Demand]
+    """`demands` as far as overrides leave them open."""
+    open_supply: Mapping[tuple[str, str], Supply]
+    """`able` likewise."""
+    problems: list[Problem]
+    """The same as arrays, a model each."""
+
+
+def ask(
+    builder: Builder,
+    snapshot: Snapshot,
+    previous: Mapping[str, RegionPlan],
+    *,
+    now: float,
+    ahead: Mapping[Key, float],
+    interventions: Interventions,
+) -> Asked:
+    """The question of this tick, under the builder's policy; arguments are those of `Planner.decide`."""
+    policy = builder.policy
+    able = supply(policy, snapshot, now)
+    demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
+    before = in_force(previous, demands)
+    asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
+    held = remaining(before, asked) if interventions.overrides else before
+    return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held))
+
+
+def _raised(key: Key, one: Demand, ahead: Mapping[Key, float]) -> Demand:
+    expected = BELIEVED_AHEAD * ahead.get(key, 0.0)
+    return msgspec.structs.replace(one, requests_per_s=expected) if expected > one.requests_per_s else one

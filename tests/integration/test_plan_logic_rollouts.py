@@ -1,0 +1,155 @@
+"""Another logic that plans reaches the fleet as any change of policy does: real control planes, etcd and repository."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.client import keys
+from control_plane.client.codec import decode
+from control_plane.client.etcd import EtcdStore
+from control_plane.status import Status
+from lab.servers.etcd import EtcdServer
+from penstock.plan import RegionPlan
+from penstock.rollout import Phase
+from tests.control_planes import (
+    PLANET,
+    REGIONS,
+    ControlPlaneServer,
+    ObedientAgents,
+    Operator,
+    control_planes,
+    rollout_rules,
+)
+from tests.git_repositories import PolicyRepository, bundle_files
+from tests.stores import found
+
+Serving = AbstractContextManager[list[ControlPlaneServer]]
+
+CHEAPEST = "us-east"
+CANARY = "eu-es"
+AT_HOME = {name: {name: 1.0} for name in REGIONS}
+BY_PRICE = {name: {CHEAPEST: 1.0} for name in REGIONS}
+RULES: Mapping[str, object] = {
+    "shadow_s": 2,
+    "canary_regions": f"[{CANARY}]",
+    "canary_s": 4,
+    "acknowledge_within_s": 15,
+    "watch_s": 2,
+}
+
+
+def files(plan_logic: str, **rules: object) -> dict[str, bytes]:
+    """The planet with a price on GPU time above all distances, which only the linear program heeds, and long steps."""
+    objective = (PLANET / "objective.yaml").read_bytes()
+    objective = objective.replace(b"latency_ms_per_cost: 20000", b"latency_ms_per_cost: 100000000")
+    objective = objective.replace(b"plan_logic: linear_program", f"plan_logic: {plan_logic}".encode())
+    spillover = (PLANET / "spillover.yaml").read_bytes().replace(b"step_per_s: 0.25", b"step_per_s: 1")
+    return bundle_files(PLANET, objective=objective, spillover=spillover, rollout=rollout_rules(**{**RULES, **rules}))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PolicyRepository:
+    return PolicyRepository(tmp_path / "policy.git")
+
+
+@pytest.fixture
+async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore([own_etcd.endpoint])
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator() as operator:
+        yield operator
+
+
+@pytest.fixture
+def serving(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) -> Callable[[], Serving]:
+    def start() -> Serving:
+        settings = {"POLICY_REPOSITORY": str(repository.path), "POLICY_POLL_S": "1"}
+        return control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings)
+
+    return start
+
+
+def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
+    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
+
+
+async def shares(store: EtcdStore) -> dict[str, dict[str, float]]:
+    """Who serves each region's demand."""
+    plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
+    return {plan.region: {arc.server: arc.share for one in plan.classes for arc in one.arcs} for plan in plans}
+
+
+async def planned(store: EtcdStore, wanted: Mapping[str, Mapping[str, float]]) -> bool | None:
+    return True if await shares(store) == wanted else None
+
+
+async def shown(operator: Operator, server: ControlPlaneServer) -> Any:
+    return (await operator.http.get(f"{server.url}/v1/rollouts/current")).json()
+
+
+async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
+    serving: Callable[[], Serving], repository: PolicyRepository, store: EtcdStore, operator: Operator
+) -> None:
+    repository.commit(files("waterfall"))
+    with serving() as (server,):
+        async with ObedientAgents(store, [server.url]):
+            await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
+            await found(lambda: planned(store, AT_HOME))
+            repository.commit(files("linear_program"), message=b"Plan by price")
+            await operator.until(server, lambda status: is_in(status, Phase.SHADOW))
+
+            async def compared() -> Any:
+                told = await shown(operator, server)
+                return told if told["moves"] is not None else None
+
+            told = await found(compared)
+            assert [(one["kind"], one["field"], one["before"], one["after"]) for one in told["changes"]] == [
+                ("Objective", "plan_logic", "waterfall", "linear_program")
+            ]
+            assert told["rollout"]["moved_share"] == pytest.approx(0.8)
+            coming = {(one["origin"], one["after"]) for one in told["moves"] if one["server"] == CHEAPEST}
+            assert coming == {(name, 1.0) for name in REGIONS if name != CHEAPEST}
+            assert await shares(store) == AT_HOME
+
+            await operator.until(server, lambda status: is_in(status, Phase.CANARY))
+            await found(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            await operator.until(server, lambda status: is_in(status, Phase.DONE))
+            await found(lambda: planned(store, BY_PRICE))
+
+
+async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
+    serving: Callable[[], Serving], repository: PolicyRepository, store: EtcdStore, operator: Operator
+) -> None:
+    limits = {"most_moved_share": 0.25, "least_requests": 300, "most_latency_factor": 2, "canary_s": 30}
+    repository.commit(files("waterfall", **limits))
+    with serving() as (server,):
+        async with ObedientAgents(store, [server.url]) as agents:
+            agents.slow_from = {CHEAPEST}
+            await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
+            await found(lambda: planned(store, AT_HOME))
+            repository.commit(files("linear_program", **limits))
+            held = await operator.until(server, lambda status: is_in(status, Phase.SHADOW_HELD))
+            assert held.rollout is not None
+            assert held.rollout.why == "it would move 80.0% of demand, more than 25.0%"
+            assert await shares(store) == AT_HOME
+
+            tag = (await operator.http.get(f"{server.url}/v1/rollouts/current")).headers["etag"]
+            resumed = await operator.http.post(
+                f"{server.url}/v1/rollouts/current/resume", json={"reason": "try it"}, headers={"if-match": tag}
+            )
+            assert resumed.status_code == 200, resumed.text
+            await found(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            back = await operator.until(server, lambda status: is_in(status, Phase.ROLLED_BACK))
+            assert back.rollout is not None
+            assert "answers begin after" in back.rollout.why
+            await found(lambda: planned(store, AT_HOME))
