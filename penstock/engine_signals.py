@@ -128,11 +128,16 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
     return strongest
 
 
-_LABELS = rb'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\}'
+_LABELS = rb'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+\}'
+_LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
+_LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]|\\.)*+)"')
+"""None of these ever goes back over what it has read: pages are read on the event loop, and may be hostile."""
 
+MOST_SERIES = 1000
+"""Of one gauge: an engine has one for each model and rank."""
 
-_LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]+)" % _LABELS)
-_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+LONGEST_LINE_BYTES = 4096
+"""What of a sample comes after its name; a longer one is not read."""
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -146,9 +151,13 @@ def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
         start = b"\n" + name.encode()
         at = lines.find(start)
         while at >= 0:
-            line = _LINE.match(lines, at + len(start))
+            after = at + len(start)
+            line = _LINE.match(lines, after, after + LONGEST_LINE_BYTES)
             if line is not None:
-                found.setdefault(name, []).append(_sample(name, *line.groups(b"")))
+                series = found.setdefault(name, [])
+                if len(series) >= MOST_SERIES:
+                    raise BadSignals(f"more than {MOST_SERIES} series of {name}")
+                series.append(_sample(name, *line.groups(b"")))
             at = lines.find(start, at + 1)
     return found
 

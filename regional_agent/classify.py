@@ -22,6 +22,11 @@ INFERENCE_PATHS = frozenset(
 )
 """What is routed to engines when posted; anything else is answered here or not found."""
 
+UPLOAD_PATHS = frozenset(
+    {b"/v1/audio/transcriptions", b"/v1/audio/translations", b"/v1/images/edits", b"/v1/images/variations"}
+)
+"""Those of them whose bodies are forms, or the sound itself."""
+
 TUNNEL_PATHS = frozenset({b"/v1/realtime"})
 """Where a WebSocket may be opened, through to an engine."""
 
@@ -36,7 +41,7 @@ class Asked(msgspec.Struct):
     """
 
     model: str
-    stream: bool = False
+    stream: bool | None = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: msgspec.Raw = NOT_SAID

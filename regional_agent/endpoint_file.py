@@ -27,7 +27,7 @@ import yaml
 
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_dns import LONGEST_NAME, DnsEntry, dns_address
-from regional_agent.endpoint_fields import CHECKS, EndpointSpec, Wrong
+from regional_agent.endpoint_fields import CHECKS, MOST_MODELS, EndpointSpec, Wrong
 
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 MOST_ENDPOINTS = 4096
@@ -165,9 +165,13 @@ def _wrong_together(values: dict[str, Any]) -> list[str]:
 
 
 def _plain(node: yaml.Node) -> Any:
-    """A node's value as JSON would have it; None for what no field takes."""
+    """A node's value as JSON would have it; None for what no field takes.
+
+    Of a list only so much as is needed to see that it is too long, and no lists in it: with aliases a small file can
+    stand for a list that fits no memory.
+    """
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one) for one in node.value]
+        return [_plain(one) if isinstance(one, yaml.ScalarNode) else None for one in node.value[: MOST_MODELS + 1]]
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
         return node.value
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):

@@ -55,7 +55,7 @@ class Errand:
 
 def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations) -> Errand:
     """What a request will cost and what it is tied to, from what there is of it."""
-    errand = Errand(tenant, asked.model, cost, _ask(request, asked, cost.unit), streaming=asked.stream)
+    errand = Errand(tenant, asked.model, cost, _ask(request, asked, cost.unit), streaming=bool(asked.stream))
     errand.work = expectations.guess(cost, tenant, asked.model, errand.ask)
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.messages import Request
-from regional_agent.classify import Asked, classify
+from regional_agent.classify import UPLOAD_PATHS, Asked, classify
 
 MODEL_HEADER = b"x-model"
 
@@ -30,11 +30,19 @@ otherwise each quote in it would be tried as a beginning."""
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _FIELD_NAME = re.compile(rb'\r\ncontent-disposition:\s*form-data;[^\r\n]*?\bname="?model"?(?:[;\s]|$)', re.IGNORECASE)
 
+MOST_PARTS = 64
+"""Parts of a form that are looked at."""
+
 TELL_US = "name the model in an x-model header"
 
 
 def is_json(request: Request) -> bool:
-    """Whether the body is meant as JSON; as which anything is taken that does not say that it is something else."""
+    """Whether the body is meant as JSON: always, but for what is uploaded and says that it is something else.
+
+    Engines that take JSON read it as that whatever its Content-Type says, so that does not tell which model is meant.
+    """
+    if request.path not in UPLOAD_PATHS:
+        return True
     kind = (request.header(b"content-type") or b"").lower()
     return not kind.startswith((b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream"))
 
@@ -95,7 +103,9 @@ def _in_form(request: Request) -> bytes | None:
         return None
     body, line = request.body, b"--" + (boundary[1] or boundary[2])
     at = body.find(line)
-    while at >= 0:
+    for _ in range(MOST_PARTS):
+        if at < 0:
+            return None
         head_end = body.find(b"\r\n\r\n", at, at + LARGEST_FORM_HEAD_BYTES)
         if head_end < 0:
             return None

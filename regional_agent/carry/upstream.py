@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from regional_agent.carry.host_names import is_host
 from regional_agent.carry.upstream_sink import (
     Broken,
     BytesSink,
@@ -35,7 +36,7 @@ MOST_IDLE_PER_ADDRESS = 64
 """Connections kept for reuse to one address."""
 
 LARGEST_HEAD_BYTES = 64 * 1024
-"""Response heads (status line and headers) above this are garbage."""
+"""Response heads (status line and headers) above this are garbage, and so is more than this without a body byte."""
 
 MOST_HEADERS = 256
 
@@ -61,9 +62,9 @@ class Address(NamedTuple):
             ValueError: it is not such a URL.
         """
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port is None:
+        if parts.scheme not in ("http", "https") or not is_host(parts.hostname or "") or not parts.port:
             raise ValueError(f"{url!r} is not of the form http://host:port (or https)")
-        return cls(parts.hostname, parts.port, parts.scheme == "https")
+        return cls(str(parts.hostname), parts.port, parts.scheme == "https")
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -198,8 +199,7 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None:
             self.abort()
             return
-        if self._in_head:
-            self._fed_bytes += len(data)
+        self._fed_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -213,8 +213,8 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             if self._done:
                 self._end()
-            elif self._in_head and self._fed_bytes > LARGEST_HEAD_BYTES:
-                self._break(TooLarge("the response head is too large"))
+            elif self._fed_bytes > LARGEST_HEAD_BYTES:
+                self._break(TooLarge("the response's head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()
 
@@ -281,6 +281,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, chunk: bytes) -> None:
         """Some of the body, de-chunked."""
+        self._fed_bytes = 0
         if self.sink is not None and not self._done:
             self.sink.on_body(chunk)
 
@@ -366,7 +367,7 @@ class UpstreamPool:
                     address.port,
                     ssl=self._tls() if address.tls else None,
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
         return connection
 
@@ -391,10 +392,6 @@ class UpstreamPool:
 
     def close(self) -> None:
         """Close every idle connection."""
-        for connection in list(self._every_idle()):
+        for connection in [one for idle in self._idle.values() for one in idle]:
             connection.abort()
         self._idle.clear()
-
-    def _every_idle(self) -> Iterator[UpstreamConnection]:
-        for idle in self._idle.values():
-            yield from idle

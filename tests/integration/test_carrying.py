@@ -142,6 +142,15 @@ async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
         assert one.held() == 0
 
 
+async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, gpu.address]) as one:
+        nowhere = next(iter(one.knowing.endpoints.every()))
+        nowhere.address = Address("a..b", 80)
+        for _ in range(6):
+            assert (await ask(one))[0] == 200
+        assert one.held() == 0
+
+
 @pytest.mark.parametrize("early", [b"", SSE_HEAD, b"HTTP/1.1 200 OK\r\nContent-Le"])
 async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_path: Path, early: bytes) -> None:
     async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:

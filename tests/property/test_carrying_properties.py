@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import httptools
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -292,6 +293,36 @@ def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked:
     )
     for pieces in ([whole], cut(whole, places), [whole[at : at + 1] for at in range(len(whole))]):
         assert heard(pieces) == (200, body, ["end"], True)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"y" * 4096),
+        (b"HTTP/1.1 103 Early Hints\r\nX: ", b"y" * 4096),
+        (CHUNKED + b"5\r\nhello\r\n0\r\nX: ", b"y" * 4096),
+        (CHUNKED + b"5\r\nhello\r\n0\r\n", b"X: y\r\n" * 700),
+        (CHUNKED + b"5\r\nhello\r\n5;a=", b"y" * 4096),
+    ],
+)
+def test_what_is_no_body_is_bounded(begins: bytes, goes_on: bytes) -> None:
+    async def taken_bytes() -> int:
+        sink, wire = Heard(), Wire()
+        connection = UpstreamConnection(UpstreamPool(), Address("127.0.0.1", 1))
+        connection.connection_made(wire)
+        connection.send(sink, b"")
+        connection.data_received(begins)
+        taken = 0
+        while not wire.closed and taken < 1 << 20:
+            connection.data_received(goes_on)
+            taken += len(goes_on)
+        assert sink.over == ["broken"]
+        return taken
+
+    assert asyncio.run(taken_bytes()) < 80_000
 
 
 def test_a_connection_that_says_more_than_its_answer_is_not_used_again() -> None:

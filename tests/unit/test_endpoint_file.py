@@ -109,6 +109,33 @@ def test_all_mistakes_are_told_together_up_to_a_bound() -> None:
     assert len(str(caught.value).splitlines()) == MOST_PROBLEMS
 
 
+@pytest.mark.parametrize(
+    "host", ["a..b", ".a", "a b", "x" * 64, "a-", "e\u0301.test", "[::1", "[g::1]", "127.0.0.1\\0", "", "a." * 130]
+)
+def test_what_cannot_be_looked_up_is_refused_where_it_is_written(host: str) -> None:
+    with pytest.raises(BadEndpointFile, match=r":2: url: .* write http://host:port"):
+        parse(GOOD.replace("http://127.0.0.1:8001", f'"http://{host}:8001"'))
+
+
+def test_lists_of_lists_of_lists_are_not_unfolded() -> None:
+    lists = ["&l0 [m]", *(f"&l{n} [{', '.join([f'*l{n - 1}'] * 50)}]" for n in range(1, 9))]
+    with pytest.raises(BadEndpointFile, match="models"):
+        parse("".join(f"- {{name: x{n}, slots: 1, models: {one}}}\n" for n, one in enumerate(lists)))
+
+
+def test_a_list_may_be_written_once_and_named_again() -> None:
+    _, two = parse(
+        "- {name: a, url: 'http://h:1', slots: 1, models: &all [m, n]}\n"
+        "- {name: b, url: 'http://h:2', slots: 1, models: *all}\n"
+    )
+    assert isinstance(two, EndpointSpec)
+    assert two.models == ("m", "n")
+
+
+def test_a_byte_order_mark_and_other_line_ends_are_no_mistake() -> None:
+    assert parse("\ufeff" + GOOD.replace("\n", "\r\n")) == parse(GOOD)
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (LARGEST_FILE_BYTES + 1), b"[" * 100_000, b"- !!python/x {}"])
 def test_hostile_content_is_refused(content: bytes) -> None:
     with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml"):

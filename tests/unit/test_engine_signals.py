@@ -83,6 +83,21 @@ def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
         read_metrics(page, EngineKind.AUTO)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"vllm:num_requests_waiting{" + b"a" * 2_000_000 + b"} 1\n",
+        b"vllm:num_requests_waiting{" + b"a" * 4_000 + b"} x\n",
+        b"vllm:num_requests_waiting{" + b'"a",' * 500_000 + b" 1\n",
+        b"vllm:num_requests_waiting{" + b'a="\\"' * 400_000 + b" 1\n",
+        b'vllm:num_requests_waiting{model_name="m"} 1\n' * 45_000,
+    ],
+)
+def test_a_page_made_to_be_slow_is_given_up_soon(line: bytes) -> None:
+    with pytest.raises(BadSignals):
+        read_metrics(line, EngineKind.AUTO)
+
+
 def test_a_gauge_without_a_number_yet_is_passed_over() -> None:
     page = b"vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc NaN\n"
     assert read_metrics(page, EngineKind.AUTO)[1] == {QUEUED: 2.0}

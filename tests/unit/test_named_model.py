@@ -8,9 +8,12 @@ from penstock.reasons import Refusal
 from regional_agent.carry.messages import Request
 from regional_agent.named_model import asked_of, named_model
 
+UPLOAD = b"/v1/images/edits"
 
-def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = b"/v1/x", whole: bool = False) -> Request:
+
+def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = UPLOAD, whole: bool = False) -> Request:
     made = Request()
+    made.path = target.partition(b"?")[0]
     made.body, made.target, made.whole = body, target, whole
     made.headers = list(headers)
     return made
@@ -60,9 +63,12 @@ def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
     beside = (b"x-model", b"header")
     assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
     assert (
-        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), beside, target=b"/v1/x?model=query")) == "header"
+        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), beside, target=UPLOAD + b"?model=query"))
+        == "header"
     )
-    assert named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=b"/v1/x?a=1&model=query")) == "query"
+    assert (
+        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?a=1&model=query")) == "query"
+    )
     whole = asked_of(request(b'{"model": "body"}', beside, whole=True))
     assert not isinstance(whole, Refusal)
     assert whole.model == "body"
@@ -79,3 +85,18 @@ def test_bodies_made_to_be_slow_are_given_up_soon() -> None:
     assert named_model(request(b'{"a":"' + b'\\"' * 3_000_000)) is None
     assert named_model(request(b'{"a"' + b" " * 3_000_000)) is None
     assert named_model(request(b'{"a":"' + b'"a" :"' * 1_000_000)) is None
+    assert named_model(request(b"--b-1\r\n\r\n\r\n" * 1_000_000, FORM)) is None
+
+
+@pytest.mark.parametrize("kind", [b"application/octet-stream", b"multipart/form-data; boundary=b", b"image/png"])
+def test_a_content_type_cannot_hide_the_model_that_an_engine_reads(kind: bytes) -> None:
+    headers = ((b"content-type", kind), (b"x-model", b"another"))
+    asked = asked_of(request(b'{"model": "body"}', *headers, target=b"/v1/chat/completions", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert asked.model == "body"
+
+
+def test_what_openai_calls_nullable_may_be_null() -> None:
+    asked = asked_of(request(b'{"model": "m", "stream": null, "max_tokens": null}', target=b"/v1/x", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert not asked.stream
