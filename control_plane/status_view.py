@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
+from penstock.provenance import Provenance
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
 
@@ -36,16 +37,27 @@ def _heading(status: Status) -> Text:
     line.append(f" · seen by {status.name}, {status.role} for {status.role_age_s:.0f} s: {status.why}")
     if status.plan is not None:
         line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
-    if status.policy.digest is not None:
-        line.append(f" · policy {status.policy.digest[:12]}")
-    if status.policy.provenance is not None:
-        line.append(f"\ncommit {status.policy.provenance}")
+    digest, provenance = _obeyed(status)
+    if digest is not None:
+        line.append(f" · policy {digest[:12]}")
+    if provenance is not None:
+        line.append(f"\ncommit {provenance}")
     rollout = status.rollout
     if rollout is not None and rollout.phase is not Phase.DONE:
         line.append(
             f"\nrollout {rollout.number} of policy {rollout.candidate[:12]}: {rollout.phase.value}, {rollout.why}"
         )
     return line
+
+
+def _obeyed(status: Status) -> tuple[str | None, Provenance | None]:
+    """The policy that regions obey but for those that try another, and its commit; the source may be ahead of it."""
+    rollout = status.rollout
+    if rollout is None:
+        return status.policy.digest, status.policy.provenance
+    if rollout.phase in (Phase.WATCH, Phase.DONE):
+        return rollout.candidate, rollout.provenance
+    return rollout.stable, rollout.stable_provenance
 
 
 def _regions(status: Status) -> Table:

@@ -27,7 +27,7 @@ class PolicyRepository:
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True)
         self.path = path
-        self._repo = Repo.init_bare(str(path))
+        self._repo = Repo.init_bare(str(path), default_branch=b"main")
         self._made = 0
 
     def commit(

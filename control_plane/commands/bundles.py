@@ -1,4 +1,4 @@
-"""Bundles that commands are given: a folder, or a branch or tag of a git repository."""
+"""Bundles that commands are given: a folder, or a revision of a git repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ BundleArgument = Annotated[
     str,
     typer.Argument(
         show_default=False,
-        help="Folder of a policy bundle, or REPOSITORY@REF:FOLDER, such as .@main:policies, with a branch or tag.",
+        help="Folder of a policy bundle, or REPOSITORY@REF:FOLDER, such as .@main:policies; REF is a branch, tag,"
+        " origin/main, HEAD or a commit's whole id.",
     ),
 ]
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.table import Table
 
-from control_plane.api_client import ApiClient
+from control_plane.api_client import ApiClient, ApiRefused
 from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
@@ -30,6 +30,13 @@ IKnowOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model's traffic.")]
 OriginOption = Annotated[str | None, typer.Option("--origin", help="Only what lands on this region.")]
+
+COMMAND_OF = {
+    OverrideKind.DRAIN: "drain",
+    OverrideKind.FAIL_OVER: "failover",
+    OverrideKind.WEIGHT: "weight",
+    OverrideKind.FREEZE: "freeze",
+}
 
 _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
@@ -189,7 +196,13 @@ def _begin(
 ) -> None:
     body = {"kind": kind.value, "reason": reason, "expires_in_s": seconds_of(lasting)}
     body |= {name: value for name, value in fields.items() if value is not None}
-    one: OverrideStatus = api.ask("POST", "/v1/overrides", body=body, changes=True).decoded(OverrideStatus)
+    try:
+        one: OverrideStatus = api.ask("POST", "/v1/overrides", body=body, changes=True).decoded(OverrideStatus)
+    except ApiRefused as refused:
+        if not refused.problem.get("guard"):
+            raise
+        told = str(refused).rpartition(";")[0]
+        fail(COMMAND_OF[kind], f"{told}; an admin who means it gives --i-know", FAILED)
     _print([one], output)
 
 

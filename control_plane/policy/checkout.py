@@ -7,6 +7,7 @@ so no secret stands in a command line.
 
 from __future__ import annotations
 
+import re
 import resource
 import stat
 import sys
@@ -39,12 +40,15 @@ LARGEST_TEXT = 200
 MOST_TAGS = 8
 """Tags that point at tags, followed to the commit."""
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 
 class Request(msgspec.Struct, frozen=True):
     """What to read."""
 
     url: str
     ref: str
+    """Branch, tag, HEAD, or a commit's whole id; in a clone also `origin/main` and the like."""
     folder: str
     """Path of the bundle inside the repository; empty for its root."""
     known: str
@@ -103,25 +107,34 @@ def read(request: Request) -> Answer:
             client.fetch_pack(path, want, repository.get_graph_walker(), write, depth=1)
         except _Unchanged:
             return Answer(tip=request.known)
+        except KeyError:
+            raise Unfit(f"has no commit {request.ref}") from None
         pack.seek(0)
         objects.add_thin_pack(pack.read, None)
     return _bundle(repository, chosen[0], request)
 
 
 def _tip(refs: Mapping[Any, ObjectID], ref: str) -> ObjectID:
-    """What a branch or tag points at."""
+    """What a branch or tag points at; else HEAD, what a clone knows of its origin's branches, or a commit itself."""
     names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"]
     found = [refs[name.encode()] for name in names if refs.get(name.encode())]
     if len(found) == 2:
         raise Unfit(f"{ref} is both a branch and a tag: write refs/heads/{ref} or refs/tags/{ref}")
-    if not found:
-        branches = sorted(name[11:].decode("utf-8", "replace") for name in refs if name.startswith(b"refs/heads/"))
-        there = f"it has {', '.join(branches[:10])}" if branches else "it has no branch at all"
-        raise Unfit(f"has no branch or tag {ref}: {there}")
-    return found[0]
+    if found:
+        return found[0]
+    beside = refs.get((ref if ref == "HEAD" else f"refs/remotes/{ref}").encode())
+    if beside is not None:
+        return beside
+    if _COMMIT.fullmatch(ref):
+        return ObjectID(ref.encode())
+    branches = sorted(name[11:].decode("utf-8", "replace") for name in refs if name.startswith(b"refs/heads/"))
+    there = f"it has {', '.join(branches[:10])}" if branches else "it has no branch at all"
+    raise Unfit(f"has no branch or tag {ref}: {there}")
 
 
 def _bundle(repository: MemoryRepo, tip: ObjectID, request: Request) -> Answer:
+    if tip not in repository:
+        raise Unfit(f"has no commit {request.ref}")
     commit = repository[tip]
     for _ in range(MOST_TAGS):
         if isinstance(commit, Tag):

@@ -6,7 +6,10 @@ import asyncio
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
+from dulwich import porcelain
+from dulwich.porcelain import NoneStream
 
 from control_plane.policy.belonging import LARGEST_FILE_BYTES
 from control_plane.policy.readers import Unreadable
@@ -125,6 +128,28 @@ async def test_readmes_and_hidden_files_are_passed_over(repository: PolicyReposi
 async def test_too_many_files_are_refused(repository: PolicyRepository) -> None:
     repository.commit({f"{number}.yaml": b"x: 1" for number in range(201)})
     assert "has 201 files" in str((await reader(repository.path).read()).errors)
+
+
+async def test_what_a_clone_knows_of_its_origin_head_and_a_commits_id_can_be_read_too(
+    repository: PolicyRepository, tmp_path: Path
+) -> None:
+    first = repository.commit(bundle_files(PLANET))
+    porcelain.clone(str(repository.path), str(tmp_path / "clone"), checkout=True, errstream=NoneStream()).close()
+    second = repository.commit(bundle_files(PLANET, spillover=FULLER))
+    for ref in ("origin/main", "refs/remotes/origin/main", "HEAD", first):
+        bundle = await reader(tmp_path / "clone", ref).read()
+        assert bundle.provenance is not None
+        assert (bundle.provenance.commit, bundle.provenance.ref) == (first, ref)
+    for ref in ("HEAD", second, first):
+        bundle = await reader(repository.path, ref).read()
+        assert bundle.provenance is not None
+        assert bundle.provenance.commit == (first if ref == first else second)
+    with git_over_http(repository) as url:
+        assert (await reader(url, "HEAD").read()).provenance == msgspec.structs.replace(
+            (await reader(repository.path, "HEAD").read()).provenance, repository=url
+        )
+    assert "has no commit 11111" in await why_not(reader(repository.path, "1" * 40))
+    assert "it has main" in await why_not(reader(repository.path, "origin/main"))
 
 
 async def test_a_folder_of_the_repository_is_the_bundle(repository: PolicyRepository) -> None:

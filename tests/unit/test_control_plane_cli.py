@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from control_plane.api_client import may_follow
@@ -21,6 +23,7 @@ from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.schema import schema_text
 from control_plane.policy_source import Origin
+from control_plane.rollout.shown import RolloutSummary
 from control_plane.status import (
     AgentStatus,
     ArcStatus,
@@ -33,8 +36,11 @@ from control_plane.status import (
     Status,
     StoreStatus,
 )
+from control_plane.status_view import status_view
 from penstock.plan import ArcReason
+from penstock.provenance import Provenance
 from penstock.region_health import RegionState
+from penstock.rollout import Phase
 from tests.git_repositories import PolicyRepository
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -199,6 +205,30 @@ class TestServe:
         assert f"penstock serve: {key}: cannot read the fleet key" in no_key[1]
         assert f"penstock serve: {token}: cannot read the admin token" in no_token[1]
         assert f"penstock serve: cannot listen on {listen}: Address already in use" in no_port[1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "obeyed"), [("shadow", "cd"), ("canary", "cd"), ("rolled_back", "cd"), ("watch", "ef"), ("done", "ef")]
+)
+def test_the_heading_names_the_policy_that_regions_obey_and_not_what_the_source_offers(phase: str, obeyed: str) -> None:
+    known = {
+        digest: Provenance("policy", "main", digest * 20, "somebody", 0.0, f"commit {digest}")
+        for digest in ("cd", "ef")
+    }
+    rollout = RolloutSummary(
+        2, "ef" * 32, "cd" * 32, Phase(phase), 0.0, 0.0, "as it is", "", known["ef"], known["cd"], (), None
+    )
+    status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
+    status = msgspec.structs.replace(
+        status, policy=msgspec.structs.replace(status.policy, digest="ef" * 32), rollout=rollout
+    )
+    console = Console(width=200, file=StringIO())
+    console.print(status_view(status))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert f"plan 42, 3 s old · policy {obeyed * 6}\n" in shown
+    assert f"commit {obeyed}" in shown
+    assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
 
 
 def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:

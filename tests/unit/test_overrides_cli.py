@@ -107,6 +107,7 @@ def test_guard_rails_ask_whether_one_knows(penstock: Any) -> None:
     refused = penstock("drain", "eu-es", "-r", "more smoke")
     assert refused.exit_code == 1
     assert "eu-de+eu-es" in refused.stderr
+    assert refused.stderr.endswith("; an admin who means it gives --i-know\n")
     assert penstock("drain", "eu-es", "-r", "more smoke", "--i-know").exit_code == 0
 
 
