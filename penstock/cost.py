@@ -1,7 +1,9 @@
 """What a request will cost, guessed from its body before anybody has run it, in time on the reference accelerator.
 
-Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately; both guesses are
-corrected by what engines say a request took (`usage` in OpenAI's answers).
+Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately, of requests with a
+like limit if there were some: where clients set `max_tokens` to what they need, it tells long answers from short ones,
+and where all set the same it tells nothing. Guesses are corrected by what engines say a request took (`usage` in
+OpenAI's answers).
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ TEXT_BYTES_PER_SECOND = 15.0
 MEMORY_REQUESTS = 50
 """A mean remembers about this many requests."""
 
+LIKE_ENOUGH = 4
+"""Answers to requests with a like limit after which their mean is what counts."""
+
 LEARN_EVERY_S = 0.02
 """Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
 
 MOST_FOLLOWED = 4096
-"""Means by (tenant, model) that are kept; the least recently seen goes first."""
+"""Means by (tenant, model) that are kept, and as many by limit; the least recently seen goes first."""
 
 DEFAULT_PIXELS = 1024 * 1024
 DEFAULT_STEPS = 30
@@ -78,6 +83,8 @@ class Expectations:
         """Nothing has been seen."""
         self._tokens_per_byte: dict[str, _Mean] = {}
         self._answer_tokens: dict[tuple[str, str], _Mean] = {}
+        self._limited_tokens: dict[tuple[str, str, int], _Mean] = {}
+        """The same of requests with a like limit."""
 
     def tokens_per_byte(self, model: str) -> float:
         """How many tokens a byte of a prompt has, about."""
@@ -90,9 +97,14 @@ class Expectations:
 
     def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
         """How many tokens an answer to this tenant likely has."""
-        mean = self._answer_tokens.get((tenant, model))
+        if most_tokens is None:
+            mean = self._answer_tokens.get((tenant, model))
+            return mean.value if mean is not None else ANSWER_TOKENS
+        mean = self._limited_tokens.get((tenant, model, _magnitude(most_tokens)))
+        if mean is None or mean.count < LIKE_ENOUGH:
+            mean = self._answer_tokens.get((tenant, model))
         likely = mean.value if mean is not None else ANSWER_TOKENS
-        return likely if most_tokens is None else min(likely, max(1, most_tokens))
+        return min(likely, max(1, most_tokens))
 
     def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
         """What a request will cost."""
@@ -114,7 +126,10 @@ class Expectations:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
             _follow(self._tokens_per_byte, model, per_byte, now)
         if usage.answer_tokens > 0 and ask.answers:
-            _follow(self._answer_tokens, (tenant, model), usage.answer_tokens / max(1, ask.count), now)
+            answer_tokens = usage.answer_tokens / max(1, ask.count)
+            _follow(self._answer_tokens, (tenant, model), answer_tokens, now)
+            if ask.most_tokens is not None:
+                _follow(self._limited_tokens, (tenant, model, _magnitude(ask.most_tokens)), answer_tokens, now)
 
 
 def worked(cost: Cost, usage: Usage) -> Work:
@@ -131,6 +146,12 @@ def _units(unit: CostUnit, ask: Ask) -> float:
     return float(ask.count)
 
 
+def _magnitude(tokens: int) -> int:
+    """The same for limits that are alike: two steps to each doubling."""
+    bits = max(2, tokens).bit_length()
+    return 2 * bits + (max(2, tokens) >> (bits - 2) & 1)
+
+
 class _Mean:
     """A plain mean at first, an exponentially weighted one once it remembers MEMORY_REQUESTS."""
 
@@ -142,7 +163,7 @@ class _Mean:
         self.value = 0.0
 
 
-def _follow(means: dict, key: str | tuple[str, str], value: float, now: float) -> None:  # type: ignore[type-arg]
+def _follow(means: dict, key: object, value: float, now: float) -> None:  # type: ignore[type-arg]
     """Take a value into the mean of `key`, which becomes the most recently seen."""
     mean = means.pop(key, None) or _Mean()
     mean.count += 1

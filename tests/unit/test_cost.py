@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.cost import ANSWER_TOKENS, LEARN_EVERY_S, MOST_FOLLOWED, OVERHEAD_BYTES, Ask, Expectations, worked
+from penstock.cost import (
+    ANSWER_TOKENS,
+    LEARN_EVERY_S,
+    LIKE_ENOUGH,
+    MOST_FOLLOWED,
+    OVERHEAD_BYTES,
+    Ask,
+    Expectations,
+    _magnitude,
+    worked,
+)
 from penstock.policy import Cost, CostUnit
-from penstock.usage import Usage
+from penstock.usage import MOST_TOKENS, Usage
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
@@ -40,11 +52,48 @@ def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
     assert expectations.prompt_tokens("other", 4000 + OVERHEAD_BYTES) == 1000
 
 
+def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not() -> None:
+    expectations = Expectations()
+    for _ in range(LIKE_ENOUGH):
+        for limit, answer in ((32, 30), (1000, 900)):
+            expectations.saw("exact", "m", chat(3000, limit), Usage(1000, answer), 0.0)
+            expectations.saw("always", "m", chat(3000, 4096), Usage(1000, answer), 0.0)
+    assert expectations.answer_tokens("exact", "m", 1000) == pytest.approx(900)
+    assert expectations.answer_tokens("exact", "m", 900) == pytest.approx(900), "a like limit"
+    assert expectations.answer_tokens("exact", "m", 32) == pytest.approx(30)
+    assert expectations.answer_tokens("exact", "m", 300) == pytest.approx(300), "not seen: the mean, and the limit"
+    assert expectations.answer_tokens("exact", "m", None) == pytest.approx(465)
+    assert expectations.answer_tokens("always", "m", 4096) == pytest.approx(465)
+
+
+def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
+    expectations = Expectations()
+    for _ in range(10):
+        expectations.saw("t", "m", chat(3000), Usage(1000, 100), 0.0)
+    for _ in range(LIKE_ENOUGH - 1):
+        expectations.saw("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
+    assert expectations.answer_tokens("t", "m", 2000) < 1000
+    expectations.saw("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
+    assert expectations.answer_tokens("t", "m", 2000) == pytest.approx(1900)
+
+
+@given(st.integers(1, MOST_TOKENS), st.integers(1, MOST_TOKENS))
+def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_factor_of_one_and_a_half(
+    limit: int, other: int
+) -> None:
+    expectations = Expectations()
+    for _ in range(LIKE_ENOUGH):
+        expectations.saw("t", "m", chat(3000, other), Usage(1000, other), 0.0)
+    assert 1 <= expectations.answer_tokens("t", "m", limit) <= limit
+    if _magnitude(limit) == _magnitude(other):
+        assert max(limit, other) <= max(2, 1.5 * min(limit, other))
+
+
 def test_what_is_followed_is_bounded() -> None:
     expectations = Expectations()
     for n in range(MOST_FOLLOWED + 50):
-        expectations.saw(f"t{n}", "m", chat(4000), Usage(1000, 20), 0.0)
-    assert len(expectations._answer_tokens) == MOST_FOLLOWED
+        expectations.saw(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
+    assert len(expectations._answer_tokens) == len(expectations._limited_tokens) == MOST_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
 
