@@ -9,6 +9,7 @@ from random import Random
 
 from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
+from regional_agent.background import keep_running
 from regional_agent.carry.access_log import AccessLine, AccessLog
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.ending import Ending
@@ -66,7 +67,7 @@ class Carrier:
 
     def start(self) -> None:
         """Begin to look after deadlines."""
-        self._sweeper = asyncio.create_task(self._sweep())
+        self._sweeper = keep_running("deadlines of requests", self._sweep)
 
     def stop(self) -> None:
         """Stop the timer; exchanges end with their connections."""

@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # how many
 
     most_connections: int = 32_768
-    """Connections at once; more are answered 429 and closed."""
+    """Connections at once, TLS handshakes counted; more are answered 429 and closed, over TLS just closed."""
     most_connections_per_address: int = 8192
     """Connections at once from one client address; trusted proxies are exempt."""
 

@@ -11,9 +11,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.reasons import Reason, Refusal
+from regional_agent.background import keep_running
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.client_turns import ClientTurns, Handler
 from regional_agent.carry.departures import Departures
+from regional_agent.carry.doorway import Doorway
 from regional_agent.carry.kept_bodies import KeptBodies
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
@@ -23,6 +25,8 @@ SWEEP_S = 0.5
 """How often timeouts are looked at: one timer for a listener, not one for a connection."""
 
 BACKLOG = 1024
+
+_TOO_MANY = Reason.TOO_MANY_CONNECTIONS
 
 
 class Application(Protocol):
@@ -77,6 +81,7 @@ class Listener:
         self._of_address: Counter[str] = Counter()
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
+        self._doorway: Doorway | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._deserted = asyncio.Event()
 
@@ -84,14 +89,20 @@ class Listener:
         """Listen; returns where. A second process may listen on the same port, so that it can take over."""
         loop = asyncio.get_running_loop()
         self._socket = open_port(host, port)
-        self._server = await loop.create_server(
-            lambda: ClientConnection(self),
-            sock=self._socket,
-            backlog=BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=self.limits.head_timeout_s if self.secure else None,
-        )
-        self._sweeper = asyncio.create_task(self._sweep())
+        if self._tls is None:
+            self._server = await loop.create_server(lambda: ClientConnection(self), sock=self._socket, backlog=BACKLOG)
+        else:
+            self._socket.setblocking(False)
+            self._socket.listen(BACKLOG)
+            self._doorway = Doorway(
+                self._socket,
+                self._tls,
+                lambda: ClientConnection(self),
+                admits=self._admits,
+                on_ended=self._look_deserted,
+                timeout_s=self.limits.head_timeout_s,
+            )
+        self._sweeper = keep_running("timeouts of connections", self._sweep)
         address = self._socket.getsockname()
         return address[0], address[1]
 
@@ -105,15 +116,24 @@ class Listener:
         self.draining, self.draining_since = True, self.clock()
         if self._server is not None:
             self._server.close()
+        if self._doorway is not None:
+            self._doorway.close()
+
+    @property
+    def handshakes(self) -> int:
+        """Connections whose TLS handshake is under way."""
+        return len(self._doorway) if self._doorway is not None else 0
 
     async def drain(self, grace_s: float) -> int:
         """Wait until every request is answered, `grace_s` at most, then cut; returns how many were cut."""
-        if self.connections:
+        if not self._is_deserted():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._deserted.wait(), grace_s)
         cut = len(self.connections)
         for connection in list(self.connections):
             connection.abort()
+        if self._doorway is not None:
+            self._doorway.cut()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.departures.close()
@@ -124,12 +144,7 @@ class Listener:
         self.connections.add(connection)
         address = connection.peer_ip
         self._of_address[address] += 1
-        limits = self.limits
-        if len(self.connections) > limits.most_connections:
-            return Reason.TOO_MANY_CONNECTIONS
-        if self._of_address[address] > limits.most_connections_per_address and not self.trusts(address):
-            return Reason.TOO_MANY_CONNECTIONS
-        return None
+        return None if self._fits(address, len(self.connections), self._of_address[address]) else _TOO_MANY
 
     def left(self, connection: ClientConnection) -> None:
         """A connection has ended."""
@@ -138,8 +153,26 @@ class Listener:
         self._of_address[address] -= 1
         if self._of_address[address] <= 0:
             del self._of_address[address]
-        if self.draining and not self.connections:
+        self._look_deserted()
+
+    def _is_deserted(self) -> bool:
+        return not self.connections and not self.handshakes
+
+    def _look_deserted(self) -> None:
+        if self.draining and self._is_deserted():
             self._deserted.set()
+
+    def _admits(self, address: str) -> bool:
+        """Whether a TLS handshake may begin: those under way count as connections."""
+        assert self._doorway is not None
+        of_address = self._of_address[address] + self._doorway.of_address[address]
+        return self._fits(address, len(self.connections) + self.handshakes + 1, of_address + 1)
+
+    def _fits(self, address: str, together: int, of_address: int) -> bool:
+        limits = self.limits
+        if together > limits.most_connections:
+            return False
+        return of_address <= limits.most_connections_per_address or self.trusts(address)
 
     async def _sweep(self) -> None:
         while True:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.listener import leave
 from regional_agent.carry.tls import BadTlsFiles, ClientTls, ServerTls
 from regional_agent.carry.upstream import Address, UpstreamPool
 from tests.agents import agent
 from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.integration.test_carrying import BODY, answers
+from tests.integration.test_carrying import BODY, answers, until
+from tests.on_uvloop import on_uvloop
 from tests.planet import plan
-from tests.sockets import Answer, RawClient, engine, post
+from tests.sockets import PATIENCE_S, Answer, RawClient, engine, post
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -160,3 +164,61 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None
         ServerTls(made / "one.pem", made / "two.key")
     with pytest.raises(BadTlsFiles, match=r"one\.key"):
         ClientTls(made / "one.key")
+
+
+async def handshakes_are_counted(directory: Path, made: Path) -> None:
+    limits = Limits(most_connections_per_address=2, idle_linger_s=0.0)
+    async with engine(answers) as gpu, agent(directory, [gpu.address], tls=server(made), limits=limits) as one:
+        silent = [await RawClient.connect(one.traffic) for _ in range(2)]
+        third = await RawClient.connect(one.traffic)
+        assert await third.closed(), "before it has cost a handshake"
+        with pytest.raises(OSError):  # noqa: PT011  which one is the platform's business
+            await connect(one.traffic, client(made))
+        silent.pop().say(b"no TLS at all\r\n\r\n")
+        over = None
+        async with asyncio.timeout(PATIENCE_S):
+            while over is None:
+                with suppress(OSError):
+                    over = await connect(one.traffic, client(made))
+        over.say(post(BODY))
+        assert (await over.answer()).status == 200
+        with pytest.raises(OSError):  # noqa: PT011
+            await connect(one.traffic, client(made))
+        assert len(one.listener.connections) == 1
+        for each in (*silent, over):
+            each.close()
+
+
+async def test_handshakes_that_are_not_over_count_as_connections(tmp_path: Path, made: Path) -> None:
+    await handshakes_are_counted(tmp_path, made)
+
+
+@on_uvloop
+async def test_so_they_do_where_agents_run_in_earnest(tmp_path: Path, made: Path) -> None:
+    await handshakes_are_counted(tmp_path, made)
+
+
+async def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path, made: Path) -> None:
+    limits = Limits(head_timeout_s=0.2, idle_linger_s=0.0)
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as one:
+        silent = await RawClient.connect(one.traffic)
+        assert await silent.closed()
+
+
+async def test_a_drain_waits_for_handshakes_and_begins_no_more(tmp_path: Path, made: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=server(made)) as one:
+        slow = await asyncio.open_connection(one.traffic.host, one.traffic.port)
+        fresh = await RawClient.connect(one.traffic)
+        await until(lambda: one.listener.handshakes == 2)
+        leaving = asyncio.create_task(leave([one.listener], PATIENCE_S))
+        await until(lambda: one.listener.draining)
+        with pytest.raises(OSError):  # noqa: PT011
+            await connect(one.traffic, client(made))
+        fresh.close()
+        await slow[1].start_tls(client(made)(), server_hostname=one.traffic.host)
+        over = RawClient(*slow)
+        over.say(post(BODY))
+        answer = await over.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        over.close()
+        assert await leaving == 0
