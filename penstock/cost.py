@@ -93,7 +93,9 @@ class Expectations:
 
     def prompt_tokens(self, model: str, body_bytes: int) -> float:
         """How many tokens the prompt in a body of this size likely has."""
-        return min(MOST_TOKENS, max(1.0, (body_bytes - OVERHEAD_BYTES) * self.tokens_per_byte(model)))
+        ratio = self._tokens_per_byte.get(model)
+        tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
+        return tokens if 1.0 <= tokens <= MOST_TOKENS else min(MOST_TOKENS, max(1.0, tokens))
 
     def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
         """How many tokens an answer to this tenant likely has."""
@@ -104,7 +106,7 @@ class Expectations:
         if mean is None or mean.count < LIKE_ENOUGH:
             mean = self._answer_tokens.get((tenant, model))
         likely = mean.value if mean is not None else ANSWER_TOKENS
-        return min(likely, max(1, most_tokens))
+        return likely if likely <= most_tokens else min(likely, max(1, most_tokens))
 
     def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
         """What a request will cost."""

@@ -11,9 +11,10 @@ choice among a hundred costs three multiplications and additions each.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
+from sys import float_info
 
 import msgspec
 
@@ -43,11 +44,18 @@ NOTHING_HELD: Mapping[int, float] = {}
 NOBODY = float("inf")
 """The score of an endpoint that may not have the request."""
 
+MOST_S = float_info.max
+"""What every other score is below."""
+
+MOST_DRAWS = 8
+"""Endpoints that are drawn at random to find two open ones, before all are looked at for it."""
+
 CLOSED = (NOBODY, 0.0, 0.0)
 """The terms of an endpoint that may take nothing."""
 
 
-class EndpointView(msgspec.Struct):
+@dataclass(slots=True, eq=False)
+class EndpointView:
     """One endpoint as the chooser sees it. Its owner updates it in place and then calls `reckon`."""
 
     name: str
@@ -101,10 +109,19 @@ class EndpointView(msgspec.Struct):
         # Half of what is reserved for decode is done, on average; the other half stands for what one more stream
         # costs those that are there. In simulation a whole share does best, over half, one and a half and more.
         ahead_s = speed.start_s + (self.prefill_us + self.decode_us / self.slots) / MICROSECONDS
-        ahead_s += self.pressure * self.service_s
+        if self.pressure > 0.0:
+            ahead_s += self.pressure * self.service_s
         if self.completions < NEWCOMER_UNTIL and streams > 2 * self.completions + 2:
             ahead_s += NEWCOMER_S
-        self.terms = (ahead_s / weight, speed.prefill / weight, (speed.decode + speed.crowding * streams) / weight)
+        decode = speed.decode + speed.crowding * streams
+        if weight == 1.0:
+            self.terms = (ahead_s, speed.prefill, decode)
+        else:
+            self.terms = (ahead_s / weight, speed.prefill / weight, decode / weight)
+
+
+Candidate = tuple[int, EndpointView]
+"""An endpoint and its position in the pool."""
 
 
 class Who(msgspec.Struct, frozen=True):
@@ -140,25 +157,24 @@ def choose_endpoint(
         view_age_s: age of the oldest number in the view, in seconds.
         service_s: mean time a request holds its slot, in seconds.
     """
-    stale = view_age_s > STALE_SHARE_OF_SERVICE * service_s and len(endpoints) > 2
-    scores = _two_scores(endpoints, work, tried, held, rng) if stale else _scores(endpoints, work, tried)
-    for index, spared_s in held.items():
-        scores[index] -= min(spared_s, work.prefill_s) * endpoints[index].terms[1]
-    best = min(scores, default=NOBODY)
+    candidates: Iterable[Candidate] = enumerate(endpoints)
+    if view_age_s > STALE_SHARE_OF_SERVICE * service_s and len(endpoints) > 2:
+        candidates = _two_open(endpoints, tried, rng)
+    elif tried or same_zone:
+        candidates = [one for one in candidates if one[1].name not in tried]
+    best, as_good = _soonest(candidates, work)
+    if held:
+        holders = _spared(endpoints, work, held, tried)
+        index = min(holders, key=holders.__getitem__)
+        best = min(best, holders[index])
+        if holders[index] <= min(best + held_gap_s, MOST_S):
+            return Who(index)
     if best == NOBODY:
         return Who(None, rejections(endpoints, tried))
-    if held:
-        index = min(held, key=scores.__getitem__)
-        if scores[index] <= best + held_gap_s:
-            return Who(index)
     if same_zone:
-        near = min([scores[index] for index in same_zone])
+        near, near_good = _soonest([one for one in candidates if one[0] in same_zone], work)
         if near <= best + ZONE_GAP_S:
-            bound = _as_good_as(near)
-            as_good = [index for index in same_zone if scores[index] <= bound]
-            return Who(as_good[_below(len(as_good), rng)])
-    bound = _as_good_as(best)
-    as_good = [index for index, score in enumerate(scores) if score <= bound]
+            as_good = near_good
     return Who(as_good[0] if len(as_good) == 1 else as_good[_below(len(as_good), rng)])
 
 
@@ -186,9 +202,9 @@ def consider(
     same_zone: Sequence[int] = (),
 ) -> tuple[Considered, ...]:
     """What `choose_endpoint` compares, soonest first; args are those of it."""
-    scores = _scores(endpoints, work, tried)
-    for index, spared_s in held.items():
-        scores[index] -= min(spared_s, work.prefill_s) * endpoints[index].terms[1]
+    scores = [_done_s(one, work, tried) for one in endpoints]
+    for index, score in _spared(endpoints, work, held, tried).items():
+        scores[index] = score
     seen = [
         Considered(
             one.name,
@@ -209,28 +225,52 @@ def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) ->
     return tuple(Rejection(name, reason) for name, reason in reasons if reason is not None)
 
 
-def _scores(endpoints: Sequence[EndpointView], work: Work, tried: Container[str]) -> list[float]:
-    """When each endpoint would be done with the request, in seconds from now; infinite where it may not have it."""
+def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[int]]:
+    """When the first of them would be done (s from now; NOBODY where none may have it), and who is as good as that.
+
+    One look at each: this is the choice's only step that grows with the pool.
+    """
     prefill_s, decode_s = work.prefill_s, work.decode_s
-    scores = [ahead_s + prefill_s * prefill + decode_s * decode for ahead_s, prefill, decode in map(_terms, endpoints)]
-    if tried:
-        for index, endpoint in enumerate(endpoints):
-            if endpoint.name in tried:
-                scores[index] = NOBODY
-    return scores
+    best, bound = NOBODY, MOST_S
+    found: list[tuple[float, int]] = []
+    for index, one in candidates:
+        ahead_s, prefill, decode = one.terms
+        score = ahead_s + prefill_s * prefill + decode_s * decode
+        if score <= bound:
+            found.append((score, index))
+            if score < best:
+                best, bound = score, _as_good_as(score)
+    return best, [index for score, index in found if score <= bound]
 
 
-def _two_scores(
-    endpoints: Sequence[EndpointView], work: Work, tried: Container[str], held: Mapping[int, float], rng: Random
-) -> list[float]:
-    """The same, of two open endpoints at random and of those that hold something; the others count as closed."""
-    scores = _scores(endpoints, work, tried)
-    open_ = [index for index, score in enumerate(scores) if score < NOBODY]
-    if len(open_) <= 2:
-        return scores
-    first = open_.pop(_below(len(open_), rng))
-    looked_at = {first, open_[_below(len(open_), rng)], *held}
-    return [score if index in looked_at else NOBODY for index, score in enumerate(scores)]
+def _done_s(one: EndpointView, work: Work, tried: Container[str]) -> float:
+    """When an endpoint would be done with the request, in seconds from now; infinite where it may not have it."""
+    ahead_s, prefill, decode = one.terms
+    return NOBODY if one.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
+
+
+def _spared(
+    endpoints: Sequence[EndpointView], work: Work, held: Mapping[int, float], tried: Container[str]
+) -> dict[int, float]:
+    """The same for those that hold something of the request, by position: less what that spares them."""
+    return {
+        index: _done_s(endpoints[index], work, tried) - min(spared_s, work.prefill_s) * endpoints[index].terms[1]
+        for index, spared_s in held.items()
+    }
+
+
+def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Random) -> list[Candidate]:
+    """Two open endpoints at random; fewer where there are no more. Drawn until found, for most are open."""
+    found: list[Candidate] = []
+    for _ in range(MOST_DRAWS):
+        index = _below(len(endpoints), rng)
+        one = endpoints[index]
+        if one.terms is not CLOSED and one.name not in tried and (not found or index != found[0][0]):
+            found.append((index, one))
+            if len(found) == 2:
+                return found
+    open_ = [(index, one) for index, one in enumerate(endpoints) if one.terms is not CLOSED and one.name not in tried]
+    return rng.sample(open_, 2) if len(open_) > 2 else open_
 
 
 def _below(number: int, rng: Random) -> int:
@@ -252,6 +292,3 @@ def _reject(endpoint: EndpointView, tried: Container[str]) -> Reason | None:
 
 def _as_good_as(best_s: float) -> float:
     return best_s + min(best_s * NEAR_TIE, NEAR_TIE_S)
-
-
-_terms = attrgetter("terms")

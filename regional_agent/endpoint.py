@@ -140,7 +140,9 @@ class Endpoint:
 
     def prefilled(self, prefill_us: int) -> None:
         """The prefill of one of them is over."""
-        self._add(0, -prefill_us, 0)
+        self.own_prefill_us -= prefill_us
+        self.view.prefill_us -= prefill_us
+        self.view.reckon()
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """One of them has ended, and what was still reserved for it is free."""
@@ -271,18 +273,15 @@ class Endpoint:
 
     def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
         view = self.view
-        if requests:
-            self.own += requests
-            view.in_flight += requests
-            if view.ready and not view.draining:
-                for pool in self.pools:
-                    pool.in_flight += requests
-        if prefill_us:
-            self.own_prefill_us += prefill_us
-            view.prefill_us += prefill_us
-        if decode_us:
-            self.own_decode_us += decode_us
-            view.decode_us += decode_us
+        self.own += requests
+        self.own_prefill_us += prefill_us
+        self.own_decode_us += decode_us
+        view.in_flight += requests
+        view.prefill_us += prefill_us
+        view.decode_us += decode_us
+        if view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += requests
         view.reckon()
 
     def _recount(self) -> None:

@@ -67,7 +67,7 @@ def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectati
 
 def session_of(request: Request, asked: Asked) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
-    named = request.header(SESSION_HEADER) or asked.prompt_cache_key or asked.user
+    named = (request.by_name or request.index()).get(SESSION_HEADER) or asked.prompt_cache_key or asked.user
     if not named or (name := bytes(named)) == b"null":
         return b""
     return name[:LONGEST_SESSION_BYTES]
@@ -84,7 +84,7 @@ def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
         count = _whole(asked.n, MOST_AT_ONCE) or 1
     if unit is _TOKEN:
         most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
-        return Ask(size_bytes, answers=request.path != EMBEDDINGS, most_tokens=most, count=count)
+        return Ask(size_bytes, request.path != EMBEDDINGS, most, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         steps = _whole(asked.steps, MOST_STEPS) or _whole(asked.num_inference_steps, MOST_STEPS)
         return Ask(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
@@ -95,8 +95,12 @@ def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
 
 def _prompt(body: bytes | bytearray) -> memoryview:
     """The part of a JSON body from its prompt on: what stands before it differs though the prompt does not."""
-    found = [at for name in _PROMPTS if (at := body.find(name, 0, PROMPT_BEGINS_BYTES)) >= 0]
-    return memoryview(body)[min(found, default=0) :]
+    begins = end = min(len(body), PROMPT_BEGINS_BYTES)
+    for name in _PROMPTS:
+        at = body.find(name, 0, begins)
+        if at >= 0:
+            begins = at
+    return memoryview(body)[begins if begins < end else 0 :]
 
 
 def _pixels(size: msgspec.Raw) -> int | None:

@@ -17,9 +17,10 @@ class Keyring:
     """The tenants of one policy by the digest of their keys.
 
     The table is looked up by a SHA-256 of what the client sent, so the time a look-up takes tells nothing of any key.
-    Headers that had a valid key are remembered as they came, in this process alone and for as long as the policy is in
-    force. That look-up goes by Python's hash of the header, which is keyed by a secret of the process (SipHash,
-    PEP 456): bytes are only compared where all 64 bits agree, so its time does not tell how much of a guess is right.
+    Headers that had a valid key are remembered as they came (here, and with an address in `admission.py`), in this
+    process alone and for as long as the policy is in force. That look-up goes by Python's hash of the header, which is
+    keyed by a secret of the process (SipHash, PEP 456): bytes are only compared where all 64 bits agree, so its time
+    does not tell how much of a guess is right.
     """
 
     __slots__ = ("_anonymous", "_by_digest", "_remembered")

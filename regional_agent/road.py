@@ -1,4 +1,4 @@
-"""A request's road through this agent: identify, classify, locate, mask, where, who, and settle at the end.
+"""A request's road through this agent, once it is admitted (`admission.py`): where, who, and settle at the end.
 
 This is where the shell asks the core. A `Ticket` is one request's facts (`ticket.py`); `next_target` is asked again
 after every attempt that did not start, and answers with the next place to try or with the refusal to give.
@@ -6,34 +6,28 @@ after every attempt that did not start, and answers with the next place to try o
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock import route_context, trace_context
-from penstock.decision import admit_at_origin, decide
+from penstock import route_context
+from penstock.decision import decide
 from penstock.ejection import Outcome
 from penstock.plan import ArcReason
-from penstock.policy import Cost, ModelVersions, Policy
+from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
-from penstock.residency import Mask, RequestFacts, residency_class
 from penstock.route_context import RouteContext
 from penstock.signing import FleetKey
-from penstock.versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.where import RegionView, Where, soonest_retry_s, stands_idle_elsewhere
+from regional_agent.admission import Admission
 from regional_agent.carry.messages import Header, Request
 from regional_agent.choosing import Chooser
-from regional_agent.classify import Asked
-from regional_agent.errand import Errand, errand_of, session_of
-from regional_agent.identify import Keyring
 from regional_agent.metrics import RequestKind
-from regional_agent.named_model import asked_of
-from regional_agent.served_as import can_be_served_as_another, serve_as
-from regional_agent.ticket import Target, Ticket
+from regional_agent.served_as import serve_as
+from regional_agent.ticket import NO_NAMES, Target, Ticket
 from regional_agent.waiting import Answer, Place
 
 if TYPE_CHECKING:
@@ -42,21 +36,12 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
 
-MOST_ADMITTED = 4096
-"""Answers of the mask that are kept at once: models x tenants x places seen lately."""
-
 BUSY_REST_S = 0.5
 """A request that engines turned down as busy waits at least so long (s) before it is offered to them again. Nobody else
 is kept from them: what one is told (429 for a quota of its own, say) says nothing of the others."""
 
-UNTOLD_COST = Cost()
-"""Of a model that a policy of another region knows and ours does not, yet."""
-
 _FALLS_BACK = frozenset({Reason.NONE_READY, Reason.SATURATED})
 """Refusals for want of a place to run, which a lighter model may have."""
-
-_SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
 
 _SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
 """In Python 3.11, to read a member off its class is a function call."""
@@ -75,71 +60,8 @@ class Road:
         self._clock = clock
         self.answers = knowing.answers
         self.chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
+        self.admission = Admission(region, knowing, key, rng, self.chooser.expectations)
         knowing.waiting.ask = self._try_again
-        self._keyring: Keyring | None = None
-        self._keyring_of: Policy | None = None
-        self._admitted: dict[tuple[str, str, str | None, str | None], Mask | Refusal] = {}
-
-    def ticket_from_client(self, request: Request, peer_ip: str, now: float) -> Ticket | Refusal:
-        """Steps 1-4 for a request that a client sent here."""
-        policy = self._knowing.directives.policy
-        if policy is None:
-            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=SHORTEST_RETRY_S)
-        headers = request.by_name or request.index()
-        tenant = self._identify(policy).identify(headers.get(b"authorization"))
-        if isinstance(tenant, Refusal):
-            return tenant
-        asked = asked_of(request)
-        if isinstance(asked, Refusal):
-            return asked
-        asked_for = asked.model
-        versions = versions_of(policy, asked_for)
-        if versions is not None:
-            asked = self._version(versions, tenant.name, request, asked)
-            if isinstance(asked, Refusal):
-                return asked
-        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"))
-        facts = RequestFacts(tenant.name, tenant.data_class, location)
-        admitted = self._admit(policy, asked.model, facts)
-        if isinstance(admitted, Refusal):
-            return admitted
-        counted = self._knowing.quotas.start(tenant, now)
-        if isinstance(counted, Refusal):
-            return counted
-        trace_id = f"{self._rng.getrandbits(128) | 1:032x}"
-        errand = self._errand(request, asked, policy, facts.tenant)
-        ticket = Ticket(_request_id(headers.get(b"x-request-id"), trace_id), errand, facts, admitted, now)
-        ticket.priority = tenant.priority
-        ticket.counted = counted
-        ticket.asked_for = asked_for
-        ticket.policy = policy
-        ticket.traceparent = trace_context.continued(headers.get(b"traceparent")) or trace_context.started(trace_id)
-        self._knowing.demand.offered(asked.model, admitted.permitted)
-        return ticket
-
-    def ticket_from_peer(self, request: Request, now: float) -> Ticket | Refusal:
-        """The same for a request that another region's agent forwarded: its facts are believed if signed for us."""
-        policy = self._knowing.directives.policy
-        if policy is None:
-            return Refusal(Reason.NO_POLICY, "this agent has no policy yet")
-        token = request.header(route_context.HEADER.encode()) or b""
-        context = route_context.accept(token.decode("latin-1"), self._key, policy, self.region, time.time())
-        if isinstance(context, Refusal):
-            return context
-        facts = RequestFacts(context.tenant, context.data_class, context.location)
-        admitted = Mask(residency_class(frozenset(context.residency)))
-        asked = asked_of(request)
-        if isinstance(asked, Refusal):
-            asked = Asked(context.model)
-        asked.model = context.model
-        ticket = Ticket(context.request_id, self._errand(request, asked, policy, context.tenant), facts, admitted, now)
-        ticket.context = context
-        ticket.policy = policy
-        sender = policy.tenants.get(context.tenant)
-        ticket.priority = sender.priority if sender is not None else 0
-        ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
-        ticket.traceparent = context.traceparent
-        return ticket
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """What is known of regions, and of our own, for one model."""
@@ -148,18 +70,10 @@ class Road:
         views[self.region] = self._knowing.local_view(model, now)
         return views
 
-    def refuse_unknown(self, request: Request) -> Refusal | None:
-        """The refusal for a request whose key names no tenant, or None where it does."""
-        policy = self._knowing.directives.policy
-        if policy is None:
-            return Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=SHORTEST_RETRY_S)
-        tenant = self._identify(policy).identify(request.header(b"authorization"))
-        return tenant if isinstance(tenant, Refusal) else None
-
     def next_target(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
         if ticket.policy is not self._knowing.directives.policy:
-            refusal = self._admit_anew(ticket)
+            refusal = self.admission.admit_anew(ticket)
             if refusal is not None:
                 return refusal
         if ticket.attempts >= MOST_ATTEMPTS:
@@ -191,13 +105,9 @@ class Road:
         asked = serve_as(request, model.fallback)
         if asked is None or policy is None:
             return False
-        ticket.errand = self._errand(request, asked, policy, ticket.facts.tenant)
+        ticket.errand = self.admission.errand(request, asked, policy, ticket.facts.tenant)
         ticket.model = asked.model
-        ticket.attempts = 0
-        ticket.rests_until = 0.0
-        ticket.tried_regions.clear()
-        ticket.tried_endpoints.clear()
-        ticket.busy_endpoints.clear()
+        ticket.forget_tries()
         self._knowing.demand.offered(asked.model, ticket.admitted.permitted)
         return True
 
@@ -213,12 +123,14 @@ class Road:
     def _try_again(self, ticket: Ticket, now: float) -> Target | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
         view = self._knowing.peers.view
-        for region, reason in list(ticket.tried_regions.items()):
-            full = reason is Reason.SATURATED
-            if full and (region == self.region or view(region, ticket.model, now).credits > 0):
-                del ticket.tried_regions[region]
+        ticket.tried_regions = {
+            region: reason
+            for region, reason in ticket.tried_regions.items()
+            if reason is not Reason.SATURATED
+            or (region != self.region and view(region, ticket.model, now).credits <= 0)
+        }
         ticket.tried_endpoints -= ticket.busy_endpoints
-        ticket.busy_endpoints.clear()
+        ticket.busy_endpoints = NO_NAMES
         ticket.has_turn = True
         target = self.next_target(ticket, now)
         ticket.has_turn = False
@@ -273,22 +185,22 @@ class Road:
         """Nobody answered there, or the connection broke before a byte: look elsewhere, and remember it."""
         ticket.failed_because = Reason.ENGINE_FAILED
         if target.endpoint is not None:
-            ticket.tried_endpoints.add(target.endpoint.name)
+            ticket.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
             self._knowing.endpoints.failed(target.endpoint)
         else:
-            ticket.tried_regions[target.region] = Reason.UNREACHABLE
+            ticket.tried(target.region, Reason.UNREACHABLE)
             self._knowing.peers.broken(target.region, target.address)
 
     def busy(self, ticket: Ticket, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
         ticket.failed_because = Reason.SATURATED
         if target.endpoint is not None:
-            ticket.tried_endpoints.add(target.endpoint.name)
-            ticket.busy_endpoints.add(target.endpoint.name)
+            ticket.tried_endpoints |= {target.endpoint.name}
+            ticket.busy_endpoints |= {target.endpoint.name}
             ticket.rests_until = self._clock() + BUSY_REST_S
         else:
-            ticket.tried_regions[target.region] = reason
+            ticket.tried(target.region, reason)
 
     def origin_of(self, ticket: Ticket) -> str:
         """The region that a request landed on: this one, or the one that forwarded it here."""
@@ -317,7 +229,7 @@ class Road:
             target = self._local_target(ticket, home, now)
             if isinstance(target, Target):
                 return target
-            ticket.tried_regions[self.region] = target
+            ticket.tried(self.region, target)
         while True:
             decision = decide(
                 policy,
@@ -339,7 +251,7 @@ class Road:
                 target = self._peer_target(ticket, where, policy)
             if not isinstance(target, Reason):
                 return target
-            ticket.tried_regions[where.region] = target
+            ticket.tried(where.region, target)
 
     def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
         permitted = ticket.admitted.permitted
@@ -368,13 +280,8 @@ class Road:
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement
         target = Target(self.region, placement.endpoint.address, kind)
-        target.endpoint, target.placement, target.since = placement.endpoint, placement, self._clock()
+        target.endpoint, target.placement, target.since = placement.endpoint, placement, now
         return target
-
-    def _errand(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> Errand:
-        model = policy.models.get(asked.model)
-        cost = model.cost if model is not None else UNTOLD_COST
-        return errand_of(request, asked, tenant, cost, self.chooser.expectations)
 
     def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
@@ -401,63 +308,3 @@ class Road:
         )
         target.route_header = route_context.seal(context, self._key).encode()
         return target
-
-    def _admit_anew(self, ticket: Ticket) -> Refusal | None:
-        """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
-        policy = self._knowing.directives.policy
-        if policy is None:
-            return None
-        if ticket.context is None:
-            self._identify(policy)
-            verdict = self._admit(policy, ticket.model, ticket.facts)
-            if isinstance(verdict, Refusal):
-                return verdict
-            ticket.admitted = verdict
-        else:
-            refusal = route_context.refuse_here(policy, ticket.facts, self.region)
-            if refusal is not None:
-                return refusal
-        ticket.policy = policy
-        return None
-
-    def _version(self, versions: ModelVersions, tenant: str, request: Request, asked: Asked) -> Asked | Refusal:
-        """The request as one for the version that serves it; by its session, where it has one."""
-        if not can_be_served_as_another(request):
-            if any(version.model == asked.model for version in versions.versions):
-                return asked
-            names = ", ".join(version.model for version in versions.versions)
-            return Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; name one of them: {names}")
-        session = session_of(request, asked)
-        place = place_of(tenant, asked.model, session) if session else self._rng.random() * WHOLE_PERCENT
-        version = version_at(versions, place)
-        if version == asked.model:
-            return asked
-        return serve_as(request, version) or Refusal(
-            Reason.BAD_REQUEST, "the body names its model twice, or with escapes; write it once and plainly"
-        )
-
-    def _identify(self, policy: Policy) -> Keyring:
-        if self._keyring is None or self._keyring_of is not policy:
-            self._keyring, self._keyring_of = Keyring(policy), policy
-            self._admitted.clear()
-        return self._keyring
-
-    def _admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
-        """Step 4. Under one policy the answer depends on few things, so it is kept by them."""
-        location = facts.location
-        about = (model, facts.tenant, location.country, location.subdivision)
-        known = self._admitted.get(about)
-        if known is None:
-            known = admit_at_origin(policy, self.region, model, facts)
-            if model in policy.models:
-                if len(self._admitted) >= MOST_ADMITTED:
-                    self._admitted.clear()
-                self._admitted[about] = known
-        return known
-
-
-def _request_id(given: bytes | None, trace_id: str) -> str:
-    """The client's where it has a usable one; else that of the trace that starts here, so that one finds the other."""
-    if given is not None and _SAFE_REQUEST_ID.fullmatch(given):
-        return given.decode()
-    return trace_id

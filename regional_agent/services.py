@@ -93,7 +93,7 @@ class TrafficService(_Service):
 
     def refuse_head(self, request: Request) -> Refusal | None:
         """A large body is not asked for before it is known whose it is, and that it has somewhere to go."""
-        return self._road.refuse_unknown(request) if _is_carried(request) else _no_such(request)
+        return self._road.admission.refuse_unknown(request) if _is_carried(request) else _no_such(request)
 
     def knows_enough(self, request: Request) -> bool:
         """A body that is no JSON is passed on as it comes, once its model is known."""
@@ -112,13 +112,13 @@ class TrafficService(_Service):
                 return Refusal(
                     Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
                 )
-        ticket = self._road.ticket_from_client(request, connection.peer_ip, now)
+        ticket = self._road.admission.ticket_from_client(request, connection.peer_ip, now)
         if isinstance(ticket, Ticket):
             ticket.deadline_at = now + timeout_s
         return ticket
 
     def _models(self, request: Request, connection: ClientTurns) -> None:
-        refusal = self._road.refuse_unknown(request)
+        refusal = self._road.admission.refuse_unknown(request)
         policy = self._knowing.directives.policy
         if refusal is not None or policy is None:
             self._refuse(connection, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
@@ -141,7 +141,7 @@ class PeerService(_Service):
             status, body = self._knowing.probe_answers.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
-            ticket = self._road.ticket_from_peer(request, self._carrier.clock())
+            ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
             if isinstance(ticket, Ticket):
                 return self._carrier.carry(connection, request, ticket)
             self._carrier.refused_at_once(request, ticket)
@@ -156,7 +156,7 @@ class PeerService(_Service):
         """Only what an origin has signed is listened to."""
         if request.header(ROUTE_HEADER) is None or not _is_carried(request):
             return _no_such(request)
-        ticket = self._road.ticket_from_peer(request, self._carrier.clock())
+        ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
         return ticket if isinstance(ticket, Refusal) else None
 
     def knows_enough(self, request: Request) -> bool:

@@ -9,6 +9,7 @@ from penstock.policy import Policy
 from penstock.reasons import Reason
 from penstock.residency import Mask, RequestFacts
 from penstock.route_context import RouteContext
+from penstock.where import NOTHING_TRIED
 from regional_agent.carry.upstream import Address
 from regional_agent.choosing import Placement
 from regional_agent.errand import Errand
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 REQUEST_DEADLINE_S = 600.0
 """Nobody waits longer for an answer, in seconds."""
+
+NO_NAMES: frozenset[str] = frozenset()
 
 _ENGINE_FAILED = Reason.ENGINE_FAILED
 """In Python 3.11, to read a member off its class is a function call."""
@@ -76,10 +79,22 @@ class Ticket:
         """Why the last attempt did not start."""
         self.rests_until = 0.0
         """Where it has to wait, it is offered to nobody before."""
-        self.busy_endpoints: set[str] = set()
+        self.busy_endpoints = NO_NAMES
         """Those that answered that they are full: what is left undone is saturation, not absence."""
-        self.tried_regions: dict[str, Reason] = {}
-        self.tried_endpoints: set[str] = set()
+        self.tried_endpoints = NO_NAMES
+        self.tried_regions = NOTHING_TRIED
+        """Regions that did not start it, and why. Most requests try one thing only, so there is nothing to add to."""
+
+    def tried(self, region: str, why: Reason) -> None:
+        """A region did not start it."""
+        self.tried_regions = {**self.tried_regions, region: why}
+
+    def forget_tries(self) -> None:
+        """Begin anew: it asks for something else now."""
+        self.attempts = 0
+        self.rests_until = 0.0
+        self.tried_regions = NOTHING_TRIED
+        self.tried_endpoints = self.busy_endpoints = NO_NAMES
 
 
 class Target:

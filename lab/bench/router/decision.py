@@ -145,7 +145,7 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            ticket = road.ticket_from_client(request, "127.0.0.1", now)
+            ticket = road.admission.ticket_from_client(request, "127.0.0.1", now)
             admitted = clock()
             if not isinstance(ticket, Ticket):
                 raise RuntimeError(f"refused: {ticket}")
@@ -231,7 +231,8 @@ def _parsed(raw: bytes) -> Request:
     request = Request()
     request.method, request.target, _ = first.split(b" ")
     request.headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
-    request.body = bytearray(body)
+    request.path, request.body, request.whole = request.target, body, True
+    request.length = request.received_bytes = len(body)
     return request
 
 
