@@ -30,7 +30,7 @@ class NobodyAnswers(ApiError):
 
 
 class NoLeader(ApiError):
-    """Control planes answer, but none of them leads that can be reached."""
+    """Control planes answer, but none of them leads."""
 
 
 class ApiRefused(ApiError):
@@ -133,16 +133,16 @@ class ApiClient:
             path: from the root, such as `/v1/status`.
             params: of the query; those that are None are left out.
             body: sent as JSON; bytes are sent as they are.
-            changes: whether it changes something, so that only the leader will do.
+            changes: whether it changes something, which takes a leader, whoever is asked.
 
         Raises:
             NobodyAnswers: nobody could be asked.
-            NoLeader: only the leader will do, and it cannot be reached.
+            NoLeader: it takes a leader, and there is none.
             ApiRefused: the answer was a problem.
         """
         url, status = self._find()
-        if changes and not status.leading:
-            raise NoLeader("no control plane leads that can be reached, so nothing can be changed; try again")
+        if changes and status.leader is None:
+            raise NoLeader("no control plane leads, so nothing can be changed; try again")
         return self._send(url, method, path, params, body, headers)
 
     def lines(self, path: str) -> Iterator[str]:

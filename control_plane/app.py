@@ -27,6 +27,7 @@ from control_plane.api import (
 )
 from control_plane.api.bodies import BoundedBodies
 from control_plane.api.idempotency import Idempotency
+from control_plane.api.leaders_word import LeadersWord
 from control_plane.api.openapi import describe, operation_id
 from control_plane.api.strictness import as_described, tell_methods
 from control_plane.daemon import ControlPlane
@@ -83,5 +84,6 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
         app.include_router(router, dependencies=[Depends(as_described)])
     # The last one added is the first that a request meets.
     app.add_middleware(Idempotency, access=access)
+    app.add_middleware(LeadersWord, control_plane=control_plane, access=access)
     app.add_middleware(BoundedBodies)
     return app

@@ -70,6 +70,7 @@ class Campaign:
         self._stirred = asyncio.Event()
         self._deposed = asyncio.Event()
         self._lease_id = 0
+        self._won_epoch = 0
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self.mirror = Mirror(store, keys.LEADER, Member, rng=rng, on_change=self._stirred.set)
@@ -84,6 +85,12 @@ class Campaign:
     def leader(self) -> Seen[Member] | None:
         """Who holds the leader key, as last seen in the store."""
         return self.mirror.seen("")
+
+    @property
+    def was_leader_last(self) -> bool:
+        """Whether the leader key, as last seen, was made by this process: it may be gone, and no other is known."""
+        leader = self.leader
+        return leader is not None and leader.create_revision == self._won_epoch
 
     def start(self) -> asyncio.Task[None]:
         """Begin, in the task returned, which ends before `stop` only by a defect."""
@@ -151,6 +158,7 @@ class Campaign:
             self._enter(Event.LOST)
             return False
         self._deposed.clear()
+        self._won_epoch = made.revision
         self._enter(Event.WON, epoch=made.revision, sent_at=sent_at)
         return True
 

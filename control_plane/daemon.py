@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from control_plane.client.store import ConfigStore, StoreError
 from control_plane.events import EventLog
 from control_plane.fleet import Fleet
 from control_plane.intake import Intake, Receipt
+from control_plane.leader_link import LeaderLink
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
 from control_plane.noticing import LOOK_S, Glimpse, Noticing
@@ -55,6 +57,7 @@ from control_plane.status import (
 from penstock.maintenance import windows
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.region_health import RegionState
 from penstock.rollout import Rollout
 from penstock.signing import FleetKey
 from penstock.snapshot import Snapshot
@@ -95,6 +98,7 @@ class ControlPlane:
         policies: what to plan by.
         rng: source of jitter.
         webhook_secret: what the host of the policy repository signs deliveries with; None takes none.
+        trust: whose certificates of other control planes are believed; None: those that the system trusts.
     """
 
     def __init__(
@@ -106,8 +110,10 @@ class ControlPlane:
         policies: PolicySource,
         rng: Random,
         webhook_secret: WebhookSecret | None = None,
+        trust: ssl.SSLContext | None = None,
     ) -> None:
         self.member = member
+        self.link = LeaderLink(member, key, trust=trust)
         self.metrics = ControlPlaneMetrics()
         self.policies = policies
         self.audit = AuditLog(store)
@@ -183,6 +189,7 @@ class ControlPlane:
     async def stop(self) -> None:
         """End: resign first, so that another takes over at once."""
         self.events.close()
+        await self.link.close()
         self._scheduler.shutdown(wait=False)
         await self._campaign.stop()
         await self._registration.stop()
@@ -214,15 +221,27 @@ class ControlPlane:
         """Whether this control plane leads."""
         return self._campaign.epoch is not None
 
+    @property
+    def authority(self) -> Member | None:
+        """Whose view of the fleet counts, as agents report there; None while nobody is known to lead.
+
+        With the store away it is whoever led last, who leads no longer and still hears the agents.
+        """
+        if self.leading or self._campaign.was_leader_last:
+            return self.member
+        leader = self._campaign.leader
+        # A key with our address that this process did not make is that of the process before it.
+        return leader.value if leader is not None and leader.value.url != self.member.url else None
+
     def now(self) -> float:
         """Unix time (s) by the clock that ages are measured with."""
         return self._clock()
 
-    def capacity(self) -> dict[tuple[str, str], float]:
-        """Slots by (region, model) of what stands now; empty where that is not known, as to one that does not lead."""
+    def capacity(self) -> dict[tuple[str, str], float] | None:
+        """Slots by (region, model) of what stands now; None where that is not known, as to one that does not lead."""
         policy = self.policy
         if policy is None or not self._planning.informed:
-            return {}
+            return None
         return {key: one.slots for key, one in supply(policy, self._fleet.snapshot, self._clock()).items()}
 
     def not_ready(self) -> list[str]:
@@ -264,6 +283,7 @@ class ControlPlane:
             rollout=summary(rollout.value) if rollout is not None else None,
             overrides=self._override_statuses(policy, now),
             shortfalls=self._planning.shortfalls[:MOST_SHORTFALLS],
+            fleet_seen_by=self.member.name,
         )
 
     def _glimpse(self) -> Glimpse:
@@ -274,9 +294,15 @@ class ControlPlane:
             policy=policy_status(self.policies),
             in_force=policy.digest() if policy is not None else None,
             rollout=rollout.value if rollout is not None else None,
-            regions={name: self._fleet.snapshot.state(name) for name in (policy.regions if policy else ())},
+            regions=self._states(policy),
             plans=self.plans,
         )
+
+    def _states(self, policy: Policy | None) -> dict[str, RegionState]:
+        """The state of each region, as far as it is for this control plane to tell."""
+        if policy is None or self.authority is not self.member:
+            return {}
+        return {name: self._fleet.snapshot.state(name) for name in policy.regions}
 
     def _tell_of_change(self) -> None:
         last = self._audited.seen("")

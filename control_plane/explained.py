@@ -15,7 +15,7 @@ class Explained(msgspec.Struct, frozen=True):
     seen_by: str
     """Name of the control plane. Agents may know better of waits, credits and endpoints: ask one at its /explain."""
     leading: bool
-    """Whether it leads. One that does not hears no reports, and knows no region's health."""
+    """Whether it leads. With the store away it is one that led last, where agents still report."""
     at: float
     """Unix time (s)."""
     provenance: Provenance | None

@@ -34,6 +34,7 @@ class Glimpse(msgspec.Struct, frozen=True):
     """Digest of the policy that most regions obey; a rollout brings them to the newest one in steps."""
     rollout: Rollout | None
     regions: dict[str, RegionState]
+    """Empty where agents report to another control plane."""
     plans: Mapping[str, RegionPlan]
     """The slices in the store, by region."""
 

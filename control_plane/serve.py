@@ -33,7 +33,7 @@ from control_plane.policy.repository import RepositoryReader
 from control_plane.policy.webhook_secret import load_webhook_secret
 from control_plane.policy_source import PolicySource
 from control_plane.settings import ControlPlaneSettings, HostPort
-from control_plane.tls import Certificate
+from control_plane.tls import Certificate, authorities
 
 DRAIN_S = 2
 """How long (s) requests under way may take to end when the process stops."""
@@ -53,7 +53,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
     Raises:
         BadFleetKey, BadAdminToken, BadApiKeys: a secret's file cannot be used.
-        BadCertificate: the API's certificate or key cannot be used.
+        BadCertificate: the API's certificate or key, or those of authorities, cannot be used.
         BadGeoDatabase: the GeoIP database cannot be used.
         CannotListen: the address is taken or not ours.
     """
@@ -68,6 +68,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     certificate = _certificate(settings)
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
+    ca_file = settings.control_plane_ca_file
     places = Places(settings.geoip_file, time.monotonic)
     listener = _listen(settings.listen)
     scheme = "https" if certificate is not None else "http"
@@ -80,6 +81,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         policies=PolicySource(_reader(settings)),
         rng=Random(),
         webhook_secret=webhook_secret,
+        trust=authorities(ca_file) if ca_file is not None else None,
     )
     app = create_app(control_plane, access, places)
     # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.

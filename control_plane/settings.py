@@ -117,6 +117,8 @@ class ControlPlaneSettings(BaseSettings):
     """PEM certificate (chain) of the HTTP API; read again when it changes. None serves without TLS."""
     tls_key_file: Path | None = None
     """PEM of its private key."""
+    control_plane_ca_file: Path | None = None
+    """PEM of the authorities that sign the other control planes' certificates; None: those that the system trusts."""
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Addresses or networks of proxies whose X-Forwarded-For says who the client is; comma-separated. Failed logins are
     limited by client address: without this, those behind one proxy are taken for one."""

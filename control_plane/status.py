@@ -164,8 +164,12 @@ class Status(msgspec.Struct, frozen=True):
     rollout: RolloutSummary | None = None
     """The newest rollout of a policy: under way, or the last one."""
     shortfalls: tuple[Shortfall, ...] = ()
-    """What capacity is missing where, what is missing already first; the leader alone knows, and tells the first
-    MOST_SHORTFALLS."""
+    """What capacity is missing where, what is missing already first, and of that the first MOST_SHORTFALLS."""
+    fleet_seen_by: str = ""
+    """Name of the control plane whose view of `regions`, `agents` and `shortfalls` this is: the leader's, who hears the
+    agents, or that of the one that answers where the leader cannot be asked."""
+    fleet_problem: str = ""
+    """Why it is not the leader's; empty where it is."""
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:

@@ -67,6 +67,18 @@ class Certificate:
         return tuple(_version(path) for path in self._files)
 
 
+def authorities(path: Path) -> ssl.SSLContext:
+    """What believes in certificates that the authorities of a PEM file signed.
+
+    Raises:
+        BadCertificate: it cannot be used.
+    """
+    try:
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        raise BadCertificate(f"{path}: cannot be used as certificates of authorities: {error}") from None
+
+
 def _version(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()

@@ -30,6 +30,7 @@ class Purpose(StrEnum):
     PROBE = "probe"
     PROBE_ANSWER = "probe-answer"
     REPORT = "report"
+    HOP = "hop"
 
 
 class FleetKey:

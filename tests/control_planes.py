@@ -26,7 +26,7 @@ from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server
 from penstock.answers import Answers
 from penstock.plan import RegionPlan
-from penstock.report import DemandReport
+from penstock.report import AgentReport, DemandReport
 from tests.reports import SECRET, offered, packed, report
 from tests.stores import PATIENCE_S
 
@@ -233,12 +233,16 @@ class Agents(Reporting):
         self.obeyed: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
         """Epoch and generation of the plan that each region's agent says it obeys."""
 
+    def said(self, region: str) -> AgentReport:
+        """What a region's agent says, but for the plan that it obeys."""
+        return report(region, *self.demand.get(region, ()), seq=self._seq)
+
     async def _run(self) -> None:
         while True:
             self._seq += 1
             for region in REGIONS:
                 epoch, generation = self.obeyed(region)
-                said = report(region, *self.demand.get(region, ()), seq=self._seq)
+                said = self.said(region)
                 body, headers = packed(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
                 await self._post(body, headers)
             await asyncio.sleep(0.25)

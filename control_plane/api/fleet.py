@@ -1,7 +1,7 @@
 """GET /v1/regions, /v1/pools, /v1/endpoints, /v1/agents: the fleet, as policy and the newest reports have it.
 
-Agents report to the leader, so it alone sees everything: each answer says who saw it. An endpoint's address, health and
-load stay with the agents of its region, which report counts: the answer names whom to ask.
+Agents report to the leader, so another control plane has it answer: `seen_by` says whose view it is. An endpoint's
+address, health and load stay with the agents of its region, which report counts: the answer names whom to ask.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class SeenBy(msgspec.Struct, frozen=True):
     """Whose view this is."""
 
     name: str
-    """The control plane that answers."""
+    """The control plane that agents report to."""
     leading: bool
-    """Whether it leads; one that does not hears only of what reports to it, and may know nothing of health and load."""
+    """Whether it leads. With the store away it is one that led last, where agents still report."""
     leader: str | None
-    """Base URL of the leader, where known: it sees everything."""
+    """Base URL of the leader, where known."""
 
 
 class FleetPage(Page[T], frozen=True):

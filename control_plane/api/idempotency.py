@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.access.access import Access, Unidentified
 from control_plane.access.callers import Caller
+from control_plane.api.whole_body import given, read
 from control_plane.problems import problem
 
 HEADER = "idempotency-key"
@@ -138,7 +139,7 @@ class Idempotency:
         if not 0 < len(key) <= LONGEST_KEY:
             await problem(400, f"Idempotency-Key has 1 to {LONGEST_KEY} characters")(scope, receive, send)
             return
-        body = await _read(receive)
+        body = await read(receive)
         if body is None:
             return
         name = (caller.name, scope["method"], scope["path"], key)
@@ -170,7 +171,7 @@ class Idempotency:
         answer = _Answer(send)
         kept = False
         try:
-            await self._app(scope, _given(body, receive), answer.send)
+            await self._app(scope, given(body, receive), answer.send)
             kept = answer.worth_keeping
         finally:
             # What was refused or failed has changed nothing, and is judged anew when it comes again.
@@ -213,29 +214,3 @@ def _fingerprint(scope: Scope, headers: Headers, body: bytes) -> bytes:
         body,
     )
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The whole body, whose size is bounded by who gives it; None where the client has gone."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-def _given(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever else the client says."""
-    given = False
-
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again

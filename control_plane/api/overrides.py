@@ -91,6 +91,10 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
     async def begun(caller: Caller, wanted: OverrideRequest) -> Response:
         _may(caller, wanted)
+        capacity = control_plane.capacity()
+        if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
+            detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
+            raise Problem(503, detail, {"retry-after": "2"})
         now = control_plane.now()
         one = Override(
             id=token_hex(6),
@@ -106,9 +110,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
             expires_at=None if wanted.expires_in_s == "none" else now + _seconds(wanted.expires_in_s),
         )
         try:
-            one = await ledger.begin(
-                caller, one, policy(), control_plane.capacity(), override_guard=wanted.override_guard
-            )
+            one = await ledger.begin(caller, one, policy(), capacity or {}, override_guard=wanted.override_guard)
         except OverrideRefused as refused:
             raise _problem(refused) from None
         headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}

@@ -57,11 +57,11 @@ class RolloutStatus(msgspec.Struct, frozen=True):
 
     rollout: RolloutSummary
     agents: tuple[AgentRuns, ...]
-    """Agents that this control plane hears of: all of them where it leads."""
+    """Agents that are heard where this was answered: all of them, unless the leader could not be asked."""
     changes: tuple[Change, ...]
     """What the candidate says differently; empty where the rollout is over or a policy is kept no more."""
     moves: tuple[ArcChange, ...] | None
-    """Arcs that differ between both plans while in shadow; null where this control plane does not compare them."""
+    """Arcs that differ between both plans while in shadow; null where nobody compares them."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from tests.control_planes import PLANET, Agents, ControlPlaneServer, Operator, c
 from tests.integration.test_carrying import answers, ask
 from tests.reports import MODEL, offered
 from tests.sockets import engine
-from tests.stores import Following, eventually
+from tests.stores import Following, eventually, found
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
@@ -176,12 +176,23 @@ async def test_a_fail_over_moves_everything_with_one_plan(
             assert set(history(following.changes)) == {1.0, 0.0}
 
 
+async def judging(operator: Operator, server: ControlPlaneServer) -> None:
+    """Return once a leader that this one asks knows enough to judge, so that nonsense is refused for being nonsense."""
+
+    async def refused() -> bool | None:
+        answer = await post(operator, server, "regions/mars/drain", {"expires_in_s": 1})
+        return True if answer.status_code == 422 else None
+
+    assert await found(refused)
+
+
 async def test_two_control_planes_at_once_never_empty_a_class_together(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
     with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
         for server in servers:
             await operator.until(server, lambda status: status.policy.digest is not None and status.store.up)
+            await judging(operator, server)
         for _ in range(8):
             answers = await asyncio.gather(
                 *(
@@ -199,6 +210,7 @@ async def test_what_expires_is_removed_by_the_leader_and_the_audit_log_tells_all
 ) -> None:
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
         await operator.until(server, lambda status: status.plan is not None)
+        await judging(operator, server)
         body = {"kind": "weight", "region": "eu-de", "value": 0.5, "expires_in_s": 0.5}
         assert (await post(operator, server, "overrides", body)).status_code == 201
 

@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from control_plane.api_client import may_follow
+from control_plane.admin_token import AdminToken
+from control_plane.api_client import ApiClient, NoLeader, may_follow
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.schema import schema_text
@@ -270,6 +271,11 @@ class FakeControlPlane(ThreadingHTTPServer):
 
 
 class _StatusHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
     def do_GET(self) -> None:
         assert isinstance(self.server, FakeControlPlane)
         allowed = self.path == "/v1/status" and self.headers["authorization"] == f"Bearer {TOKEN}"
@@ -321,6 +327,18 @@ class TestStatus:
         leader.code = 500
         result = run("status", "--url", follower.url, "--token-file", token, "-o", "json")
         assert msgspec.json.decode(result.stdout, type=Status).name == "south"
+
+    def test_a_change_goes_through_whoever_answers_while_somebody_leads(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        follower = servers[0]
+        far = LeaderStatus("north", "http://127.0.0.1:1", 7)
+        with ApiClient([follower.url], AdminToken(TOKEN)) as api:
+            follower.answer = msgspec.json.encode(status_of("south", follower.url, far))
+            assert api.ask("POST", "/v1/overrides", body={}, changes=True).url == follower.url
+            follower.answer = msgspec.json.encode(status_of("south", follower.url, None))
+            with pytest.raises(NoLeader):
+                api.ask("POST", "/v1/overrides", body={}, changes=True)
 
     def test_the_table_says_what_matters(self, servers: list[FakeControlPlane], token: str) -> None:
         one = servers[0]

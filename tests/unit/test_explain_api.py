@@ -43,6 +43,8 @@ DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123b
 async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     write_geoip(tmp_path / "geo.mmdb")
     app = create_app(control_plane, Access(TOKEN), Places(tmp_path / "geo.mmdb", control_plane.now))
+    # As `penstock serve` does: the first request would take so long for it that the lease is lost.
+    app.openapi()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
         yield client
@@ -144,6 +146,7 @@ async def test_what_cannot_be_explained(http: httpx.AsyncClient, body: dict[str,
 async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
     transport = httpx.ASGITransport(create_app(control_plane, Access(TOKEN)))
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+        await leading(control_plane)
         response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})
         assert is_problem(response, 422)
         steered = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal"})

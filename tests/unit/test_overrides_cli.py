@@ -27,6 +27,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from lab.servers.ports import LOOPBACK, free_ports
+from penstock import snapshot
 from tests.reports import KEY
 from tests.unit.test_control_plane_app import PLANET
 
@@ -34,8 +35,10 @@ TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A control plane on the store in memory, served by a thread of its own."""
+    # It has listened long enough to know that nobody reports.
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     (port,) = free_ports(1)
     base, up, servers = f"http://{LOOPBACK}:{port}", threading.Event(), list[uvicorn.Server]()
 
@@ -43,7 +46,9 @@ def url() -> Iterator[str]:
         member = Member("north", base)
         one = ControlPlane(MemoryStore(), member, key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1))
         await one.start()
-        config = uvicorn.Config(create_app(one, Access(AdminToken(TOKEN))), LOOPBACK, port, log_level="error")
+        served = create_app(one, Access(AdminToken(TOKEN)))
+        served.openapi()
+        config = uvicorn.Config(served, LOOPBACK, port, log_level="error")
         servers.append(uvicorn.Server(config))
         up.set()
         await servers[0].serve()
@@ -72,7 +77,7 @@ def penstock(url: str, tmp_path: Path) -> Any:
         deadline = time.monotonic() + 30.0
         while True:
             result = CliRunner(env=environment).invoke(app, arguments)
-            not_yet = "leads that can be reached" in result.stderr or "no control plane answers" in result.stderr
+            not_yet = any(why in result.stderr for why in ("plane leads", "plane answers", "not reported"))
             if not not_yet or time.monotonic() > deadline:
                 return result
             time.sleep(0.05)

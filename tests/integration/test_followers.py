@@ -1,0 +1,221 @@
+"""Two control planes on a real etcd: the one that hears no agents answers as the one that does, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from control_plane.client import keys
+from control_plane.client.codec import encode
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.members import Member
+from control_plane.client.store import Delete, Put
+from lab.servers.etcd import EtcdServer
+from lab.servers.ports import LOOPBACK, free_ports
+from penstock.region_health import RegionState
+from tests.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
+from tests.reports import MODEL, offered, report
+from tests.stores import PATIENCE_S
+
+DRAIN = {"reason": "new disks", "expires_in_s": 7200}
+EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "DE"}
+
+
+class HalfOfEurope(Agents):
+    """Agents of every region, of which that of Madrid has nothing ready."""
+
+    def said(self, region: str) -> Any:
+        return report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator() as operator:
+        yield operator
+
+
+async def pair(operator: Operator, servers: list[ControlPlaneServer]) -> tuple[ControlPlaneServer, ControlPlaneServer]:
+    """The leader and the other, which knows that."""
+    leader, _ = await operator.leader_among(servers)
+    (follower,) = [server for server in servers if server is not leader]
+    await operator.until(follower, lambda status: status.leader is not None)
+    return leader, follower
+
+
+async def heard(operator: Operator, leader: ControlPlaneServer) -> None:
+    """Return once the leader has judged every region and planned."""
+    await operator.until(
+        leader,
+        lambda status: status.plan is not None and all(one.state is not RegionState.UNKNOWN for one in status.regions),
+    )
+
+
+IN_MOTION = {"at", "generation", "plan_generation", "chosen", "requests_per_s"}
+
+
+def aged(value: Any) -> Any:
+    """An answer without what changes with every report or says who was asked when."""
+    if isinstance(value, dict):
+        return {
+            key: aged(one)
+            for key, one in value.items()
+            if not key.endswith("age_s")
+            and key not in ("at", "generation", "plan_generation", "chosen", "requests_per_s")
+        }
+    return [aged(one) for one in value] if isinstance(value, list) else value
+
+
+async def test_both_give_the_same_answers(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        leader, follower = await pair(operator, servers)
+        async with HalfOfEurope([leader.url]) as agents:
+            agents.demand = {"eu-de": (offered(10.0, "eu-de", "eu-es"),)}
+            await heard(operator, leader)
+            for method, path, body in (
+                ("GET", "/v1/regions", None),
+                ("GET", "/v1/regions?limit=2", None),
+                ("GET", "/v1/regions/eu-de", None),
+                ("GET", "/v1/regions/atlantis", None),
+                ("GET", "/v1/regions?nonsense=1", None),
+                ("GET", "/v1/pools", None),
+                ("GET", "/v1/endpoints", None),
+                ("GET", "/v1/agents?region=jp-tok", None),
+                ("GET", "/v1/rollouts/current", None),
+                ("POST", "/v1/explain", EXPLAIN),
+                ("POST", "/v1/explain", {"origin": 7}),
+                ("GET", f"/v1/steer?country=DE&tenant=personal&model={MODEL}", None),
+                ("POST", "/v1/steer", {"clients": [{"country": "DE"}]}),
+                ("POST", "/v1/what-if", {"lost": ["us-east"]}),
+            ):
+                theirs, ours = [
+                    await operator.http.request(method, server.url + path, json=body, headers={"x-penstock-hop": "x"})
+                    for server in (leader, follower)
+                ]
+                assert (ours.status_code, ours.headers["content-type"]) == (
+                    theirs.status_code,
+                    theirs.headers["content-type"],
+                ), (path, ours.text)
+                if "what-if" not in path:
+                    assert aged(ours.json()) == aged(theirs.json()), path
+                assert "reports any pool" not in ours.text, "what-if knew of no fleet"
+            theirs, ours = await operator.status(leader), await operator.status(follower)
+            assert (ours.leading, ours.fleet_seen_by, ours.fleet_problem) == (False, theirs.name, "")
+            assert ours.name != theirs.name
+            assert [(one.name, one.state, bool(one.pools)) for one in ours.regions] == [
+                (one.name, one.state, bool(one.pools)) for one in theirs.regions
+            ]
+            assert [one.report_age_s is None for one in ours.agents] == [False] * len(REGIONS)
+
+
+async def test_guard_rails_know_what_stands_wherever_they_are_asked(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        leader, follower = await pair(operator, servers)
+        async with HalfOfEurope([leader.url]):
+            await heard(operator, leader)
+            for path, body in (
+                ("/v1/regions/eu-de/drain", DRAIN),
+                ("/v1/overrides", DRAIN | {"kind": "fail_over", "region": "eu-de"}),
+            ):
+                refused = await operator.http.post(follower.url + path, json=body)
+                # By policy alone Madrid would do, and it has nothing ready.
+                assert (refused.status_code, refused.json()["guard"]) == (409, True), refused.text
+                assert "eu-de+eu-es" in [one["residency"] for one in refused.json()["classes"]]
+            set_ = await operator.http.post(follower.url + "/v1/regions/jp-tok/drain", json=DRAIN)
+            assert set_.status_code == 201, set_.text
+            shown = await operator.http.get(leader.url + set_.headers["location"])
+            assert shown.headers["etag"] == set_.headers["etag"]
+            where = f"{follower.url}{set_.headers['location']}?reason=done"
+            lifted = await operator.http.delete(where, headers={"if-match": set_.headers["etag"]})
+            assert lifted.status_code == 200
+            entries = (await operator.http.get(follower.url + "/v1/audit")).json()["items"]
+            assert [(one["action"], one["caller"]) for one in entries] == [
+                ("override.lift", "admin-token"),
+                ("override.drain", "admin-token"),
+            ]
+
+
+async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+    (nobodys,) = free_ports(1)
+    ghost = Member("ghost", f"http://{LOOPBACK}:{nobodys}")
+    store = EtcdStore([own_etcd.endpoint])
+    await store.commit((), (Put(keys.LEADER, encode(ghost)),))
+    with control_planes("a", tmp_path, own_etcd.endpoint) as (one,):
+        await operator.until(one, lambda status: status.leader is not None)
+        for method, path, body in (
+            ("GET", "/v1/regions", None),
+            ("POST", "/v1/explain", EXPLAIN),
+            ("POST", "/v1/regions/eu-de/drain", DRAIN | {"override_guard": True}),
+        ):
+            refused = await operator.http.request(method, one.url + path, json=body)
+            assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
+            assert refused.json()["leader"] == msgspec.to_builtins(ghost)
+            assert "ghost" in refused.json()["detail"]
+            assert "retry-after" in refused.headers
+            assert (await httpx.AsyncClient().request(method, one.url + path, json=body)).status_code == 401
+        assert (await operator.http.get(one.url + "/v1/overrides")).json()["items"] == []
+        status = await operator.status(one)
+        assert (status.fleet_seen_by, "ghost" in status.fleet_problem) == ("a", True)
+        steered = await operator.http.get(one.url + "/v1/steer?country=DE&tenant=personal")
+        assert {entry["state"] for entry in steered.json()["entries"]} == {"unknown"}
+        batch = await operator.http.post(one.url + "/v1/steer", json={"clients": [{"country": "DE"}]})
+        assert len(batch.json()["advice"]) == 1, "the body was read before, and given once more"
+        await store.commit((), (Delete(keys.LEADER),))
+        await operator.until(one, lambda status: status.leading and not status.fleet_problem)
+        assert (await operator.http.get(one.url + "/v1/regions")).status_code == 200
+    await store.close()
+
+
+async def test_without_a_leader_nobody_pretends(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with control_planes("a", tmp_path, own_etcd.endpoint, empty) as (one,):
+        status = await operator.until(one, lambda status: status.store.up)
+        assert (status.leader, status.fleet_problem) == (None, "no control plane leads")
+        for path in ("/v1/regions", "/v1/pools", "/v1/agents"):
+            refused = await operator.http.get(one.url + path)
+            assert (refused.status_code, refused.json()["leader"]) == (503, None)
+            assert "no control plane leads" in refused.json()["detail"]
+
+
+async def test_while_etcd_is_away_whoever_led_last_is_asked(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+        leader, follower = await pair(operator, servers)
+        async with Agents([leader.url]):
+            await heard(operator, leader)
+            own_etcd.kill()
+            await operator.until(leader, lambda status: not status.leading)
+            for server in (leader, follower):
+                page = (await operator.http.get(server.url + "/v1/regions")).json()
+                assert (page["seen_by"]["name"], page["seen_by"]["leading"]) == (
+                    (await operator.status(leader)).name,
+                    False,
+                )
+                assert all(one["report_age_s"] < PATIENCE_S for one in page["items"])
+                assert all(one["pools"] for one in page["items"])
+
+
+async def test_a_credential_that_the_leader_does_not_know(
+    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"- {{name: duty, sha256: {sha256(b'duty desk').hexdigest()}, role: viewer}}")
+    settings = {"POLICY_DIR": str(PLANET), "API_KEYS_FILE": str(file)}
+    with control_planes("a", tmp_path / "a", own_etcd.endpoint) as (leader,):
+        await operator.leader_among([leader])
+        with control_planes("b", tmp_path / "b", own_etcd.endpoint, policy_settings=settings) as (follower,):
+            await operator.until(follower, lambda status: status.leader is not None)
+            refused = await operator.http.get(
+                follower.url + "/v1/regions", headers={"authorization": "Bearer duty desk"}
+            )
+            assert (refused.status_code, "does not know your credential" in refused.json()["detail"]) == (503, True)
+            assert (await operator.http.get(follower.url + "/v1/regions", headers=OPERATOR)).status_code == 200
