@@ -20,6 +20,7 @@ from regional_agent.carry.listener import Application, Listener, leave
 from regional_agent.carry.port import is_served
 from regional_agent.carry.tls import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.descriptors import raise_limit, shares_of
 from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
@@ -52,6 +53,7 @@ async def serve(settings: AgentSettings) -> None:
         loop.add_signal_handler(signum, stop.set)
 
     tls = _Tls(settings)
+    bounded = _limits(settings.limits)
     metrics = AgentMetrics()
     pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
     key = load_fleet_key(settings.fleet_key_file)
@@ -79,7 +81,7 @@ async def serve(settings: AgentSettings) -> None:
         for name, (listen, service, shown) in faces.items():
             if name != "admin" and is_served(listen.host, listen.port):
                 await _settle(knowing)
-            limits = ADMIN_LIMITS if name == "admin" else settings.limits
+            limits = bounded[name]
             context = shown.context if shown is not None else None
             listeners[name] = Listener(service, limits, tls=context, trusts=knowing.locator.trusts)
             host, port = await listeners[name].start(listen.host, listen.port)
@@ -112,6 +114,23 @@ async def _settle(knowing: Knowing) -> None:
                 await asyncio.sleep(SETTLE_LOOK_S)
     except TimeoutError:
         log.warning("takes the port over without being ready", because=knowing.why_not_ready())
+
+
+def _limits(limits: Limits) -> dict[str, Limits]:
+    """The limits of each face; no more connections than there are descriptors for."""
+    descriptors = raise_limit()
+    shares = shares_of(descriptors)
+    bounded = {}
+    for face, most in shares._asdict().items():
+        wanted = ADMIN_LIMITS if face == "admin" else limits
+        bounded[face] = msgspec.structs.replace(wanted, most_connections=min(wanted.most_connections, most))
+    if shares.traffic < limits.most_connections:
+        log.warning(
+            "fewer connections than the limits allow; raise the hard limit of open files (ulimit -Hn) for more",
+            open_files=descriptors,
+            **{face: one.most_connections for face, one in bounded.items()},
+        )
+    return bounded
 
 
 def _settle_memory() -> None:

@@ -106,7 +106,7 @@ class ClientConnection(ClientTurns):
             self.scheme = b"https"
         refusal = self._listener.joined(self)
         if refusal is not None:
-            self._refuse(refusal, "too many connections")
+            self.abort() if self._listener.crowded else self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
         if self._mode is not REQUESTS:

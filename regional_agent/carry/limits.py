@@ -38,7 +38,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # how many
 
     most_connections: int = 32_768
-    """Connections at once, TLS handshakes counted; more are answered 429 and closed, over TLS just closed."""
+    """Connections at once, TLS handshakes counted; more are answered 429 and closed; many more, and those over TLS, are
+    just closed. Fewer where the process may have fewer open files: two for each connection, and some besides."""
     most_connections_per_address: int = 8192
     """Connections at once from one client address; trusted proxies are exempt."""
 

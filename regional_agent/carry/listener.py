@@ -146,6 +146,12 @@ class Listener:
         self._of_address[address] += 1
         return None if self._fits(address, len(self.connections), self._of_address[address]) else _TOO_MANY
 
+    @property
+    def crowded(self) -> bool:
+        """There are so many that who is turned away is not even told: to tell takes time, and with it a descriptor."""
+        most = self.limits.most_connections
+        return len(self.connections) > most + most // 8 + 1
+
     def left(self, connection: ClientConnection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)

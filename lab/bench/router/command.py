@@ -25,15 +25,13 @@ from lab.bench.router.rounds import open_streams, request_rounds, stream_rounds
 from lab.open_files import allow_many_open_files
 from lab.servers.errors import ServerError
 from lab.servers.redis import start_redis
+from regional_agent.descriptors import shares_of
 
 BAD_INPUT = 2
 """Exit code for a machine or options that cannot be used."""
 
 SIZES = (10, 100, 1000)
 """Endpoints to decide among."""
-
-SPARE_FILES = 1_000
-"""Open files of a router besides two for each stream."""
 
 
 class Part(StrEnum):
@@ -74,7 +72,7 @@ def bench_router(
         fixed_rate_per_s=rate,
         fast_streams=fast_streams,
         chunks_per_s=chunks,
-        slow_streams=min(slow_streams, (allow_many_open_files() - SPARE_FILES) // 2),
+        slow_streams=min(slow_streams, shares_of(allow_many_open_files()).traffic),
         slow_interval_s=1.0,
         decisions=decisions,
         leak_requests=leak_requests,
