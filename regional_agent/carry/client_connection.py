@@ -24,7 +24,9 @@ from regional_agent.carry.client_turns import (
     ClientTurns,
 )
 from regional_agent.carry.kept_bodies import joined
+from regional_agent.carry.known_request import KnownRequest
 from regional_agent.carry.messages import Header, Request, without_upgrade
+from regional_agent.carry.repeated_head import LONGEST_HEAD_BYTES, MOST_MISSES
 from regional_agent.carry.request_head import complete_head
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ class ClientConnection(ClientTurns):
         "_declined",
         "_fed_bytes",
         "_in_head",
+        "_known",
+        "_left_bytes",
+        "_misses",
         "_parser",
+        "_read",
         "_read_bytes",
         "_take_header",
     )
@@ -61,6 +67,14 @@ class ClientConnection(ClientTurns):
         """Bytes of the reads that the current request's head began in and came with since."""
         self._declined: Request | None = None
         """A request whose offer to upgrade is passed over."""
+        self._known: KnownRequest | None = None
+        """The head of an earlier request, by which the next one's is taken if it is the same."""
+        self._misses = 0
+        """Heads in a row that were not."""
+        self._read = b""
+        """The read at hand, while a head that begins with it is being parsed."""
+        self._left_bytes = 0
+        """How much is still to come of the body of a request that was taken so."""
 
     # timeouts
 
@@ -109,6 +123,13 @@ class ClientConnection(ClientTurns):
             self.abort() if self._listener.crowded else self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
+        if self._mode is REQUESTS:
+            if self._left_bytes:
+                data = self._take_counted(data)
+            elif self._current is None and self._misses < MOST_MISSES:
+                data = self._take_known(data)
+        if not data:
+            return
         if self._mode is not REQUESTS:
             self._take_other(data)
             return
@@ -124,6 +145,7 @@ class ClientConnection(ClientTurns):
         else:
             if self._fed_bytes > SMALL_BODY_BYTES:
                 self._check_size()
+        self._read = b""
 
     def eof_received(self) -> bool | None:
         """A client that closes its sending side has left, and `connection_lost` follows; in a tunnel it has not."""
@@ -165,7 +187,7 @@ class ClientConnection(ClientTurns):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        request = self._current
+        request, read, self._read = self._current, self._read, b""
         if request is None or self._mode is not REQUESTS:
             return
         parser = self._parser
@@ -180,8 +202,11 @@ class ClientConnection(ClientTurns):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
             self._take_upgrade(request)
-        elif request.length != 0 and not (request.plain and 0 < (request.length or 0) <= SMALL_BODY_BYTES):
-            self._expect_body(request)
+        elif not request.plain or (request.length or 0) > SMALL_BODY_BYTES:
+            if request.length != 0:
+                self._expect_body(request)
+        elif read:
+            self._remember(request, read)
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current
@@ -214,6 +239,48 @@ class ClientConnection(ClientTurns):
             self._serve_next()
         elif len(self._waiting) >= self._limits.most_pipelined:
             self.pause_reading()
+
+    # heads that come again
+
+    def _take_known(self, data: bytes) -> bytes:
+        """Take a request whose head is known, and as much of its body as is here; returns what is left for the parser.
+
+        The parser has seen nothing of this request, and is between two messages as before.
+        """
+        if self._known is not None:
+            found = self._known.again(data)
+            if found is not None and found[1] <= self._limits.largest_head_bytes:
+                request, body_at = found
+                length = request.length or 0
+                if length <= SMALL_BODY_BYTES:
+                    self._misses = 0
+                    self._current, self._in_head, self._left_bytes = request, False, length
+                    if self._serving is None and len(data) - body_at < length:
+                        self._since = self._listener.clock()
+                    return self._take_counted(data[body_at:])
+            self._misses += 1
+        self._read = data
+        return data
+
+    def _take_counted(self, data: bytes) -> bytes:
+        """More of a body that is as long as its head said; returns what comes after it."""
+        length, left_bytes = len(data), self._left_bytes
+        if length < left_bytes:
+            self._left_bytes -= length
+            self.on_body(data)
+            return b""
+        self._left_bytes = 0
+        if left_bytes:
+            self.on_body(data if length == left_bytes else data[:left_bytes])
+        self.on_message_complete()
+        return data[left_bytes:]
+
+    def _remember(self, request: Request, read: bytes) -> None:
+        """Know the head of a request that is plain and not large when it comes again; a read began with it."""
+        end = read.find(b"\r\n\r\n", 0, LONGEST_HEAD_BYTES)
+        # A read may begin with empty lines, which the parser passes over.
+        if end >= 0 and read.startswith(request.method):
+            self._known = KnownRequest(read[: end + 4], request)
 
     # requests
 

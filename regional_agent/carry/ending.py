@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from penstock.reasons import Reason, Refusal
 from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
+from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.errors import refusal_response, stream_error_event
-from regional_agent.carry.messages import Header, Request
+from regional_agent.carry.messages import Request
 from regional_agent.carry.tunnel import Tunnel
-from regional_agent.carry.upstream import UpstreamConnection
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.metrics import NO_SERVER, RequestKind, RequestOutcome
 from regional_agent.ticket import Target, Ticket
 
@@ -54,6 +55,7 @@ class Ending:
     """What is held for a request that is being carried, and the ways to be done with it."""
 
     __slots__ = (
+        "_answer",
         "_carrier",
         "_chunked",
         "_client",
@@ -66,8 +68,6 @@ class Ending:
         "_place",
         "_refused_because",
         "_request",
-        "_response_by_name",
-        "_response_headers",
         "_sent_at",
         "_sent_bytes",
         "_stage",
@@ -92,9 +92,7 @@ class Ending:
         self._tunnel: Tunnel | None = None
         self._place: Place | None = None
         self._status = 0
-        self._response_headers: list[Header] = []
-        self._response_by_name: dict[bytes, bytes] = {}
-        """The same; of a repeated one the last."""
+        self._answer: AnswerHead | None = None
         self._refused_because = _SATURATED
         """Why its target did not start it."""
         self._chunked = False
@@ -130,7 +128,7 @@ class Ending:
     def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
         """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""
         self._drop_upstream()
-        if self._chunked and _is_event_stream(self._response_by_name.get(b"content-type", b"")):
+        if self._chunked and self._answer is not None and self._answer.is_event_stream:
             event = stream_error_event(reason, detail)
             self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
             self.on_pause()
@@ -242,7 +240,3 @@ class Ending:
             country=ticket.facts.location.country or "",
             subdivision=ticket.facts.location.subdivision or "",
         )
-
-
-def _is_event_stream(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].strip().lower() == b"text/event-stream"

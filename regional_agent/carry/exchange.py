@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from penstock import orca
 from penstock.reasons import Reason, Refusal
+from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.ending import DONE, REFUSED, SEEKING, SENT, STREAMING, TUNNEL, WAITING, Ending
 from regional_agent.carry.errors import REFUSAL_HEADER
 from regional_agent.carry.messages import NO_BODY_STATUSES, Header, response_headers_back, status_line
 from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
-from regional_agent.carry.upstream import UpstreamConnection
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, TimedOut, UpstreamError
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.ticket import Target
@@ -159,17 +160,17 @@ class Exchange(Ending):
 
     # Sink
 
-    def on_head(self, status: int, headers: list[Header]) -> None:
+    def on_head(self, head: AnswerHead) -> None:
         """Hold the head; see whether it says that the request did not start."""
-        self._status, self._response_headers, by_name = status, headers, dict(headers)
-        self._response_by_name = by_name
+        self._answer, self._status, by_name = head, head.status, head.by_name
+        status = head.status
         assert self._target is not None
         if self._target.endpoint is None:
             if REFUSAL_HEADER in by_name:
                 self._refused_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
                 self._stage = REFUSED
         elif status >= 400 or orca.HEADER in by_name:
-            self._carrier.road.answered(self._target, status, headers)
+            self._carrier.road.answered(self._target, status, head.headers)
             if status in BUSY_STATUSES:
                 self._stage = REFUSED
 
@@ -213,7 +214,7 @@ class Exchange(Ending):
         """The engine speaks the client's protocol: tell the client, and get out of the way."""
         assert self._target is not None
         assert self._upstream is not None
-        self._stage, self._status, self._response_headers = TUNNEL, 101, headers
+        self._stage, self._status = TUNNEL, 101
         lines = [
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
@@ -287,13 +288,14 @@ class Exchange(Ending):
 
     def _commit(self) -> None:
         """Send the head: from here on this target's answer is the answer."""
-        target, request, status, by_name = self._target, self._request, self._status, self._response_by_name
+        target, request, status, answer = self._target, self._request, self._status, self._answer
         assert target is not None
+        assert answer is not None
         self._stage = STREAMING
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
         if self._ticket.errand.streaming:
             self._carrier.road.first_byte(target, now)
-        length = by_name.get(b"content-length")
+        length = answer.by_name.get(b"content-length")
         has_body = status not in NO_BODY_STATUSES
         self._chunked = has_body and length is None and not request.http_1_0
         framed = self._chunked or length is not None or not has_body
@@ -301,8 +303,7 @@ class Exchange(Ending):
             framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining
         )
         parts = self._unsent
-        parts.append(status_line(status))
-        parts += response_headers_back(self._response_headers, by_name, from_peer=target.endpoint is None)
+        parts.append(answer.onward(from_peer=target.endpoint is None))
         if length is not None and status != 204:
             parts += (b"content-length: ", length, b"\r\n")
         elif self._chunked:

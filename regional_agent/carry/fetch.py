@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamPool
+from regional_agent.carry.answer_head import AnswerHead
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
 
 
@@ -75,9 +77,9 @@ class _Waiter:
         self._headers: dict[str, str] = {}
         self._body = bytearray()
 
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._status = status
-        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    def on_head(self, head: AnswerHead) -> None:
+        self._status = head.status
+        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
 
     def on_body(self, chunk: bytes) -> None:
         self._body += chunk

@@ -101,6 +101,7 @@ class Request:
         "kept_bytes",
         "length",
         "method",
+        "passing",
         "path",
         "plain",
         "queued",
@@ -145,6 +146,8 @@ class Request:
         """None of RARE_HEADERS is there, so none of them need be looked for."""
         self.upgrade = b""
         """The protocol that the client wants to speak after this, in lower case."""
+        self.passing: bytes | None = None
+        """The header lines that pass to an engine or a peer, where they are known already."""
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, or None. Of a repeated one the last; those that may not repeat are refused before."""

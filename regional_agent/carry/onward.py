@@ -47,7 +47,10 @@ def request_onward(
         b"x-forwarded-host: %b\r\n" % host if host else b"",
         through,
     )
-    parts = [own, *request_headers_onward(request, keep_trace_state=continued)]
+    passing = request.passing
+    parts = (
+        [own, passing] if passing is not None else [own, *request_headers_onward(request, keep_trace_state=continued)]
+    )
     if target.route_header:
         parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
     if request.upgrade:

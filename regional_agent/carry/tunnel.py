@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from regional_agent.carry.client_turns import ClientTurns
-from regional_agent.carry.upstream import UpstreamConnection
+from regional_agent.carry.upstream_connection import UpstreamConnection
 
 
 class Tunnel:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from regional_agent.carry.answer_head import AnswerHead
+
 
 class UpstreamError(Exception):
     """The other side did not give a whole answer."""
@@ -31,7 +33,7 @@ class Sink(Protocol):
     `on_pause` follows whatever one read brought, so that a sink may write once for all of it.
     """
 
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def on_head(self, head: AnswerHead) -> None: ...
     def on_body(self, chunk: bytes) -> None: ...
     def on_end(self) -> None: ...
     def on_pause(self) -> None: ...

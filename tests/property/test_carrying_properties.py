@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.reasons import Refusal
+from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
 from regional_agent.carry.messages import Request
-from regional_agent.carry.upstream import Address, UpstreamConnection, UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import UpstreamError
 
 BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
@@ -215,9 +217,9 @@ class Heard:
         self.body = b""
         self.over: list[str] = []
 
-    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def on_head(self, head: AnswerHead) -> None:
         assert not self.over
-        self.status = status
+        self.status = head.status
 
     def on_body(self, chunk: bytes) -> None:
         assert self.status

@@ -1,0 +1,80 @@
+"""The head of an answer from an engine or a peer, and one that was parsed before, to take the next one by."""
+
+from __future__ import annotations
+
+from regional_agent.carry.messages import (
+    NO_BODY_STATUSES,
+    Header,
+    response_headers_back,
+    status_line,
+)
+from regional_agent.carry.repeated_head import RepeatedHead
+
+MAY_DIFFER = frozenset({b"content-length", b"date", b"x-request-id"})
+"""Headers whose value may be another while the rest of a head means the same."""
+
+_NOT_COUNTED = frozenset({b"transfer-encoding", b"upgrade"})
+"""With these it is not the length alone that says where an answer ends."""
+
+
+class AnswerHead:
+    """Status and headers, names in lower case. Never changed once made: several answers may share one."""
+
+    __slots__ = ("_from_engine", "_from_peer", "by_name", "headers", "status")
+
+    def __init__(self, status: int, headers: list[Header]) -> None:
+        """As parsed."""
+        self.status = status
+        self.headers = headers
+        self.by_name = dict(headers)
+        """Of a repeated one the last."""
+        self._from_engine = self._from_peer = b""
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether its body is server-sent events."""
+        return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
+
+    def onward(self, *, from_peer: bool) -> bytes:
+        """Status line and the header lines that a client may see."""
+        known = self._from_peer if from_peer else self._from_engine
+        if known:
+            return known
+        lines = response_headers_back(self.headers, self.by_name, from_peer=from_peer)
+        onward = b"".join([status_line(self.status), *lines])
+        if from_peer:
+            self._from_peer = onward
+        else:
+            self._from_engine = onward
+        return onward
+
+
+class KnownAnswer:
+    """The head of an answer whose length it says, which came on a connection before."""
+
+    __slots__ = ("_head", "_repeated", "keep_alive")
+
+    def __init__(self, raw: bytes, head: AnswerHead, *, keep_alive: bool) -> None:
+        """`raw` is the head as it came; see `may_be_known`."""
+        self._head = head
+        self._repeated = RepeatedHead(raw, head.headers, MAY_DIFFER)
+        self.keep_alive = keep_alive
+
+    def again(self, data: bytes) -> tuple[AnswerHead, int] | None:
+        """The head that `data` begins with, and where its body begins; None where it is another."""
+        raw = self._repeated.raw
+        if data.startswith(raw):
+            return self._head, len(raw)
+        found = self._repeated.values(data)
+        if found is None:
+            return None
+        headers = self._head.headers.copy()
+        for place, value in zip(self._repeated.places, found[0], strict=True):
+            headers[place] = (headers[place][0], value)
+        return AnswerHead(self._head.status, headers), found[1]
+
+
+def may_be_known(head: AnswerHead) -> bool:
+    """Whether it is the length in an answer's head that says where the answer ends."""
+    by_name = head.by_name
+    return b"content-length" in by_name and head.status not in NO_BODY_STATUSES and _NOT_COUNTED.isdisjoint(by_name)

@@ -1,0 +1,234 @@
+"""Heads that come again: whatever the connection remembers of those before, a head means what the parser says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regional_agent.carry.answer_head import AnswerHead
+from regional_agent.carry.client_connection import ClientConnection
+from regional_agent.carry.limits import Limits
+from regional_agent.carry.listener import Listener
+from regional_agent.carry.messages import Request, request_headers_onward
+from regional_agent.carry.repeated_head import MOST_MISSES
+from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_connection import UpstreamConnection
+from regional_agent.carry.upstream_sink import UpstreamError
+from tests.property.test_carrying_properties import Repeater, Wire
+
+BOUNDS = Limits(largest_head_bytes=400, most_headers=8)
+
+
+class Tells(Repeater):
+    """Answers everything that it understood of a request, and what would be passed on."""
+
+    def handle(self, request: Request, connection: ClientConnection) -> None:
+        passing = b"".join(request_headers_onward(request, keep_trace_state=True))
+        assert request.passing in (None, passing)
+        said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "passing")]
+        connection.respond(200, [], repr((*said, bytes(request.body))).encode())
+
+
+class Unwanted:
+    """A parser that must not be asked."""
+
+    def feed_data(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
+async def told(connection: ClientConnection, read: bytes) -> bytes:
+    """What is written for one read."""
+    wire: Any = connection._transport
+    wire.written.clear()
+    connection.data_received(read)
+    return bytes(wire.written) + (b" and ends" if wire.closed or wire.ended else b"")
+
+
+def connected() -> ClientConnection:
+    connection = ClientConnection(Listener(Tells(), BOUNDS))
+    connection.connection_made(Wire())
+    return connection
+
+
+GOOD = st.sampled_from(
+    [
+        (b"Content-Length", b": ", b"5"),
+        (b"content-length", b":", b"5"),
+        (b"X-Request-Id", b": ", b"one"),
+        (b"traceparent", b": ", b"00-1-1-01"),
+        (b"Authorization", b": ", b"Bearer key"),
+        (b"X-Forwarded-For", b": ", b"192.0.2.1, 192.0.2.2"),
+        (b"x-forwarded-for", b":  ", b"192.0.2.3"),
+        (b"Date", b": ", b"Sun, 1 Nov"),
+        (b"accept", b": ", b"*/*"),
+        (b"Connection", b": ", b"x-request-id"),
+    ]
+)
+VALUES = st.sampled_from(
+    [
+        b"0",
+        b"5",
+        b"05",
+        b"+5",
+        b"70000",
+        b"99999999999999999999",
+        b"a",
+        b"a, b",
+        b" a ",
+        b"",
+        b"a\r\nx: y",
+        b"a\nx: y",
+        b"a\rb",
+        b"\x00",
+        b"\xff",
+        b"close",
+        b"x-request-id",
+        b"v" * 300,
+        b"5\r\n\r\nhello",
+    ]
+)
+LINES = st.lists(GOOD, max_size=5, unique_by=lambda line: line[0].lower() if line[0] != b"x-forwarded-for" else line)
+CHANGES = st.lists(st.tuples(st.integers(0, 4), VALUES), max_size=2)
+BODIES = st.sampled_from(
+    [b"hello", b"hello", b"", b"hell", b"hello, and more", b"\r\n", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"]
+)
+
+
+@st.composite
+def variations(draw: st.DrawFn, first_line: bytes) -> list[bytes]:
+    """Messages that begin with nearly the same head."""
+    lines = draw(LINES)
+    said = []
+    for number in range(draw(st.integers(2, 5))):
+        changed = list(lines)
+        for place, value in draw(CHANGES) if number else ():
+            if place < len(changed):
+                changed[place] = (*changed[place][:2], value)
+        said.append(b"%b%b\r\n%b" % (first_line, b"".join(b"%b%b%b\r\n" % line for line in changed), draw(BODIES)))
+    return said
+
+
+@settings(max_examples=400, deadline=None)
+@given(variations(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n"))
+def test_a_request_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
+    async def body() -> None:
+        connection = connected()
+        for read in said:
+            again = await told(connection, read)
+            assert again == await told(connected(), read)
+            if again.endswith(b" and ends") or connection._current is not None:
+                connection.connection_lost(None)
+                connection = connected()
+
+    asyncio.run(body())
+
+
+def test_a_head_that_comes_again_is_not_parsed_again() -> None:
+    head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\nx-request-id: %b\r\naccept: */*\r\n\r\n%b"
+
+    async def body() -> None:
+        connection = connected()
+        assert (await told(connection, head % (5, b"one", b"hello"))).startswith(b"HTTP/1.1 200")
+        parser, unwanted = connection._parser, Unwanted()
+        connection._parser = unwanted  # type: ignore[assignment]
+        for id_, text in ((b"one", b"hello"), (b"two", b"hello you"), (b"3", b"")):
+            read = head % (len(text), id_, text)
+            expected = await told(connected(), read)
+            assert id_ in expected
+            assert await told(connection, read) == expected
+            for cut in range(read.index(b"\r\n\r\n") + 4, len(read)):
+                parts = [await told(connection, part) for part in (read[:cut], read[cut:])]
+                assert parts == [b"", expected]
+        connection._parser = parser
+        other = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
+        assert b"text/html" in await told(connection, other)
+        assert (await told(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
+        for number in range(MOST_MISSES + 1):
+            assert b"agent-%d" % number in await told(
+                connection, head.replace(b"*/*", b"agent-%d" % number) % (0, b"a", b"")
+            )
+        connection._parser = unwanted  # type: ignore[assignment]
+        try:
+            await told(connection, head % (0, b"a", b""))
+        except AssertionError:
+            return
+        raise AssertionError("it goes on comparing where every head is another")
+
+    asyncio.run(body())
+
+
+class Hears:
+    """A sink that remembers everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def on_head(self, head: AnswerHead) -> None:
+        self.heard.append((head.status, head.headers, head.by_name, head.onward(from_peer=False)))
+
+    def on_body(self, chunk: bytes) -> None:
+        self.heard.append(chunk)
+
+    def on_end(self) -> None:
+        self.heard.append("end")
+
+    def on_broken(self, error: UpstreamError) -> None:
+        self.heard.append("broken")
+
+    def on_pause(self) -> None: ...
+    def on_writable(self, writable: bool) -> None: ...
+
+
+def heard(connection: UpstreamConnection, pool: UpstreamPool, read: bytes) -> tuple[list[object], bool]:
+    """What one read brings, and whether the connection is kept."""
+    sink = Hears()
+    connection.send(sink, b"")
+    connection.data_received(read)
+    return sink.heard, pool.take(connection.address) is connection
+
+
+@settings(max_examples=400, deadline=None)
+@given(variations(b"HTTP/1.1 200 OK\r\ndate: now\r\n") | variations(b"HTTP/1.1 204 No Content\r\nupgrade: x\r\n"))
+def test_an_answer_means_the_same_whatever_came_before_it(said: list[bytes]) -> None:
+    async def body() -> None:
+        def opened() -> tuple[UpstreamConnection, UpstreamPool]:
+            pool = UpstreamPool()
+            connection = UpstreamConnection(pool, Address("127.0.0.1", 1))
+            connection.connection_made(Wire())
+            return connection, pool
+
+        known = opened()
+        for read in said:
+            again = heard(*known, read)
+            (fresh, keeps) = heard(*opened(), read)
+            assert again[0] == fresh
+            # Empty lines after an answer are passed over by the parser; here they are bytes that nobody asked for.
+            assert keeps or not again[1]
+            if not again[1]:
+                known = opened()
+
+    asyncio.run(body())
+
+
+def test_an_answer_s_head_that_comes_again_is_not_parsed_again() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-length: %d\r\n\r\n%b"
+
+    async def body() -> None:
+        pool = UpstreamPool()
+        connection = UpstreamConnection(pool, Address("127.0.0.1", 1))
+        connection.connection_made(Wire())
+        assert heard(connection, pool, answer % (b"now", 2, b"ok"))[1]
+        connection._parser = Unwanted()
+        for date, text in ((b"now", b"ok"), (b"Sun, 1 Nov", b"okay"), (b"then", b"")):
+            (head, *rest), kept = heard(connection, pool, answer % (date, len(text), text))
+            assert repr(date) in repr(head)
+            assert (rest, kept) == ([text, "end"] if text else ["end"], True)
+        assert heard(connection, pool, answer % (b"now", 2, b"okay")) == (
+            heard(connection, pool, answer % (b"now", 2, b"ok"))[0],
+            False,
+        ), "what nobody asked for ends the connection"
+
+    asyncio.run(body())
