@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import structlog
-from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from control_plane.audit.chain import AuditEntry
@@ -43,6 +40,7 @@ from control_plane.publishing import Publisher
 from control_plane.rollout.orders import Orders
 from control_plane.rollout.shown import summary
 from control_plane.rollout.staging import Staging
+from control_plane.rounds import Rounds
 from control_plane.status import (
     MOST_SHORTFALLS,
     LeaderStatus,
@@ -76,16 +74,6 @@ def steady_unix_clock() -> Callable[[], float]:
     """A clock of Unix time (s) that never jumps: ages and ramps are measured with it, and people can read it."""
     offset = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset
-
-
-def _ending_quietly(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """A job for the scheduler, whose shutdown cancels what runs and would tell of that as a failure."""
-
-    async def run() -> None:
-        with suppress(asyncio.CancelledError):
-            await job()
-
-    return run
 
 
 class ControlPlane:
@@ -167,7 +155,7 @@ class ControlPlane:
         self._polling = PolicyPolling(self._poll_policy, policies.poll_s)
         policies.on_doubt = self._polling.wake
         self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
-        self._rounds: Job | None = None
+        self._rounds = Rounds(self._planning.tick, TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -180,7 +168,7 @@ class ControlPlane:
             mirror.informer.start()
         self._registration.start()
         task = self._campaign.start()
-        self._rounds = self._scheduler.add_job(_ending_quietly(self._planning.tick), "interval", seconds=TICK_S)
+        self._rounds.start(self._scheduler)
         self._polling.start(self._scheduler)
         self._scheduler.add_job(self._noticing.look, "interval", seconds=LOOK_S)
         self._scheduler.start()
@@ -195,6 +183,7 @@ class ControlPlane:
         await self._registration.stop()
         for mirror in self._shown:
             await mirror.informer.stop()
+        await self.policies.close()
 
     @property
     def _shown(self) -> tuple[Mirror[Any], ...]:
@@ -327,9 +316,9 @@ class ControlPlane:
     async def _poll_policy(self) -> bool:
         before = self.policies.current
         await self.policies.poll()
-        if self.policies.current is not before and self._rounds is not None:
+        if self.policies.current is not before:
             # A new policy need not wait for the next round.
-            self._rounds.modify(next_run_time=datetime.now(UTC))
+            self._rounds.wake()
         await self._adopt_policy()
         return not self.policies.unreadable and self.policies.current is not None
 

@@ -1,13 +1,12 @@
-"""When the policy source is looked at: at its own pace, and at once where somebody says that it changed."""
+"""When the policy source is looked at: at its own pace, at once where somebody says that it changed, soon if unread."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 
-from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from control_plane.rounds import Rounds
 
 RETRY_S = 5.0
 """A source that could not be read is looked at again after this long (s), where that is sooner."""
@@ -27,37 +26,16 @@ class PolicyPolling:
     def __init__(self, look: Callable[[], Awaitable[bool]], every_s: float) -> None:
         self._look = look
         self._every_s = every_s
-        self._job: Job | None = None
-        self._again = False
-        self._looking = False
-        self._began = datetime.min.replace(tzinfo=UTC)
+        self._rounds = Rounds(self._once, every_s, apart_s=LEAST_PAUSE_S)
 
     def start(self, scheduler: AsyncIOScheduler) -> None:
         """Begin to look."""
-        self._job = scheduler.add_job(self._run, "interval", seconds=self._every_s)
-        if self._again:
-            self._schedule()
+        self._rounds.start(scheduler)
 
     def wake(self) -> None:
         """Look at once, or once more after the look under way: it may have begun before what changed."""
-        self._again = True
-        if self._job is not None and not self._looking:
-            self._schedule()
+        self._rounds.wake()
 
-    async def _run(self) -> None:
-        self._again, self._looking, self._began = False, True, datetime.now(UTC)
-        try:
-            read = await self._look()
-        except asyncio.CancelledError:
-            # The scheduler's shutdown cancels what runs, and would tell of that as a failure.
-            return
-        finally:
-            self._looking = False
-        if self._again:
-            self._schedule()
-        elif not read and self._every_s > RETRY_S:
-            self._schedule(after_s=RETRY_S)
-
-    def _schedule(self, after_s: float = LEAST_PAUSE_S) -> None:
-        assert self._job is not None
-        self._job.modify(next_run_time=max(datetime.now(UTC), self._began + timedelta(seconds=after_s)))
+    async def _once(self) -> None:
+        if not await self._look() and self._every_s > RETRY_S:
+            self._rounds.again_after(RETRY_S)

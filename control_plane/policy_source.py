@@ -108,6 +108,10 @@ class PolicySource:
         if bundle is not None and (self._reader.atomic or bundle == before) and bundle != self._judged:
             await self._judge(bundle)
 
+    async def close(self) -> None:
+        """Let go of the source; what is in force stays."""
+        await self._reader.close()
+
     async def adopt(self, store: ConfigStore) -> None:
         """Without any good policy since the start, take the one that the plan in force names.
 

@@ -170,6 +170,7 @@ def _reader(settings: ControlPlaneSettings) -> BundleReader:
         settings.policy_ref,
         settings.policy_path,
         poll_s=settings.policy_poll_s,
+        ahead=True,
     )
 
 

@@ -227,7 +227,11 @@ def main() -> None:
     """Bound this process, answer the request on standard input on standard output."""
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    asked = sys.stdin.buffer.read()
+    if not asked:
+        # Started ahead, and whoever would have asked has ended.
+        return
+    request = msgspec.json.decode(asked, type=Request)
     sys.stdout.buffer.write(msgspec.json.encode(answer(request)))
 
 

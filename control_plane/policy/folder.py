@@ -9,8 +9,9 @@ from control_plane.policy.belonging import LARGEST_FILE_BYTES, SUFFIX, belongs, 
 from control_plane.policy.errors import PolicyError, PolicyRefused
 from control_plane.policy.readers import Bundle
 
-POLL_S = 1.0
-"""Time (s) between two looks at a folder; a change is in force two looks later."""
+POLL_S = 0.5
+"""Time (s) between two looks at a folder. A change counts when the second look at it finds no other: whoever writes
+several files and pauses for longer than this has each of their states judged."""
 
 
 class FolderReader:
@@ -26,6 +27,9 @@ class FolderReader:
     async def read(self) -> Bundle:
         """The folder as it is."""
         return await asyncio.to_thread(self._read)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     def _read(self) -> Bundle:
         try:

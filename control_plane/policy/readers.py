@@ -41,3 +41,6 @@ class BundleReader(Protocol):
         Raises:
             Unreadable: it cannot be read now.
         """
+
+    async def close(self) -> None:
+        """Let go of what is held between two looks."""

@@ -1,4 +1,7 @@
-"""A bundle in a git repository: each look is a process that reads the newest commit and ends, or is ended."""
+"""A bundle in a git repository: each look is a process that reads the newest commit and ends, or is ended.
+
+To start such a process takes longer than to read, so the next one may be started ahead: it waits for its question.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,20 @@ class RepositoryReader:
         folder: of the bundle inside the repository; empty for its root.
         poll_s: time between two looks, in seconds.
         timeout_s: how long one look may take, in seconds.
+        ahead: whether a process waits for the next look; then `close` in the end.
     """
 
     atomic = True
 
-    def __init__(self, url: str, ref: str, folder: str, *, poll_s: float, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, ref: str, folder: str, *, poll_s: float, timeout_s: float = TIMEOUT_S, ahead: bool = False
+    ) -> None:
         self._url = url
         self._ref = ref
         self._folder = folder
         self._timeout_s = timeout_s
+        self._ahead = ahead
+        self._waiting: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._tip = ""
         self._bundle = Bundle({})
         self.poll_s = poll_s
@@ -55,23 +63,23 @@ class RepositoryReader:
             Unreadable: the repository is out of reach, has no such ref, is too large, or is too slow.
         """
         answer = await self._ask(Request(self._url, self._ref, self._folder, self._tip))
+        if self._ahead:
+            self._waiting = asyncio.create_task(_begin(), name="next look")
         if answer.problem:
             raise Unreadable(f"{self.place}: {answer.problem}")
         if answer.tip != self._tip:
             self._tip, self._bundle = answer.tip, Bundle(answer.files, answer.errors, answer.provenance)
         return self._bundle
 
+    async def close(self) -> None:
+        """End the process that waits for the next look."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with suppress(OSError):
+                await _end(await waiting)
+
     async def _ask(self, request: Request) -> Answer:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            # Nothing in the working directory may stand in for our own modules.
-            *("-P", "-m", _MODULE),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
+        process = await self._process()
         try:
             async with asyncio.timeout(self._timeout_s):
                 said, complained = await _talk(process, msgspec.json.encode(request))
@@ -85,6 +93,29 @@ class RepositoryReader:
             lines = without_secrets(complained.decode("utf-8", "replace"), self._url).split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
             raise Unreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
+
+    async def _process(self) -> asyncio.subprocess.Process:
+        """The one that waits, unless there is none or it has died."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with suppress(OSError):
+                process = await waiting
+                if process.returncode is None:
+                    return process
+        return await _begin()
+
+
+async def _begin() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        # Nothing in the working directory may stand in for our own modules.
+        *("-P", "-m", _MODULE),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(),
+        start_new_session=True,
+    )
 
 
 async def _talk(process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:

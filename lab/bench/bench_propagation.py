@@ -67,6 +67,15 @@ MAIN = b"refs/heads/main"
 """Where the control plane looks by default."""
 
 
+class Stages(msgspec.Struct, frozen=True):
+    """How far one change was when, in seconds since it began: which part of the way took the time."""
+
+    told_s: float
+    """The files were written, or the webhook had answered."""
+    first_agent_s: float
+    all_agents_s: float
+
+
 class Way(msgspec.Struct, frozen=True):
     """One way to change policy, over all changes and agents; times in seconds."""
 
@@ -78,6 +87,8 @@ class Way(msgspec.Struct, frozen=True):
     longest_s: float
     all_agents_median_s: float
     """Until the slowest of the agents, the median over changes."""
+    slowest: Stages
+    """The change that took longest."""
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -246,16 +257,17 @@ async def _measured(
         await agents.start(etcd.endpoint, directory, sorted(first.regions))
         await agents.all_at(first.digest())
         every: list[float] = []
-        slowest: list[float] = []
+        changes: list[Stages] = []
         for number in range(1, CHANGES + 1):
             await asyncio.sleep(1.0 + rng.uniform(0.0, APART_S))
             files = bundle(number)
             digest = compile_bundle(files).digest()
             began = time.time()
             await change(url, files)
+            told_s = time.time() - began
             took = [at - began for at in await agents.all_at(digest)]
             every += took
-            slowest.append(took[-1])
+            changes.append(Stages(round(told_s, 3), round(took[0], 3), round(took[-1], 3)))
     finally:
         await agents.stop()
         await asyncio.to_thread(server.stop)
@@ -268,7 +280,8 @@ async def _measured(
         round(quantile(every, 0.5), 3),
         round(quantile(every, 0.99), 3),
         round(every[-1], 3),
-        round(quantile(sorted(slowest), 0.5), 3),
+        round(quantile(sorted(one.all_agents_s for one in changes), 0.5), 3),
+        max(changes, key=lambda one: one.all_agents_s),
     )
 
 
@@ -289,11 +302,16 @@ def main() -> None:
     results = uvloop.run(measure())
     write_results(OUT, results)
     rows = [
-        (one.name, f"{one.median_s:.2f}", f"{one.p99_s:.2f}", f"{one.longest_s:.2f}", f"{one.all_agents_median_s:.2f}")
+        (one.name, *(f"{figure:.2f}" for figure in (one.median_s, one.p99_s, one.longest_s, one.all_agents_median_s)))
         for one in results.ways
     ]
     header = ("a change of policy by", "median s", "p99 s", "longest s", "at all, median s")
-    show(table("From a change until it is in force at an agent", header, rows), goals_table(results.goals))
+    slowest = [(one.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(one.slowest))) for one in results.ways]
+    show(
+        table("From a change until it is in force at an agent", header, rows),
+        table("The slowest change", ("", "told s", "at the first agent s", "at all s"), slowest),
+        goals_table(results.goals),
+    )
     print(closing_line(results.machine, OUT))
 
 

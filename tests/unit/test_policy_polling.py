@@ -64,6 +64,22 @@ async def test_what_wakes_it_during_a_look_is_one_more_look(scheduler: AsyncIOSc
     assert looks.begun == 3
 
 
+async def test_what_wakes_it_during_a_look_that_takes_long_is_not_lost(
+    scheduler: AsyncIOScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pause is over when the look is.
+    monkeypatch.setattr(policy_polling, "LEAST_PAUSE_S", 0.0)
+    looks = Looks()
+    looks.go_on.clear()
+    polling = PolicyPolling(looks, 3600.0)
+    polling.start(scheduler)
+    polling.wake()
+    await eventually(lambda: looks.begun == 1)
+    polling.wake()
+    looks.go_on.set()
+    await eventually(lambda: looks.ended == 2)
+
+
 async def test_what_wakes_it_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
     looks = Looks()
     polling = PolicyPolling(looks, 3600.0)

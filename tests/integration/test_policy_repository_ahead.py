@@ -1,0 +1,99 @@
+"""The process of the next look at a repository waits ready, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from control_plane.policy import checkout
+from control_plane.policy.repository import RepositoryReader
+from tests.git_repositories import PolicyRepository, bundle_files
+from tests.stores import eventually
+
+PLANET = Path(__file__).parents[2] / "policies" / "planet"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> PolicyRepository:
+    one = PolicyRepository(tmp_path / "policy.git")
+    one.commit(bundle_files(PLANET))
+    return one
+
+
+@pytest.fixture
+async def reader(repository: PolicyRepository) -> AsyncIterator[RepositoryReader]:
+    one = RepositoryReader(str(repository.path), "main", "", poll_s=10.0, timeout_s=30.0, ahead=True)
+    yield one
+    await one.close()
+    assert waiting() == []
+
+
+def waiting() -> list[int]:
+    """Processes of ours that read repositories."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            # It ended meanwhile.
+            continue
+        if parent == os.getpid() and checkout.__name__.encode() in command:
+            found.append(int(stat.parent.name))
+    return found
+
+
+async def one_waits() -> int:
+    await eventually(lambda: len(waiting()) == 1)
+    return waiting()[0]
+
+
+async def test_the_next_look_needs_no_new_process(
+    repository: PolicyRepository, reader: RepositoryReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await reader.read()
+    first = await one_waits()
+    commit = repository.commit({**bundle_files(PLANET), "README.md": b"New."})
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    after = await reader.read()
+    assert after is not before
+    assert after.provenance is not None
+    assert after.provenance.commit == commit
+    await eventually(lambda: first not in waiting())
+
+
+async def test_one_that_died_while_it_waited_is_replaced(reader: RepositoryReader) -> None:
+    before = await reader.read()
+    pid = await one_waits()
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())
+    # Whoever saw it end tells the event loop.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert await reader.read() is before
+
+
+async def test_where_none_could_be_started_ahead_the_look_starts_its_own(
+    reader: RepositoryReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await reader.read()
+    await one_waits()
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/nowhere/python")
+        assert await reader.read() is before
+        await eventually(lambda: waiting() == [])
+    assert await reader.read() is before
+
+
+def test_one_that_nobody_asks_ends_without_a_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", checkout.__name__], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")
