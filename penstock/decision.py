@@ -12,6 +12,7 @@ from penstock.plan import NONE_CLOSED, RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import Mask, RequestFacts, mask
+from penstock.spillover import bounds
 from penstock.where import NOTHING_TRIED, Prospect, RegionView, Where, choose_region, prospects
 
 
@@ -67,6 +68,7 @@ def decide(
         overflow=overflow,
         ramp=plan.ramp if plan is not None else 1.0,
         closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
+        limited=bounds(policy, origin, model).closed,
     )
     if isinstance(where, Refusal):
         return where
@@ -104,4 +106,5 @@ def outlook(
         overflow=overflow,
         ramp=plan.ramp if plan is not None else 1.0,
         closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
+        limited=bounds(policy, origin, model).closed,
     )

@@ -15,6 +15,10 @@ FIBRE_KM_PER_MS = 204.0
 PATH_STRETCH = 1.6
 """Cable paths are longer than great circles; 1.5-2 is usual for inter-continental routes (Bozkurt et al., PAM 2017)."""
 
+ORDER_STEP_MS = 1_000.0
+"""How much further than the one before it each region of an order counts: more than prices, queues and the whole Earth
+between two regions make up for."""
+
 
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a client is, as far as anyone can tell; a field that is not known is None, never a guess."""
@@ -40,3 +44,14 @@ def great_circle_km(a_lat_deg: float, a_lon_deg: float, b_lat_deg: float, b_lon_
 def estimated_rtt_ms(distance_km: float) -> float:
     """The round trip to expect over `distance_km` of geography: stretched fibre, there and back, plus 1 ms of gear."""
     return 1.0 + 2 * distance_km * PATH_STRETCH / FIBRE_KM_PER_MS
+
+
+def lifted_ms(plain_ms: dict[str, float], origin: str, order: tuple[str, ...]) -> dict[str, float]:
+    """Distances (ms) from an origin such that those of `order` are its nearest, in that order, and then the others."""
+    lifted = {origin: plain_ms[origin]}
+    last_ms = plain_ms[origin]
+    for server in order:
+        if server in plain_ms and server != origin:
+            last_ms = lifted[server] = max(plain_ms[server], last_ms + ORDER_STEP_MS)
+    beyond_ms = last_ms + ORDER_STEP_MS
+    return {server: lifted.get(server, beyond_ms + ms) for server, ms in plain_ms.items()}

@@ -14,8 +14,10 @@ import msgspec
 
 from penstock.overrides import WITHDRAWS, Override, OverrideKind
 from penstock.plan import Arc, ArcReason, ClassPlan, Closed
+from penstock.policy import Policy
 from penstock.residency import residency_class
 from penstock.snapshot import Demand
+from penstock.spillover import Bounds, bounds
 from penstock.steps import ramped, step_towards
 from penstock.supply import Supply
 
@@ -38,28 +40,35 @@ class Orders(msgspec.Struct, frozen=True):
     returning: frozenset[str] = frozenset()
     """Regions that nothing holds back any more but the failback ramp."""
     because: Mapping[str, str] = {}
-    """By region, the override that holds it back, in a few words for people."""
+    """By region, the override or spillover limit that holds it back, in a few words for people."""
+    most_away: float = 1.0
+    """How much (0-1) of a class's demand may be served elsewhere while its origin serves."""
 
 
 NO_ORDERS = Orders()
 
 
 class Interventions:
-    """The overrides of one moment, by whom they concern."""
+    """The overrides of one moment, by whom they concern, and the spillover limits of a policy."""
 
-    def __init__(self, overrides: Iterable[Override], ramp_s: float, now: float) -> None:
+    def __init__(
+        self, overrides: Iterable[Override], ramp_s: float, now: float, limited_by: Policy | None = None
+    ) -> None:
         """Those that do nothing now, not yet or no more, are left out.
 
         Args:
             ramp_s: the policy's failback ramp, in seconds.
             now: Unix time, in seconds.
+            limited_by: the policy whose spillover limits hold too.
         """
         self._now = now
         self._ramp_s = ramp_s
+        self._limited_by = limited_by if limited_by is not None and limited_by.spillover_limits else None
         self.overrides = tuple(
             one for one in overrides if one.begins_at <= now and not one.over(now, ramp_s) and _matters(one, now)
         )
         self._orders: dict[tuple[str | None, str | None], Orders] = {}
+        self._bounded: dict[tuple[str, str], Orders] = {}
         self._origins = frozenset(one.origin for one in self.overrides)
         self._models = frozenset(one.model for one in self.overrides)
         self.drained = frozenset(
@@ -69,8 +78,27 @@ class Interventions:
         )
         """Regions that are emptied for everybody."""
 
+    def __bool__(self) -> bool:
+        """Whether anything can follow from them."""
+        return bool(self.overrides) or self._limited_by is not None
+
+    def within(self, policy: Policy) -> Interventions:
+        """The same with the policy's limits of spillover, which hold for every plan under it."""
+        if not policy.spillover_limits:
+            return self
+        return Interventions(self.overrides, self._ramp_s, self._now, policy)
+
     def of(self, origin: str | None, model: str) -> Orders:
         """What holds for an origin's demand for a model; the origin None stands for those that no override names."""
+        if self._limited_by is None or origin is None:
+            return self._overridden(origin, model)
+        known = self._bounded.get((origin, model))
+        if known is None:
+            limits = bounds(self._limited_by, origin, model)
+            known = self._bounded[origin, model] = _limited(self._overridden(origin, model), limits, origin)
+        return known
+
+    def _overridden(self, origin: str | None, model: str) -> Orders:
         if not self.overrides:
             return NO_ORDERS
         about = (origin if origin in self._origins else None, model if model in self._models else None)
@@ -85,7 +113,7 @@ class Interventions:
             return ()
         found = []
         for model in sorted(models):
-            orders = self.of(origin, model)
+            orders = self._overridden(origin, model)
             found += [Closed(region, model, region in orders.last_resort) for region in sorted(orders.closed)]
         return tuple(found)
 
@@ -111,6 +139,19 @@ class Interventions:
 NO_INTERVENTIONS = Interventions((), 0.0, 0.0)
 
 
+def _limited(orders: Orders, limits: Bounds, origin: str) -> Orders:
+    """What overrides ask for, and the limits of spillover besides; what an override does to the origin goes first."""
+    dear = limits.dear - orders.weights.keys()
+    return msgspec.structs.replace(
+        orders,
+        weights={**orders.weights, **dict.fromkeys(dear, 0.0)},
+        closed=orders.closed | dear,
+        last_resort=orders.last_resort | dear,
+        because={**{name: f"spillover limit {limits.closed[name]}" for name in dear}, **orders.because},
+        most_away=1.0 if origin in orders.weights else limits.most_away,
+    )
+
+
 def narrowed(
     demands: Mapping[K, Demand], able: Collection[tuple[str, str]], interventions: Interventions
 ) -> Mapping[K, Demand]:
@@ -122,7 +163,7 @@ def narrowed(
     Args:
         able: the (region, model) that can serve now, overrides apart.
     """
-    if not interventions.overrides:
+    if not interventions:
         return demands
     found: dict[K, Demand] = {}
     for key, one in demands.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
-from penstock.geography import estimated_rtt_ms, great_circle_km
+from penstock.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -179,6 +180,21 @@ class Spillover(msgspec.Struct, frozen=True):
     """How much (0-1] of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
+class SpilloverLimit(msgspec.Struct, frozen=True):
+    """How far and how much of demand may leave where it landed while it could stay; an empty matcher matches all."""
+
+    name: str
+    origins: frozenset[str] = frozenset()
+    """Names of the regions that demand lands on."""
+    models: frozenset[str] = frozenset()
+    most_cost_per_gpu_hour: float | None = None
+    """Regions with a dearer GPU hour take none of it while another can; None for any price."""
+    most_share: float | None = None
+    """How much (0-1) of a class's demand may be served elsewhere; None for all of it."""
+    source: str = ""
+    """The file and line it was written at."""
+
+
 class Failover(msgspec.Struct, frozen=True):
     """When a region counts as lost, and how it comes back."""
 
@@ -297,6 +313,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     """How much further away (ms) than it is a region counts, for everybody, itself included."""
     entry_maps: tuple[EntryMap, ...] = ()
     spillover: Spillover = Spillover()
+    spillover_limits: tuple[SpilloverLimit, ...] = ()
+    spillover_orders: dict[str, tuple[str, ...]] = {}
+    """By origin, the regions that its overflow goes to, first to last, before all others."""
     failover: Failover = Failover()
     anonymous_tenant: str | None = None
     """The tenant of requests that carry no key; None refuses them."""
@@ -317,6 +336,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         # Kept, for it takes milliseconds with thousands of tenants and is asked for many times a second.
         return sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
+    @cached_property
+    def kept_bounds(self) -> dict[tuple[str, str], Any]:
+        """Room for what `penstock.spillover` has worked out, by origin and model."""
+        return {}
+
     def round_trip_ms(self, origin: str, server: str) -> float:
         """The round trip (ms) between two regions: measured where known, else estimated from where they are."""
         measured = self.rtt_ms.get(origin, {}).get(server)
@@ -325,7 +349,13 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return self._estimated_ms(origin, server)
 
     def distance_ms(self, origin: str, server: str) -> float:
-        """How far (ms) a region counts as being: its round trip, or what geography says of it, and its bias."""
+        """How far (ms) a region counts as being: its round trip, or what geography says of it, and its bias; further
+        than the one before it where policy says in which order overflow leaves its origin."""
+        if origin in self.spillover_orders:
+            return self._ordered_ms(origin)[server]
+        return self._plain_ms(origin, server)
+
+    def _plain_ms(self, origin: str, server: str) -> float:
         by_round_trip = self.nearest_by is _ROUND_TRIP
         apart_ms = self.round_trip_ms(origin, server) if by_round_trip else self._estimated_ms(origin, server)
         return apart_ms + self.bias_ms.get(server, 0.0)
@@ -333,10 +363,21 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
         """`regions` by distance from `origin`, names breaking ties, so every process orders them alike."""
         measured = self.rtt_ms.get(origin)
-        if measured is not None and self.nearest_by is _ROUND_TRIP and not self.bias_ms and regions <= measured.keys():
+        plain = not self.bias_ms and origin not in self.spillover_orders
+        if measured is not None and self.nearest_by is _ROUND_TRIP and plain and regions <= measured.keys():
             # The same answer, without a call for each region: agents ask for it with every request that may leave.
             return tuple(sorted(sorted(regions), key=measured.__getitem__))
         return tuple(sorted(regions, key=lambda name: (self.distance_ms(origin, name), name)))
+
+    @cached_property
+    def _ordered(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def _ordered_ms(self, origin: str) -> dict[str, float]:
+        if origin not in self._ordered:
+            plain_ms = {server: self._plain_ms(origin, server) for server in self.regions}
+            self._ordered[origin] = lifted_ms(plain_ms, origin, self.spillover_orders[origin])
+        return self._ordered[origin]
 
     def _estimated_ms(self, origin: str, server: str) -> float:
         if origin == server:

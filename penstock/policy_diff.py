@@ -24,6 +24,8 @@ _KIND_OF = {
     "nearest_by": "GeoRouting",
     "bias_ms": "GeoRouting",
     "entry_maps": "EntryMap",
+    "spillover_limits": "SpilloverLimit",
+    "spillover_orders": "SpilloverOrder",
     "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",
 }

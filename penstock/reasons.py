@@ -35,6 +35,7 @@ class Reason(StrEnum):
     REGION_FAILED = "region_failed"
     REGION_DRAINING = "region_draining"
     MODEL_NOT_READY = "model_not_ready"
+    SPILLOVER_LIMIT = "spillover_limit"
     NO_CREDIT = "no_credit"
     NOT_WORTH_THE_TRIP = "not_worth_the_trip"
     ALREADY_TRIED = "already_tried"

@@ -17,6 +17,7 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.snapshot import Demand, Snapshot, heard
+from penstock.spillover import kept_home
 from penstock.steps import moved_share, ramped, step_towards
 from penstock.supply import Supply
 
@@ -208,6 +209,8 @@ class _Move(NamedTuple):
         nearest = nearest_first(one.origin, one.regions)
         if orders.weights:
             target = capped(target, orders, [name for name in nearest if name in serving])
+        if orders.most_away < 1.0 and one.origin in serving:
+            target = kept_home(target, one.origin, orders.most_away)
         rests = not standing or standing == target or stays(standing, orders, serving)
         distance = 0.0 if rests else moved_share(standing, target)
         home = words.home(nearest, one.model)

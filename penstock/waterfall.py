@@ -38,6 +38,7 @@ def plan(
         elapsed_s: time since `previous` was made, in seconds.
         interventions: what operators want meanwhile.
     """
+    interventions = interventions.within(policy)
     able = supply(policy, snapshot, now)
     demands = planned_for(policy, demand(snapshot, now))
     wanted = pour(policy, narrowed(demands, able, interventions), scaled(able, interventions), policy.nearest_first)

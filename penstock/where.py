@@ -54,6 +54,7 @@ class Prospect(msgspec.Struct, frozen=True):
 
 
 NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
+NOTHING_LIMITED: Mapping[str, str] = MappingProxyType({})
 
 _UNUSABLE = {
     RegionState.UNKNOWN: Reason.REGION_UNKNOWN,
@@ -74,6 +75,7 @@ def choose_region(
     overflow: bool = False,
     ramp: float = 1.0,
     closed: Mapping[str, bool] = NONE_CLOSED,
+    limited: Mapping[str, str] = NOTHING_LIMITED,
 ) -> Where | Refusal:
     """Pick the serving region for one request that landed on `origin`.
 
@@ -86,10 +88,13 @@ def choose_region(
         overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
         ramp: how much (0-1) of a class without a plan the origin may serve itself, by its plan.
         closed: regions that take nothing but what the plan's arcs give them, and whether each is a last resort.
+        limited: regions that a limit of spillover closes in the same way, each a last resort, by the limit.
     """
     usable, rejected = _usable(permitted, views, tried)
+    if limited:
+        closed = {**dict.fromkeys(limited, True), **closed}
     if closed:
-        usable = _open(plan, usable, closed, tried, rejected)
+        usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
@@ -111,11 +116,14 @@ def prospects(
     overflow: bool = False,
     ramp: float = 1.0,
     closed: Mapping[str, bool] = NONE_CLOSED,
+    limited: Mapping[str, str] = NOTHING_LIMITED,
 ) -> tuple[Prospect, ...] | Refusal:
     """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
     usable, rejected = _usable(permitted, views, tried)
+    if limited:
+        closed = {**dict.fromkeys(limited, True), **closed}
     if closed:
-        usable = _open(plan, usable, closed, tried, rejected)
+        usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
@@ -210,6 +218,7 @@ def _open(
     plan: ClassPlan | None,
     usable: dict[str, RegionView],
     closed: Mapping[str, bool],
+    limited: Mapping[str, str],
     tried: Mapping[str, Reason],
     rejected: list[Rejection],
 ) -> dict[str, RegionView]:
@@ -222,7 +231,13 @@ def _open(
     full = any(reason is Reason.SATURATED and name not in closed for name, reason in tried.items())
     if not left and not full:
         left = {name: view for name, view in usable.items() if closed[name]}
-    rejected += [Rejection(name, Reason.REGION_DRAINING) for name in usable if name not in left]
+    rejected += [
+        Rejection(name, Reason.SPILLOVER_LIMIT, limited[name])
+        if name in limited
+        else Rejection(name, Reason.REGION_DRAINING)
+        for name in usable
+        if name not in left
+    ]
     return left
 
 
@@ -300,13 +315,14 @@ def _invited(
     home_s = home.expected_wait_s if home is not None and home.ready else 0.0
     worth_s = home_s - policy.spillover.margin_s if home_s > 0.0 else inf
     best, best_s = None, worth_s
+    ordered = origin in policy.spillover_orders
     for name in order:
         start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
         if name == origin:
             continue
         if usable[name].credits <= 0:
             rejected.append(Rejection(name, Reason.NO_CREDIT))
-        elif start_s < best_s:
+        elif start_s < best_s and (best is None or not ordered):
             best, best_s = name, start_s
         elif start_s >= worth_s:
             rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
@@ -359,6 +375,6 @@ def _better_elsewhere(
             rejected.append(Rejection(name, Reason.NO_CREDIT))
         elif start_s >= best_s:
             rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
-        else:
+        elif best is None or origin not in policy.spillover_orders:
             best, best_s = name, start_s
     return best

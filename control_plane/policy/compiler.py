@@ -21,6 +21,8 @@ from control_plane.policy.kinds.routing import (
     FailoverDocument,
     GeoRoutingDocument,
     SpilloverDocument,
+    SpilloverLimitDocument,
+    SpilloverOrderDocument,
 )
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaShape, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument, ModelVersionsDocument
@@ -46,6 +48,7 @@ from penstock.policy import (
     ResidencyRule,
     RolloutRules,
     Spillover,
+    SpilloverLimit,
     Tenant,
     Version,
 )
@@ -119,6 +122,7 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
         references.known(document, ("regions",), "Region", accepted.regions)
     for document, window in catalogue.of(MaintenanceWindowDocument):
         references.known(document, ("regions",), "Region", window.regions)
+    _check_spillover(catalogue, references)
     for document, rollout in catalogue.of(RolloutDocument):
         references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
     for document, routing in catalogue.of(GeoRoutingDocument):
@@ -128,6 +132,23 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
                 references.check(document, ("rtt_ms", origin, server), "Region", server)
         for biased in routing.bias_ms:
             references.check(document, ("bias_ms", biased), "Region", biased)
+
+
+def _check_spillover(catalogue: Catalogue, references: References) -> None:
+    for document, limit in catalogue.of(SpilloverLimitDocument):
+        references.known(document, ("origins",), "Region", limit.origins)
+        references.known(document, ("models",), "Model", limit.models)
+    ordered: dict[str, Document] = {}
+    for document, order in catalogue.of(SpilloverOrderDocument):
+        references.check(document, ("origin",), "Region", order.origin)
+        references.known(document, ("regions",), "Region", order.regions)
+        first = ordered.setdefault(order.origin, document)
+        if first is not document:
+            remedy = f"keep one; see {first.file}:{first.line_of(('origin',))}"
+            references.errors.append(document.error(("origin",), f"{order.origin} has an order already", remedy))
+        if order.origin in order.regions:
+            at = order.regions.index(order.origin)
+            references.errors.append(document.error(("regions", at), "is the origin itself", "name other regions"))
 
 
 def _check_models(catalogue: Catalogue, references: References) -> None:
@@ -209,6 +230,13 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         bias_ms=routing.bias_ms,
         entry_maps=tuple(sorted(maps, key=lambda one: one.name)),
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
+        spillover_limits=tuple(
+            sorted(
+                (_limit(document, one) for document, one in catalogue.of(SpilloverLimitDocument)),
+                key=lambda limit: limit.name,
+            )
+        ),
+        spillover_orders={one.origin: tuple(one.regions) for _, one in catalogue.of(SpilloverOrderDocument)},
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
         objective=_objective(catalogue.one(ObjectiveDocument)),
         versions={
@@ -235,6 +263,17 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             )
         ),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
+    )
+
+
+def _limit(document: Document, one: SpilloverLimitDocument) -> SpilloverLimit:
+    return SpilloverLimit(
+        name=one.name,
+        origins=frozenset(one.origins),
+        models=frozenset(one.models),
+        most_cost_per_gpu_hour=one.most_cost_per_gpu_hour,
+        most_share=one.most_share,
+        source=f"{document.file}:{document.line_of(('name',))}",
     )
 
 

@@ -52,7 +52,7 @@ def ask(
     demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
     before = in_force(previous, demands)
     asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
-    held = remaining(before, asked) if interventions.overrides else before
+    held = remaining(before, asked) if interventions else before
     return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.geography import EARTH_RADIUS_KM, FIBRE_KM_PER_MS, PATH_STRETCH
+from penstock.geography import EARTH_RADIUS_KM, FIBRE_KM_PER_MS, PATH_STRETCH, lifted_ms
 from penstock.policy import NearestBy, Policy
 
 Floats = NDArray[np.float64]
@@ -65,4 +65,9 @@ def _distances_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
             columns, measured = zip(*known, strict=True)
             apart_ms[index[origin], list(columns)] = measured
     apart_ms += np.array([policy.bias_ms.get(name, 0.0) for name in names])[None, :]
+    for origin, order in policy.spillover_orders.items():
+        if origin in index:
+            row_ms = apart_ms[index[origin]]
+            lifted = lifted_ms(dict(zip(names, row_ms.tolist(), strict=True)), origin, order)
+            row_ms[:] = [lifted[name] for name in names]
     return apart_ms

@@ -86,6 +86,7 @@ class FlowPlanner:
             # What is kept of tables may name regions that this policy has no more.
             self._tables = Tables()
         builder = self._builder
+        interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
         answers, late = self._answers(builder, asked.problems)
         wanted = {key: table for one in answers for key, table in shares(one).items()}

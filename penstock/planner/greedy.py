@@ -49,6 +49,7 @@ class GreedyPlanner:
             self._tables = Tables()
         builder = self._builder
         nearest_first = builder.distances.nearest_first
+        interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
         wanted = pour(policy, asked.open_demands, asked.open_supply, nearest_first)
         plans = slices(

@@ -25,6 +25,7 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
         Reason.REGION_SUSPECT,
         Reason.REGION_FAILED,
         Reason.REGION_DRAINING,
+        Reason.SPILLOVER_LIMIT,
         Reason.MODEL_NOT_READY,
         Reason.NO_CREDIT,
         Reason.NOT_WORTH_THE_TRIP,

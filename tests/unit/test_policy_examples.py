@@ -13,8 +13,9 @@ from penstock.geography import Location
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import RequestFacts, mask
+from penstock.spillover import bounds
 from penstock.verification.verify import verify
-from penstock.what_if import outcome
+from penstock.what_if import Asked, Capacity, outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
 
 EXAMPLES = Path(__file__).parents[2] / "policies" / "examples"
@@ -91,3 +92,17 @@ def test_versions() -> None:
         "chat-2025-11": 5.0,
     }
     assert policy.models["chat-2025-11"].fallback == "chat-small"
+
+
+def test_spillover() -> None:
+    policy = bundle("spillover")
+    assert policy.nearest_first("us-east", frozenset(policy.regions)) == ("us-east", "eu-de", "us-west", "br-sao")
+    model = "llama-3.1-8b"
+    assert (bounds(policy, "eu-de", model).dear, bounds(policy, "eu-de", model).most_away) == ({"br-sao"}, 1.0)
+    assert bounds(policy, "br-sao", model).most_away == 0.2
+    demand = [Asked("us-east", "everybody", "US", model, 30.0)]
+    fleet = [Capacity(name, model, 100, 5.0) for name in policy.regions]
+    servers = outcome(policy, demand, fleet).fates[0].servers
+    assert servers.keys() == {"us-east", "eu-de"}
+    without_others = outcome(policy, demand, fleet, frozenset({"eu-de", "us-west"})).fates[0]
+    assert (without_others.servers.keys(), without_others.refused.keys()) == ({"us-east"}, {Reason.SATURATED})

@@ -14,6 +14,8 @@ from control_plane.policy.kinds.routing import (
     FailoverDocument,
     GeoRoutingDocument,
     SpilloverDocument,
+    SpilloverLimitDocument,
+    SpilloverOrderDocument,
 )
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
 from control_plane.policy.kinds.serving import ModelDocument, ModelVersionsDocument
@@ -44,6 +46,8 @@ KINDS = {
     "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
     "EntryMap": Kind(EntryMapDocument, 0, 1_000),
     "Spillover": Kind(SpilloverDocument, 1, 1),
+    "SpilloverLimit": Kind(SpilloverLimitDocument, 0, 1_000),
+    "SpilloverOrder": Kind(SpilloverOrderDocument, 0, 1_000),
     "Failover": Kind(FailoverDocument, 1, 1),
     "Objective": Kind(ObjectiveDocument, 1, 1),
     "Rollout": Kind(RolloutDocument, 1, 1),

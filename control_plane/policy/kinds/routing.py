@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode
+from control_plane.policy.kinds.shape import REMEDY, Label, ModelName, PolicyDocument, Shape, SomeOf, SubdivisionCode
 
 RttMs = Annotated[float, Field(ge=0, le=10_000)]
 
@@ -68,6 +68,49 @@ class SpilloverDocument(PolicyDocument):
     """How long (s) a granted spill credit may be spent."""
     step_per_s: float = Field(gt=0, le=1)
     """How much (0-1) of an origin's demand for a model the plan may move per second, failures excepted."""
+
+
+class SpilloverLimitDocument(PolicyDocument):
+    """How dear and how much overflow may be: what holds it back goes elsewhere, waits, or is refused.
+
+    Failover is no overflow: a region that is too dear still takes what no other permitted region can serve, because
+    those are lost. Of several limits about one origin and model each holds.
+    """
+
+    kind: Literal["SpilloverLimit"]
+    name: Label
+    """Unique name; plans and explanations cite it."""
+    description: str = Field(max_length=500)
+    """For people: why."""
+    origins: SomeOf[Label] = Field(default_factory=list)
+    """Names of the regions whose overflow it is about; absent for all."""
+    models: SomeOf[ModelName] = Field(default_factory=list)
+    """Names of the models that it is about; absent for all."""
+    most_cost_per_gpu_hour: float | None = Field(ge=0)
+    """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
+    most_share: float | None = Field(ge=0, le=1)
+    """How much (0-1) of an origin's demand in one traffic class may be served elsewhere while the origin can serve, all
+    other regions together. Plans alone can see to that, so nothing leaves on spill credits then. null for any part."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.most_cost_per_gpu_hour is None and self.most_share is None:
+            raise PydanticCustomError(
+                REMEDY, "limits nothing", {"remedy": "give a number for one of most_cost_per_gpu_hour and most_share"}
+            )
+        return self
+
+
+class SpilloverOrderDocument(PolicyDocument):
+    """Where one region's overflow goes first, whatever is nearest and cheapest; at most one for each origin."""
+
+    kind: Literal["SpilloverOrder"]
+    origin: Label
+    """Name of the region whose overflow it is about."""
+    description: str = Field(max_length=500)
+    """For people: why."""
+    regions: SomeOf[Label]
+    """Names of regions: each is filled to its target before the next gets any; the others follow, nearest first."""
 
 
 class FailoverDocument(PolicyDocument):
