@@ -12,13 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-import redis.asyncio
 import structlog
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from control_plane.client.backoff import full_jitter_s
@@ -27,6 +24,7 @@ from regional_agent.background import cancel, keep_running
 from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+from regional_agent.shared_view_redis import ScriptConnection
 
 FLUSH_S = 0.01
 """Least time (s) between two exchanges: requests that come and go in it share one."""
@@ -147,8 +145,7 @@ class SharedView:
         self._garbled = False
         self._why_down = ""
         self._tasks: list[asyncio.Task[None]] = []
-        self._redis: redis.asyncio.Redis | None = None
-        self._script: Any = None
+        self._redis: ScriptConnection | None = None
 
     @property
     def shared(self) -> bool:
@@ -195,15 +192,7 @@ class SharedView:
         """Begin to exchange counts with the other agents."""
         if self._redis_url is None:
             return
-        self._redis = redis.asyncio.Redis.from_url(
-            self._redis_url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            single_connection_client=True,
-            protocol=2,
-        )
-        self._script = self._redis.register_script(EXCHANGE)
+        self._redis = ScriptConnection(self._redis_url, EXCHANGE, TIMEOUT_S)
         self._tasks = [
             keep_running("shared view", self._keep_exchanging),
             keep_running("shared view fade", self._keep_fading),
@@ -238,23 +227,19 @@ class SharedView:
             failures = 0
             self._came_up()
             await asyncio.sleep(max(0.0, began_at + FLUSH_S - self._clock()))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
-                    await self._news.wait()
+            if not self._has_news:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
+                        await self._news.wait()
 
     async def _exchange(self, lease_s: float) -> None:
+        assert self._redis is not None
         asked_at = self._clock()
+        mine = msgspec.json.encode(Told(self._own(), self.waiting_here()))
         async with asyncio.timeout(2 * TIMEOUT_S):
-            current, *told = await self._script(
-                keys=(self._index, self._prefix + self._name),
-                args=(
-                    self._name,
-                    self._epoch,
-                    int(lease_s * 1000),
-                    msgspec.json.encode(Told(self._own(), self.waiting_here())),
-                    self._prefix,
-                    MOST_AGENTS,
-                ),
+            current, *told = await self._redis.run(
+                (self._index, self._prefix + self._name),
+                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MOST_AGENTS),
             )
         if not current:
             self._name = f"{self._agent}~{self._epoch}"

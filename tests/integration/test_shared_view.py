@@ -17,6 +17,7 @@ from regional_agent.endpoint import Endpoint
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view import SharedView, Waiting
 from regional_agent.shared_view_lua import agent_prefix, index_key
+from regional_agent.shared_view_redis import ScriptConnection
 
 Start = Callable[..., SharedView]
 
@@ -256,3 +257,20 @@ async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> 
     view.release(reservation)
     await view.stop()
     assert in_flight(view) == [0]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
+    redis_server: RedisServer, connected: bool
+) -> None:
+    script = ScriptConnection(redis_server.url, "return ARGV[1]", 1.0)
+    if connected:
+        assert await script.run((), ("before",)) == b"before"
+    with redis.Redis.from_url(redis_server.url) as operator:
+        operator.execute_command("CLIENT", "PAUSE", 300)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await script.run((), ("given up on",))
+        operator.script_flush()
+    assert await script.run((), ("after",)) == b"after"
+    await script.aclose()

@@ -1,0 +1,123 @@
+"""Who is recognised again, and who never is: by key, address and chain together, and under one policy only."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from itertools import islice
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from penstock.cost import Expectations
+from penstock.geography import Location
+from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.reasons import Reason, Refusal
+from penstock.signing import FleetKey
+from regional_agent import admission
+from regional_agent.admission import Admission
+from regional_agent.carry.messages import Request
+from regional_agent.knowing import Knowing
+from regional_agent.locate import LONGEST_CACHED_CHAIN_BYTES
+from regional_agent.ticket import Ticket
+
+PLACES = {b"10.0.0.1": Location("DE"), b"10.0.0.2": Location("FR")}
+
+
+def policy(*rules: ResidencyRule, keys: tuple[str, ...] = ("red", "blue")) -> Policy:
+    regions = {name: Region(name, name[:2].upper(), 50.0, 8.0) for name in ("de-1", "fr-1")}
+    tenants = {key: Tenant(key, "open", (sha256(key.encode()).hexdigest(),)) for key in keys}
+    return Policy(regions, {"m": Model("m")}, tenants, rules)
+
+
+class Here:
+    def __init__(self, first: Policy) -> None:
+        self.directives = SimpleNamespace(policy=first)
+        self.located: list[bytes] = []
+        knowing = SimpleNamespace(
+            directives=self.directives,
+            locator=SimpleNamespace(locate_client=self._locate),
+            demand=SimpleNamespace(offered=lambda model, permitted: None),
+        )
+        key = FleetKey(b"tests-only-tests-only-tests-only")
+        self.admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
+
+    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1") -> Any:
+        request = Request()
+        request.whole, request.body = True, msgspec.json.encode({"model": "m"})
+        request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
+        request.headers += [(b"x-forwarded-for", one) for one in chain]
+        return self.admission.ticket_from_client(request, peer_ip, 0.0)
+
+    def whose(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1") -> tuple[str, str | None] | Reason:
+        ticket = self.ask(key, *chain, peer_ip=peer_ip)
+        if isinstance(ticket, Refusal):
+            return ticket.reason
+        assert isinstance(ticket, Ticket)
+        return ticket.facts.tenant, ticket.facts.location.country
+
+    def _locate(self, ip: str, chain: list[bytes]) -> Location:
+        self.located.append(b",".join(chain))
+        return PLACES.get(chain[0] if chain else ip.encode(), Location())
+
+
+def test_a_client_is_looked_up_once() -> None:
+    here = Here(policy())
+    assert [here.whose("red", b"10.0.0.1") for _ in range(3)] == [("red", "DE")] * 3
+    assert here.located == [b"10.0.0.1"]
+
+
+def test_another_key_address_or_chain_is_somebody_else() -> None:
+    here = Here(policy())
+    for _ in range(2):
+        assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+        assert here.whose("blue", b"10.0.0.1") == ("blue", "DE")
+        assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+        assert here.whose("red", peer_ip="10.0.0.2") == ("red", "FR")
+        assert here.whose("none", b"10.0.0.1") is Reason.UNKNOWN_KEY
+
+
+def test_chains_in_several_headers_are_read_whole_each_time() -> None:
+    here = Here(policy())
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    assert here.whose("red", b"10.0.0.2", b"10.0.0.1") == ("red", "FR"), "its last header alone is another chain"
+    assert here.whose("red", b"10.0.0.1", b"10.0.0.2") == ("red", "DE")
+    assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+
+
+def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
+    here = Here(policy())
+    assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+    stays = ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))
+    here.directives.policy = policy(stays)
+    assert here.whose("red", b"10.0.0.2") is Reason.MISDIRECTED
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.directives.policy = policy(keys=("blue",))
+    assert here.whose("red", b"10.0.0.1") is Reason.UNKNOWN_KEY
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_SENDERS", 2)
+    here = Here(policy())
+    for number in range(5):
+        here.whose("red", b"10.0.1.%d" % number)
+    assert len(here.admission._senders) == 2
+    long_chain = b"10.0.0.1, " * LONGEST_CACHED_CHAIN_BYTES
+    here.whose("red", long_chain)
+    here.whose("red", long_chain)
+    assert here.located[-2:] == [long_chain] * 2, "long chains are read anew, so that they fill no memory"
+
+
+def test_trace_ids_differ_and_are_whole() -> None:
+    ids = list(islice(admission._trace_ids(Random(1)), 1000))
+    assert len(set(ids)) == 1000
+    assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in ids)
+
+
+def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -> None:
+    here = Here(policy())
+    ticket = here.ask("red", b"10.0.0.1")
+    assert ticket.traceparent.split("-")[1] == ticket.request_id
+    assert here.ask("red", b"10.0.0.1").request_id != ticket.request_id
