@@ -83,7 +83,7 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
                 raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
         app.include_router(router, dependencies=[Depends(as_described)])
     # The last one added is the first that a request meets.
-    app.add_middleware(Idempotency, access=access)
+    app.add_middleware(Idempotency, access=access, answers=control_plane.kept_answers)
     app.add_middleware(LeadersWord, control_plane=control_plane, access=access)
     app.add_middleware(BoundedBodies)
     return app

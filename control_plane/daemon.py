@@ -23,6 +23,7 @@ from control_plane.client.store import ConfigStore, StoreError
 from control_plane.events import EventLog
 from control_plane.fleet import Fleet
 from control_plane.intake import Intake, Receipt
+from control_plane.kept_answers import KeptAnswers
 from control_plane.leader_link import LeaderLink
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.mirror import Mirror
@@ -134,6 +135,7 @@ class ControlPlane:
         self.staging = Staging(store, policies, publisher)
         self.orders = Orders(store, self.audit, policies, self._clock)
         self.revisions = Revisions(store)
+        self.kept_answers = KeptAnswers(store, member.name, self._clock)
         self._planning = Planning(
             self._campaign,
             policies,

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from control_plane.audit.log import ChangeRefused
+from control_plane.claim import ClaimLost
 from control_plane.client.store import StoreError
 
 MEDIA_TYPE = "application/problem+json"
@@ -60,6 +61,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ChangeRefused)
     async def overtaken(request: Request, error: ChangeRefused) -> Response:
         return problem(412, f"{error}: somebody changed it at the same time; look again")
+
+    @app.exception_handler(ClaimLost)
+    async def repeated(request: Request, error: ClaimLost) -> Response:
+        return problem(409, f"nothing was changed: {error}", {"retry-after": "1"})
 
     @app.exception_handler(StoreError)
     async def store_away(request: Request, error: StoreError) -> Response:

@@ -41,9 +41,9 @@ class FaultyStore:
         await self._reach()
         return await self.store.get(key)
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
         await self._reach()
-        return await self.store.list(prefix)
+        return await self.store.list(prefix, values=values)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         await self._reach()

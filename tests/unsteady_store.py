@@ -43,12 +43,12 @@ class UnsteadyStore(MemoryStore):
         self._breaks += 1
         self._wake_watches()
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
         self.lists += 1
         if self.lists_to_fail:
             self.lists_to_fail -= 1
             raise StoreUnavailable("told to fail")
-        return await super().list(prefix)
+        return await super().list(prefix, values=values)
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
         self.watched_from.append(after_revision)

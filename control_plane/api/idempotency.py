@@ -1,108 +1,34 @@
 """Idempotency-Key: a change that is sent again, because its answer was lost, is answered again and not made again.
 
-After https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07. Answers are kept by the
-control plane that gave them: send a retry to the same one. Elsewhere, or after a restart, If-Match and names that
-callers choose keep a change from being made twice.
+After https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07. Answers are kept in the store,
+so that it does not matter which control plane a request is sent to again, nor whether it has restarted meanwhile.
 """
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable
 from hashlib import sha256
 
 import msgspec
+import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.access.access import Access, Unidentified
 from control_plane.access.callers import Caller
 from control_plane.api.whole_body import given, read
-from control_plane.problems import problem
+from control_plane.claim import Claim, Kept, Phase, current
+from control_plane.client.store import StoreError
+from control_plane.kept_answers import LARGEST_ANSWER_BYTES, KeptAnswers
+from control_plane.problems import STORE_RETRY_S, problem
 
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 LONGEST_KEY = 255
-KEPT_S = 3600.0
-"""How long (s) an answer is kept."""
-MOST_KEPT = 1_000
-"""Answers kept; beyond it the oldest go."""
-MOST_BYTES = 8 * 1024 * 1024
-"""Bytes of answers kept, all together."""
-LARGEST_ANSWER_BYTES = 256 * 1024
-"""A larger one is not kept."""
 
-
-class Kept(msgspec.Struct):
-    """A request seen and what was answered."""
-
-    fingerprint: bytes
-    """Of everything else in the request that matters."""
-    caller: Caller
-    """As who it was made: whoever has lost a role since is not answered from here."""
-    at: float
-    messages: list[Message] | None = None
-    """The answer; None while it is being made."""
-    size: int = 0
-    """Bytes of it."""
-
-
-Name = tuple[str, str, str, str]
-"""Caller, method, path and key: a key is the caller's, and of one operation."""
-
-
-class Answers:
-    """Answers by name, bounded in number, bytes and age.
-
-    Args:
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._kept: OrderedDict[Name, Kept] = OrderedDict()
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def find(self, name: Name) -> Kept | None:
-        """What is kept under a name."""
-        self._forget()
-        return self._kept.get(name)
-
-    def begin(self, name: Name, fingerprint: bytes, caller: Caller) -> Kept:
-        """Note that a request is under way."""
-        one = Kept(fingerprint, caller, self._clock())
-        self.drop(name)
-        self._kept[name] = one
-        self._forget()
-        return one
-
-    def keep(self, name: Name, one: Kept, messages: list[Message]) -> None:
-        """Keep the answer of a request that ended, unless it was forgotten meanwhile."""
-        if self._kept.get(name) is one:
-            one.messages = messages
-            one.size = sum(len(message.get("body", b"")) for message in messages)
-            self._bytes += one.size
-            self._forget()
-
-    def drop(self, name: Name) -> None:
-        """Forget a request."""
-        one = self._kept.pop(name, None)
-        if one is not None:
-            self._bytes -= one.size
-
-    def _forget(self) -> None:
-        while self._kept:
-            oldest = next(iter(self._kept))
-            aged = self._clock() - self._kept[oldest].at > KEPT_S
-            if not aged and len(self._kept) <= MOST_KEPT and self._bytes <= MOST_BYTES:
-                return
-            self.drop(oldest)
+_log = structlog.get_logger(__name__)
 
 
 class Idempotency:
@@ -111,13 +37,13 @@ class Idempotency:
     Args:
         app: what answers.
         access: knows who calls: an answer is for the caller alone that got it first.
-        clock: seconds, monotonic.
+        answers: where they are kept.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, access: Access, answers: KeptAnswers) -> None:
         self._app = app
         self._access = access
-        self._answers = Answers(clock)
+        self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -142,75 +68,105 @@ class Idempotency:
         body = await read(receive)
         if body is None:
             return
-        name = (caller.name, scope["method"], scope["path"], key)
-        await self._once(name, caller, _fingerprint(scope, headers, body), body, scope, receive, send)
-
-    async def _once(
-        self,
-        name: Name,
-        caller: Caller,
-        fingerprint: bytes,
-        body: bytes,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        found = self._answers.find(name)
-        if found is not None and found.caller == caller:
-            if found.fingerprint != fingerprint:
-                refusal = problem(422, "this Idempotency-Key was used for another request: choose a new one")
-                await refusal(scope, receive, send)
-            elif found.messages is None:
-                refusal = problem(409, "the first request with this Idempotency-Key is under way", {"retry-after": "1"})
-                await refusal(scope, receive, send)
-            else:
-                for message in found.messages:
-                    await send(message)
-            return
-        one = self._answers.begin(name, fingerprint, caller)
-        answer = _Answer(send)
-        kept = False
+        fingerprint = _fingerprint(scope, headers, body)
         try:
-            await self._app(scope, given(body, receive), answer.send)
-            kept = answer.worth_keeping
+            claim = await self._answers.claim(_name(caller, scope, key), fingerprint)
+        except StoreError as error:
+            _log.warning("an Idempotency-Key cannot be looked up", reason=str(error))
+            away = problem(503, "the store did not answer; nothing was changed", {"retry-after": str(STORE_RETRY_S)})
+            await away(scope, receive, send)
+            return
+        if isinstance(claim, Claim):
+            await self._handle(claim, scope, given(body, receive), send)
+        else:
+            await _repeated(claim, fingerprint)(scope, receive, send)
+
+    async def _handle(self, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request for the first time, and keep its answer before anybody has it."""
+        answer = _Answer(send)
+        token = current.set(claim)
+        try:
+            await self._app(scope, receive, answer.send)
+            if answer.worth_keeping:
+                await self._answers.answered(claim, *answer.parts())
         finally:
+            current.reset(token)
             # What was refused or failed has changed nothing, and is judged anew when it comes again.
-            if kept:
-                self._answers.keep(name, one, answer.replay())
-            elif self._answers.find(name) is one:
-                self._answers.drop(name)
+            await self._answers.release(claim)
+        await answer.give()
 
 
 class _Answer:
-    """Passes an answer on and remembers it."""
+    """Holds an answer back until it is whole, as far as it may become one that is kept."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._messages: list[Message] = []
+        self._held: list[Message] = []
         self._bytes = 0
 
     async def send(self, message: Message) -> None:
+        self._held.append(message)
         self._bytes += len(message.get("body", b""))
-        if self._bytes <= LARGEST_ANSWER_BYTES:
-            self._messages.append(message)
-        await self._send(message)
+        if self._bytes > LARGEST_ANSWER_BYTES:
+            await self.give()
+
+    async def give(self) -> None:
+        """Send what is held."""
+        held, self._held = self._held, []
+        for message in held:
+            await self._send(message)
 
     @property
     def worth_keeping(self) -> bool:
-        done = bool(self._messages) and not self._messages[-1].get("more_body", False)
-        return done and self._bytes <= LARGEST_ANSWER_BYTES and 200 <= self._messages[0]["status"] < 300
+        if not self._held or self._held[0]["type"] != "http.response.start":
+            return False
+        return not self._held[-1].get("more_body", False) and 200 <= self._held[0]["status"] < 300
 
-    def replay(self) -> list[Message]:
-        start, *rest = self._messages
-        return [{**start, "headers": [*start.get("headers", ()), REPLAYED]}, *rest]
+    def parts(self) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+        """Status, headers and body."""
+        start, *rest = self._held
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in start.get("headers", ()))
+        return start["status"], headers, b"".join(message.get("body", b"") for message in rest)
 
 
-def _fingerprint(scope: Scope, headers: Headers, body: bytes) -> bytes:
+def _repeated(kept: Kept, fingerprint: str) -> ASGIApp:
+    """The answer to a request that was claimed before."""
+    if kept.fingerprint != fingerprint:
+        return problem(422, "this Idempotency-Key was used for another request: choose a new one")
+    if kept.phase is Phase.CLAIMED:
+        detail = (
+            f"the first request with this Idempotency-Key is under way at {kept.by}, or was when it ended: try again"
+        )
+        return problem(409, detail, {"retry-after": "1"})
+    if kept.phase is Phase.MADE:
+        detail = f"the change was made (audit entry {kept.audit}), and its answer is lost: look at what is there"
+        return problem(409, detail, made=True, audit=kept.audit)
+    return _Replay(kept)
+
+
+class _Replay:
+    """An answer that is kept, given again."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._kept.headers]
+        await send({"type": "http.response.start", "status": self._kept.status, "headers": [*headers, REPLAYED]})
+        await send({"type": "http.response.body", "body": self._kept.body, "more_body": False})
+
+
+def _name(caller: Caller, scope: Scope, key: str) -> str:
+    """Whose request it is, of which operation, and what they call it. Another role or scope is another caller."""
+    who = msgspec.json.encode(caller, order="deterministic")
+    return _digest((who, scope["method"].encode(), scope["path"].encode(), key.encode("latin-1", "replace")))
+
+
+def _fingerprint(scope: Scope, headers: Headers, body: bytes) -> str:
     """What makes two requests of one operation the same."""
-    parts = (
-        scope["query_string"],
-        headers.get("content-type", "").encode("latin-1"),
-        headers.get("if-match", "").encode("latin-1"),
-        body,
-    )
-    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+    named = (headers.get(name, "").encode("latin-1") for name in ("content-type", "if-match"))
+    return _digest((scope["query_string"], *named, body))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from control_plane import claim as claims
 from control_plane.access.callers import Caller
 from control_plane.audit.chain import AuditEntry, AuditHead, sealed
+from control_plane.claim import Claim, ClaimLost
 from control_plane.client import keys
 from control_plane.client.codec import CodecError, decode, encode
 from control_plane.client.store import ConfigStore, Delete, Put, SameKey, StoreError, Unchanged
@@ -59,6 +61,8 @@ class AuditLog:
     ) -> AuditEntry:
         """Make the change `do` if all of `expect` holds, and append its entry, in one transaction.
 
+        Where the request that is handled has a claim, the transaction also marks it, and expects that it stands.
+
         Args:
             caller: who.
             action: `noun.verb`.
@@ -71,11 +75,13 @@ class AuditLog:
 
         Raises:
             ChangeRefused: something of `expect` does not hold.
+            ClaimLost: somebody else handles the same request by now.
             StoreUnavailable: the store is away; whether the change was made, with its entry, is unknown.
             StoreError: the store refuses, or too many append at once.
             ValueError: `before` or `after` is too large.
         """
         before, after = _bounded("before", before), _bounded("after", after)
+        claim = claims.current.get()
         for attempt in range(MOST_TRIES):
             head, revision = await self._head()
             entry = sealed(
@@ -93,11 +99,13 @@ class AuditLog:
                 )
             )
             key = keys.audit_entry(entry.seq)
-            committed = await self._store.commit(
+            committed = await self._commit(
+                claim,
+                entry,
                 [*expect, Unchanged(keys.AUDIT_HEAD, revision), Unchanged(key, 0)],
                 [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
             )
-            if committed.succeeded:
+            if committed:
                 # Whoever keeps the log of the process keeps what the chain can be checked against.
                 _log.info("audit", seq=entry.seq, hash=entry.hash, caller=caller.name, action=action, target=target)
                 return entry
@@ -109,6 +117,26 @@ class AuditLog:
                 raise ChangeRefused(f"{target} is not as {action} expected it")
             await asyncio.sleep(0.001 * attempt)
         raise StoreError(f"the audit log is too busy: {MOST_TRIES} tries to append failed")
+
+    async def _commit(
+        self,
+        claim: Claim | None,
+        entry: AuditEntry,
+        expect: Sequence[Unchanged | SameKey],
+        do: Sequence[Put | Delete],
+    ) -> bool:
+        """Write it all, if all holds, and with it the mark on the claim; whether it was written."""
+        if claim is None:
+            return (await self._store.commit(expect, do)).succeeded
+        kept, mark = claim.made(entry.seq)
+        committed = await self._store.commit([*expect, claim.unchanged], [*do, mark])
+        if committed.succeeded:
+            claim.wrote(kept, committed.revision)
+            return True
+        there = await self._store.get(claim.key)
+        if there is None or there.mod_revision != claim.revision:
+            raise ClaimLost(f"{entry.action} of {entry.target}: the same request is handled elsewhere by now")
+        return False
 
     async def head(self) -> AuditHead:
         """The end of the chain."""

@@ -64,9 +64,9 @@ class EtcdStore:
         response = await self._range(key, prefix=False)
         return etcd_messages.to_key_value(response.kvs[0]) if response.kvs else None
 
-    async def list(self, prefix: str) -> Listing:
-        """Every key under `prefix`, and the revision of that view."""
-        response = await self._range(prefix, prefix=True)
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        response = await self._range(prefix, prefix=True, values=values)
         return Listing(
             items=tuple(etcd_messages.to_key_value(one) for one in response.kvs),
             revision=response.header.revision,
@@ -133,8 +133,8 @@ class EtcdStore:
         # Calls that wait for a thread get one and find everything closed; cancelling would reach their callers.
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _range(self, key: str, *, prefix: bool) -> Any:
-        request = etcd_messages.range_request(key, prefix=prefix)
+    async def _range(self, key: str, *, prefix: bool, values: bool = True) -> Any:
+        request = etcd_messages.range_request(key, prefix=prefix, values=values)
         return await self._call("read", lambda client, timeout_s: client.kvstub.Range(request, timeout_s))
 
     async def _current_revision(self) -> int:

@@ -42,9 +42,10 @@ def to_changed(event: Any) -> Changed:
     return Changed(key=key_value.key, now=None if deleted else key_value, revision=key_value.mod_revision)
 
 
-def range_request(key: str, *, prefix: bool) -> Any:
-    """A linearizable read of a key, or of every key under a prefix in key order."""
-    return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end_of_prefix(key) if prefix else b"")
+def range_request(key: str, *, prefix: bool, values: bool = True) -> Any:
+    """A linearizable read of a key, or of every key under a prefix in key order, with or without its value."""
+    end = end_of_prefix(key) if prefix else b""
+    return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end, keys_only=not values)
 
 
 def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:

@@ -25,6 +25,9 @@ AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
 """The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
 
+ANSWERS = ROOT + "answers/"
+"""Requests with an Idempotency-Key, by a digest of whose they are and what they are called; each with a lease."""
+
 AUDIT_BLOCK = 100
 """Audit entries under one prefix, so that a page of them can be read without the rest."""
 
@@ -57,6 +60,11 @@ def ended_rollout(number: int) -> str:
 def revision(number: int) -> str:
     """What became of one revision of the policy source; keys are in the order of the numbers."""
     return f"{REVISIONS}{number:010d}"
+
+
+def answer(name: str) -> str:
+    """What is kept of one request; lives as long as its lease."""
+    return ANSWERS + name
 
 
 def audit_entry(seq: int) -> str:

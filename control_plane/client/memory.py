@@ -67,11 +67,12 @@ class MemoryStore:
         self._begin()
         return self._items.get(key)
 
-    async def list(self, prefix: str) -> Listing:
-        """Every key under `prefix`, and the revision of that view."""
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
         self._begin()
-        found = sorted(key for key in self._items if key.startswith(prefix))
-        return Listing(items=tuple(self._items[key] for key in found), revision=self._revision)
+        found = [self._items[key] for key in sorted(self._items) if key.startswith(prefix)]
+        shown = found if values else [msgspec.structs.replace(item, value=b"") for item in found]
+        return Listing(items=tuple(shown), revision=self._revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         """Do all of `do` if all of `expect` holds, atomically; else nothing.

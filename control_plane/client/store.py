@@ -97,8 +97,8 @@ class ConfigStore(Protocol):
     async def get(self, key: str) -> KeyValue | None:
         """The key as it is now, or None (a linearizable read)."""
 
-    async def list(self, prefix: str) -> Listing:
-        """Every key under `prefix`, and the revision of that view."""
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         """Do all of `do` if all of `expect` holds, atomically; else nothing."""

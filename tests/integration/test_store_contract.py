@@ -112,6 +112,20 @@ async def test_list_is_ordered_and_keeps_to_the_prefix(store: ConfigStore, at: s
     assert (await store.list(at + "nothing")).items == ()
 
 
+async def test_a_list_without_values_has_everything_else(store: ConfigStore, at: str) -> None:
+    lease_id = await store.grant_lease(60)
+    await store.commit((), [Put(at + "a", b"value", lease_id), Put(at + "b", b"")])
+    whole, bare = await store.list(at), await store.list(at, values=False)
+    assert [item.value for item in bare.items] == [b"", b""]
+    assert bare.revision == whole.revision
+    for one, other in zip(whole.items, bare.items, strict=True):
+        assert (one.key, one.create_revision, one.mod_revision) == (
+            other.key,
+            other.create_revision,
+            other.mod_revision,
+        )
+
+
 async def test_create_only_succeeds_once(store: ConfigStore, at: str) -> None:
     key = at + "x"
     first = await store.commit([Unchanged(key, 0)], [Put(key, b"1")])

@@ -12,15 +12,17 @@ import pytest
 from fastapi import Body, FastAPI, Response
 from fastapi.responses import StreamingResponse
 
-from control_plane import problems
+from control_plane import kept_answers, problems
 from control_plane.access.access import Access
 from control_plane.access.api_keys import LOOK_S, ApiKeys
-from control_plane.access.callers import Caller, Role
 from control_plane.access.required import Operator
-from control_plane.api import bodies, idempotency
+from control_plane.api import bodies
 from control_plane.api.answers import answer
 from control_plane.api.bodies import BoundedBodies
-from control_plane.api.idempotency import Answers, Idempotency
+from control_plane.api.idempotency import Idempotency
+from control_plane.client import keys
+from control_plane.client.memory import MemoryStore
+from control_plane.kept_answers import KeptAnswers
 from control_plane.problems import Problem
 from tests.stores import SetClock, eventually
 from tests.unit.test_api_access import TOKEN, keys_file
@@ -48,11 +50,18 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-async def http(tmp_path: Path, changes: Changes, clock: SetClock) -> AsyncIterator[httpx.AsyncClient]:
+def store(clock: SetClock) -> MemoryStore:
+    return MemoryStore(clock)
+
+
+@pytest.fixture
+async def http(
+    tmp_path: Path, changes: Changes, clock: SetClock, store: MemoryStore
+) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
     problems.install(app)
-    app.add_middleware(Idempotency, access=access, clock=clock)
+    app.add_middleware(Idempotency, access=access, answers=KeptAnswers(store, "north", clock))
     app.add_middleware(BoundedBodies)
 
     @app.post("/things", status_code=201)
@@ -71,7 +80,7 @@ async def http(tmp_path: Path, changes: Changes, clock: SetClock) -> AsyncIterat
 
         async def parts() -> AsyncIterator[bytes]:
             for _ in range(3):
-                yield b"x" * (idempotency.LARGEST_ANSWER_BYTES // 2)
+                yield b"x" * (kept_answers.LARGEST_ANSWER_BYTES // 2)
 
         return StreamingResponse(parts())
 
@@ -155,7 +164,7 @@ async def test_an_answer_is_for_its_caller_alone(
 
 async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
     await make(http)
-    clock.now += idempotency.KEPT_S + 1
+    clock.now += kept_answers.KEPT_S + 1
     await make(http)
     assert len(changes.done) == 2
 
@@ -163,7 +172,7 @@ async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, 
 async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
     for _ in range(2):
         response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
-        assert len(response.content) > idempotency.LARGEST_ANSWER_BYTES
+        assert len(response.content) > kept_answers.LARGEST_ANSWER_BYTES
     assert changes.done == ["large", "large"]
 
 
@@ -172,20 +181,33 @@ async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
     assert (await make(http, key=key)).status_code == 400
 
 
-def test_what_is_kept_is_bounded() -> None:
-    answers = Answers(SetClock())
-    caller = Caller("one", Role.ADMIN)
-    for number in range(idempotency.MOST_KEPT + 10):
-        name = ("one", "POST", "/", str(number))
-        one = answers.begin(name, b"", caller)
-        answers.keep(name, one, [{"type": "http.response.body", "body": b"x"}])
-    assert len(answers) == idempotency.MOST_KEPT
-    big = [{"type": "http.response.body", "body": b"x" * idempotency.LARGEST_ANSWER_BYTES}]
-    for number in range(100):
-        name = ("big", "POST", "/", str(number))
-        answers.keep(name, answers.begin(name, b"", caller), big)
-    assert len(answers) <= idempotency.MOST_BYTES // idempotency.LARGEST_ANSWER_BYTES
-    assert answers.find(("big", "POST", "/", "99")) is not None
+async def test_what_is_kept_is_bounded(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEPT", 5)
+    for number in range(8):
+        await make(http, key=str(number))
+    assert len((await store.list(keys.ANSWERS)).items) == 5
+    assert "idempotency-replayed" in (await make(http, key="3")).headers
+    assert "idempotency-replayed" not in (await make(http, key="2")).headers
+
+
+async def test_a_store_that_is_away_refuses_before_anything_is_done(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore
+) -> None:
+    await store.close()
+    away = await make(http)
+    assert (away.status_code, "nothing was changed" in away.json()["detail"]) == (503, True)
+    assert (await make(http, key=None)).status_code == 201
+    assert changes.done == ["a"]
+
+
+async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClient, store: MemoryStore) -> None:
+    await make(http, "secret", "the key")
+    (item,) = (await store.list(keys.ANSWERS)).items
+    for told in (b"the key", b"Bearer"):
+        assert told not in item.key.encode() + item.value
+    assert item.lease_id != 0
 
 
 @pytest.mark.parametrize("key", [None, "k"])

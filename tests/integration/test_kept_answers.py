@@ -1,0 +1,197 @@
+"""A change is made once under one key, whatever dies meanwhile and whoever is asked again: on both stores, and live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from control_plane import claim as claims
+from control_plane.access.callers import Caller, Role
+from control_plane.audit.log import AuditLog
+from control_plane.claim import Claim, ClaimLost, Kept, Phase
+from control_plane.client import keys
+from control_plane.client.etcd import EtcdStore
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import ConfigStore, Put, StoreUnavailable
+from control_plane.kept_answers import CLAIM_S, KEPT_S, KeptAnswers
+from lab.servers.etcd import EtcdServer
+from tests.control_planes import ControlPlaneServer, Operator, control_planes
+from tests.faulty_store import FaultyStore
+from tests.stores import SetClock
+
+CALLER = Caller("duty", Role.OPERATOR)
+THING = keys.ROOT + "thing"
+
+
+@pytest.fixture(params=["memory", "etcd"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
+    if request.param == "memory":
+        memory = MemoryStore()
+        yield memory
+        await memory.close()
+    else:
+        server: EtcdServer = request.getfixturevalue("own_etcd")
+        etcd = EtcdStore([server.endpoint], call_timeout_s=20)
+        yield etcd
+        await etcd.close()
+
+
+@contextmanager
+def under(claim: Claim | Kept) -> Iterator[Claim]:
+    """As the request that has this claim."""
+    assert isinstance(claim, Claim), claim
+    token = claims.current.set(claim)
+    try:
+        yield claim
+    finally:
+        claims.current.reset(token)
+
+
+async def change(store: ConfigStore, value: bytes) -> None:
+    await AuditLog(store).record(CALLER, "thing.write", "thing", "", do=[Put(THING, value)])
+
+
+async def written(store: ConfigStore) -> tuple[bytes | None, int]:
+    """The thing, and how many audit entries there are."""
+    item = await store.get(THING)
+    return (item.value if item is not None else None), (await AuditLog(store).head()).seq
+
+
+async def test_an_answer_is_found_by_another(store: ConfigStore) -> None:
+    clock = SetClock()
+    one, other = KeptAnswers(store, "one", clock), KeptAnswers(store, "other", clock)
+    with under(await one.claim("name", "print")) as claim:
+        await change(store, b"1")
+    await one.answered(claim, 201, (("etag", '"1"'),), b"\xff")
+    found = await other.claim("name", "print")
+    assert isinstance(found, Kept)
+    assert (found.phase, found.status, found.headers, found.body) == (Phase.ANSWERED, 201, (("etag", '"1"'),), b"\xff")
+    assert isinstance(await other.claim("another name", "print"), Claim)
+    # A restart forgets nothing, an hour does: the key has a lease.
+    item = await store.get(keys.answer("name"))
+    assert item is not None
+    assert item.lease_id != 0
+
+
+async def test_of_many_at_once_one_has_the_claim(store: ConfigStore) -> None:
+    planes = [KeptAnswers(store, name, SetClock()) for name in "abcd"]
+    found = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
+    assert sum(isinstance(one, Claim) for one in found) == 1
+    assert {one.phase for one in found if isinstance(one, Kept)} == {Phase.CLAIMED}
+
+
+async def test_a_death_between_the_change_and_its_answer(store: ConfigStore) -> None:
+    clock = SetClock()
+    with under(await KeptAnswers(store, "one", clock).claim("name", "print")):
+        await change(store, b"1")
+    clock.now += KEPT_S / 2
+    found = await KeptAnswers(store, "other", clock).claim("name", "print")
+    assert isinstance(found, Kept)
+    assert (found.phase, found.audit) == (Phase.MADE, 1)
+
+
+async def test_a_death_before_the_change_and_one_who_was_not_dead(store: ConfigStore) -> None:
+    clock = SetClock()
+    one, other = KeptAnswers(store, "one", clock), KeptAnswers(store, "other", clock)
+    slow = await one.claim("name", "print")
+    assert isinstance(await other.claim("name", "print"), Kept), "it may be under way"
+    clock.now += CLAIM_S
+    with under(await other.claim("name", "print")) as taken_over:
+        # The first wakes up after all.
+        with under(slow), pytest.raises(ClaimLost):
+            await change(store, b"slow")
+        assert await written(store) == (None, 0)
+        assert isinstance(slow, Claim)
+        await one.release(slow)
+        await change(store, b"1")
+    await other.answered(taken_over, 200, (), b"")
+    await one.answered(slow, 200, (), b"slow")
+    with under(slow), pytest.raises(ClaimLost):
+        await change(store, b"slow")
+    assert await written(store) == (b"1", 1)
+    found = await one.claim("name", "print")
+    assert isinstance(found, Kept)
+    assert found.body == b""
+
+
+async def test_several_changes_of_one_request(store: ConfigStore) -> None:
+    answers = KeptAnswers(store, "one", SetClock())
+    with under(await answers.claim("name", "print")) as claim:
+        await change(store, b"1")
+        await change(store, b"2")
+    await answers.release(claim)
+    found = await answers.claim("name", "print")
+    assert isinstance(found, Kept)
+    assert (found.phase, found.audit) == (Phase.MADE, 2)
+
+
+async def test_what_was_refused_is_judged_anew(store: ConfigStore) -> None:
+    answers = KeptAnswers(store, "one", SetClock())
+    for _ in range(2):
+        claim = await answers.claim("name", "print")
+        assert isinstance(claim, Claim)
+        await answers.release(claim)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
+    """The store's answer was lost: it is found out, and never made again by guessing."""
+    memory = MemoryStore()
+    faulty = FaultyStore(memory)
+    answers = KeptAnswers(faulty, "one", SetClock())
+    with under(await answers.claim("name", "print")) as claim:
+        faulty.commits_in_doubt, faulty.away = done, not done
+        with pytest.raises(StoreUnavailable):
+            await change(faulty, b"1")
+        faulty.commits_in_doubt = faulty.away = False
+        await answers.release(claim)
+        with pytest.raises(ClaimLost):
+            # As a transaction of it that reaches the store late.
+            await change(faulty, b"late")
+    found = await answers.claim("name", "print")
+    if done:
+        assert isinstance(found, Kept)
+        assert (found.phase, found.audit) == (Phase.MADE, 1)
+    else:
+        assert isinstance(found, Claim)
+    assert await written(memory) == ((b"1", 1) if done else (None, 0))
+
+
+async def freeze(operator: Operator, server: ControlPlaneServer, key: str) -> tuple[int, str | None, str]:
+    answer = await operator.http.post(
+        f"{server.url}/v1/overrides",
+        json={"kind": "freeze", "reason": "a launch", "expires_in_s": 600},
+        headers={"idempotency-key": key},
+    )
+    return answer.status_code, answer.headers.get("idempotency-replayed"), answer.text
+
+
+async def test_a_retry_at_another_control_plane_and_after_a_restart(own_etcd: EtcdServer, tmp_path: Path) -> None:
+    async with Operator() as operator:
+        with control_planes("ab", tmp_path, own_etcd.endpoint) as servers:
+            await operator.leader_among(servers)
+            for server in servers:
+                await operator.until(server, lambda status: status.leader is not None)
+            first = await freeze(operator, servers[0], "launch")
+            assert first[:2] == (201, None), first
+            second = await freeze(operator, servers[1], "launch")
+            assert second == (201, "true", first[2])
+            assert (await freeze(operator, servers[1], "another"))[0] == 409, "it stands"
+            # Lifting is not handed to the leader: each of the two does it by itself.
+            (standing,) = (await operator.http.get(f"{servers[0].url}/v1/overrides")).json()["items"]
+            where = f"/v1/overrides/{standing['override']['id']}?reason=over"
+            headers = {"idempotency-key": "over", "if-match": "*"}
+            told = [await operator.http.delete(server.url + where, headers=headers) for server in servers]
+            assert [answer.status_code for answer in told] == [200, 200]
+            assert [answer.headers.get("idempotency-replayed") for answer in told] == [None, "true"]
+            assert told[0].content == told[1].content
+        with control_planes("c", tmp_path, own_etcd.endpoint) as (fresh,):
+            await operator.until(fresh, lambda status: status.leading)
+            assert await freeze(operator, fresh, "launch") == (201, "true", first[2])
+            entries = (await operator.http.get(f"{fresh.url}/v1/audit")).json()["items"]
+            actions = [entry["action"] for entry in entries if entry["action"] != "override.expire"]
+            assert actions == ["override.lift", "override.freeze"]
