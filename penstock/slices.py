@@ -16,6 +16,7 @@ from penstock.interventions import NO_INTERVENTIONS, Interventions, Orders, capp
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
+from penstock.resting import Resting
 from penstock.snapshot import Demand, Snapshot, heard
 from penstock.spillover import kept_home
 from penstock.steps import moved_share, ramped, step_towards
@@ -96,6 +97,7 @@ def slices(
     nearest_first: NearestFirst,
     detail: Detail = no_detail,
     interventions: Interventions = NO_INTERVENTIONS,
+    resting: Resting | None = None,
 ) -> dict[str, RegionPlan]:
     """One slice for every region of the policy.
 
@@ -109,6 +111,7 @@ def slices(
         targets: the shares wanted, by key; a demand without any has no entry, since nobody can serve it.
         supply: who can take traffic.
         interventions: what operators want; `targets` are within it already.
+        resting: what was learned in earlier ticks of the same planner.
     """
     alive: dict[str, set[str]] = {}
     for region, model in supply:
@@ -125,13 +128,23 @@ def slices(
     words = _Words.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
-    moves = [
-        _Move.of(key, one, target, before.get(key), alive[one.model], nearest_first, words, interventions)
-        for key, one in demands.items()
-        if (target := targets.get(key))
-    ]
-    homeward = _homeward(moves, largest_step)
+    if any(plan.policy_digest != edition.policy_digest for plan in previous.values()):
+        before = {key: _known_tables(entry, policy) for key, entry in before.items()}
+    resting = resting or Resting()
+    resting.begin(None if ramps or interventions.overrides else (edition.policy_digest, alive, words))
+    moves: list[_Move | Key] = []
+    for key, one in demands.items():
+        if target := targets.get(key):
+            entry = before.get(key)
+            if entry is not None and _rests(key, entry, target, resting, detail):
+                moves.append(key)
+            else:
+                moves.append(_Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions))
+    homeward = _homeward([one for one in moves if isinstance(one, _Move)], demands, targets, largest_step)
     for move in moves:
+        if isinstance(move, Key):
+            classes[move.origin].append(before[move])
+            continue
         key, one, entry, orders, serving, nearest, home, standing, target, distance = move
         closed = orders.closed
         if distance <= 0.0:
@@ -159,8 +172,12 @@ def slices(
         )
         others = (name for name in nearest if name not in shares and name in serving and name not in closed)
         spare = islice(others, MOST_FALLBACKS)
-        now = ClassPlan(one.model, one.residency, arcs, tuple(spare))
-        classes[one.origin].append(entry if entry == now else now)
+        detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
+        now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
+        if entry is not None and entry == now:
+            now = entry
+            resting.note(key, entry, home)
+        classes[one.origin].append(now)
     return {
         region: RegionPlan(
             region,
@@ -174,6 +191,17 @@ def slices(
         )
         for region, entries in classes.items()
     }
+
+
+def _rests(key: Key, entry: ClassPlan, target: Mapping[str, float], resting: Resting, detail: Detail) -> bool:
+    """Whether an entry in force comes out as it is."""
+    home = resting.home(key, entry, target)
+    if home is None:
+        return False
+    for arc in entry.arcs:
+        if arc.server != home and arc.why is ArcReason.SPILLOVER and arc.detail != detail(key, home, arc.server):
+            return False
+    return True
 
 
 class _Move(NamedTuple):
@@ -223,21 +251,28 @@ class _Move(NamedTuple):
         return more and self.home not in self.orders.returning
 
 
-def _homeward(moves: Iterable[_Move], largest_step: float) -> dict[tuple[str, str], float]:
+def _homeward(
+    moves: Iterable[_Move],
+    demands: Mapping[Key, Demand],
+    targets: Mapping[Key, Mapping[str, float]],
+    largest_step: float,
+) -> dict[tuple[str, str], float]:
     """How much (0-1) of their way home the classes of an origin and model go now; on other ways each goes by the step.
 
     The bound is on an origin's demand for a model, not on a class of it. The cheapest plans take one class away whole
     before they touch the next, and it would come back as slowly as if all of them had gone. On the way out there is no
     hurry: overflow leaves on spill credits meanwhile, and what goes too far has to turn round.
     """
-    asked: dict[tuple[str, str], float] = {}
     coming: dict[tuple[str, str], float] = {}
     for move in moves:
-        one = move.demand
-        at = one.origin, one.model
-        asked[at] = asked.get(at, 0.0) + one.requests_per_s
         if move.distance > 0.0 and move.comes_home:
-            coming[at] = coming.get(at, 0.0) + one.requests_per_s * move.distance
+            at = move.demand.origin, move.demand.model
+            coming[at] = coming.get(at, 0.0) + move.demand.requests_per_s * move.distance
+    asked = dict.fromkeys(coming, 0.0)
+    if coming:
+        for key, one in demands.items():
+            if (one.origin, one.model) in coming and targets.get(key):
+                asked[one.origin, one.model] += one.requests_per_s
     return {at: min(1.0, largest_step * asked[at] / per_s) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
 
 
@@ -260,13 +295,17 @@ def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> flo
     return health.weight(now, policy.failover)
 
 
+def _known_tables(entry: ClassPlan, policy: Policy) -> ClassPlan:
+    """An entry with the failover tables that name no region which the policy has no more."""
+    known = tuple([way for way in entry.detours if all(arc.server in policy.regions for arc in way.arcs)])
+    return entry if len(known) == len(entry.detours) else msgspec.structs.replace(entry, detours=known)
+
+
 def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
     """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
     return [
         msgspec.structs.replace(
-            one,
-            fallbacks=tuple(name for name in one.fallbacks if name in policy.regions),
-            detours=tuple(way for way in one.detours if all(arc.server in policy.regions for arc in way.arcs)),
+            _known_tables(one, policy), fallbacks=tuple(name for name in one.fallbacks if name in policy.regions)
         )
         for one in (before.classes if before is not None else ())
         if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)

@@ -15,7 +15,6 @@ import numpy as np
 from penstock.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.planner.cost import flows
 from penstock.planner.problem import Problem, summed
-from penstock.planner.queueing import Floats
 from penstock.slices import Key
 from penstock.steps import without_crumbs
 
@@ -55,27 +54,29 @@ def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Itera
     shape = problem.shape
     keys, pools, amounts = flows(problem, shares)
     load = summed(pools, amounts, len(shape.pools))
-    spare = np.maximum(0.0, problem.capacity_per_s - load)
+    spare = np.maximum(0.0, problem.capacity_per_s - load).tolist()
     choices = shape.permitted.sum(axis=1)[shape.group_of[keys]]
     order = np.lexsort((keys, choices, pools))
     nearest = _Nearest(problem)
-    free: Floats = spare
+    free: list[float] = spare
     before = -1
     for key, lost, amount in zip(keys[order].tolist(), pools[order].tolist(), amounts[order].tolist(), strict=True):
         if lost != before:
             free, before = spare.copy(), lost
         taken: dict[str, float] = {}
-        others = [pool for pool in nearest.of(key) if pool != lost]
-        for pool in others:
-            take = min(amount, float(free[pool]))
+        first = ""
+        for pool in nearest.of(key):
+            if pool == lost:
+                continue
+            first = first or shape.pools[pool]
+            take = min(amount, free[pool])
             if take > 0.0:
                 free[pool] -= take
                 amount -= take
                 taken[shape.pools[pool]] = take
             if amount <= 0.0:
                 break
-        if others and amount > 0.0:
-            first = shape.pools[others[0]]
+        if first and amount > 0.0:
             taken[first] = taken.get(first, 0.0) + amount
         if taken:
             arcs = tuple(Arc(name, share, ArcReason.FAILOVER) for name, share in without_crumbs(taken).items())
@@ -84,6 +85,8 @@ def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Itera
 
 def _rounded(way: Detour) -> Detour:
     """The largest parts as round shares, in the order given: noise should not make a new plan of them."""
+    if len(way.arcs) == 1:
+        return way
     share = {arc.server: arc.share for arc in way.arcs}
     largest = sorted(share, key=lambda name: (-share[name], name))[:MOST_ARCS]
     whole = sum(share[name] for name in largest)
@@ -101,54 +104,40 @@ class Tables:
         self._lacking = False
 
     def carried(
-        self,
-        plans: Mapping[str, RegionPlan],
-        before: Mapping[Key, ClassPlan],
-        problems: Iterable[Problem],
-        now: float,
+        self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float
     ) -> dict[str, RegionPlan]:
-        """The slices with tables: those in force, until it is time for new ones.
+        """The slices with tables: those that they have from what is in force, until it is time for new ones.
 
         Args:
-            before: the entries in force.
             now: the planner's clock, in seconds.
         """
         made = None
         if now - self._made_at >= (SOON_S if self._lacking else KEPT_S):
             made, self._made_at = detours(problems, plans), now
         self._lacking = False
-        return {
-            origin: msgspec.structs.replace(
-                plan,
-                classes=tuple(
-                    [self._with(one, Key(origin, one.model, one.residency), before, made) for one in plan.classes]
-                ),
-            )
-            for origin, plan in plans.items()
-        }
+        return {origin: self._slice(plan, made) for origin, plan in plans.items()}
 
-    def _with(
-        self,
-        one: ClassPlan,
-        key: Key,
-        before: Mapping[Key, ClassPlan],
-        made: Mapping[Key, tuple[Detour, ...]] | None,
-    ) -> ClassPlan:
-        standing = before.get(key)
-        if made is not None:
-            tables = tuple([_rounded(way) for way in made.get(key, ())])
+    def _slice(self, plan: RegionPlan, made: Mapping[Key, tuple[Detour, ...]] | None) -> RegionPlan:
+        if made is None:
+            classes = [self._kept(one) for one in plan.classes]
         else:
-            servers = {arc.server for arc in one.arcs}
-            known = standing.detours if standing is not None else one.detours
-            tables = tuple([way for way in known if way.lost in servers])
-            self._lacking |= len(tables) < len(servers)
-        if (
-            standing is not None
-            and standing.detours == tables
-            and (standing.arcs, standing.fallbacks) == (one.arcs, one.fallbacks)
-        ):
-            return standing
-        return one if one.detours == tables else msgspec.structs.replace(one, detours=tables)
+            classes = [_with(one, made.get(Key(plan.region, one.model, one.residency), ())) for one in plan.classes]
+        return msgspec.structs.replace(plan, classes=tuple(classes))
+
+    def _kept(self, one: ClassPlan) -> ClassPlan:
+        """A class with those of its tables that are about its arcs."""
+        arcs, tables = one.arcs, one.detours
+        if len(arcs) == 1 == len(tables) and tables[0].lost == arcs[0].server:
+            return one
+        servers = {arc.server for arc in arcs}
+        kept = tuple([way for way in tables if way.lost in servers])
+        self._lacking |= len(kept) < len(servers)
+        return one if len(kept) == len(tables) else msgspec.structs.replace(one, detours=kept)
+
+
+def _with(one: ClassPlan, made: Iterable[Detour]) -> ClassPlan:
+    tables = tuple([_rounded(way) for way in made])
+    return one if one.detours == tables else msgspec.structs.replace(one, detours=tables)
 
 
 class _Nearest:
@@ -156,14 +145,14 @@ class _Nearest:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._known: dict[tuple[int, int], list[int]] = {}
+        self._known: dict[int, list[list[int]]] = {}
 
     def of(self, key: int) -> list[int]:
         shape = self._problem.shape
-        origin, group = int(shape.origin_of[key]), int(shape.group_of[key])
-        found = self._known.get((origin, group))
-        if found is None:
+        group = int(shape.group_of[key])
+        by_origin = self._known.get(group)
+        if by_origin is None:
             pools = np.flatnonzero(shape.permitted[group] & (self._problem.slots > 0.0))
-            found = pools[np.argsort(self._problem.reach_s[origin, pools], kind="stable")].tolist()
-            self._known[origin, group] = found
-        return found
+            order = np.argsort(self._problem.reach_s[:, pools], axis=1, kind="stable")
+            by_origin = self._known[group] = pools[order].tolist()
+        return by_origin[shape.origin_of[key]]

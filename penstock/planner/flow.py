@@ -22,6 +22,7 @@ from penstock.planner.problem import Problem, prices
 from penstock.planner.solving import solve
 from penstock.planner.steadiness import Steadiness
 from penstock.policy import Policy
+from penstock.resting import Resting, is_as_wanted
 from penstock.slices import Edition, Key, slices
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
@@ -39,6 +40,7 @@ class FlowPlanner:
         self._builder: Builder | None = None
         self._masters: dict[str, Master] = {}
         self._steadiness = Steadiness()
+        self._resting = Resting()
         self._tables = Tables()
 
     def plan(
@@ -111,9 +113,10 @@ class FlowPlanner:
             Edition(generation, epoch, builder.digest, now, elapsed_s),
             nearest_first=builder.distances.nearest_first,
             detail=Details(answers, targets, builder.distances),
+            resting=self._resting,
             interventions=interventions,
         )
-        plans = self._tables.carried(plans, asked.before, asked.problems, now)
+        plans = self._tables.carried(plans, asked.problems, now)
         return Planned(plans, late, sum((cost(one) for one in answers), Cost()), lacking(answers), tuple(answers))
 
     def _answers(self, builder: Builder, problems: list[Problem]) -> tuple[list[Flows], dict[str, str]]:
@@ -148,19 +151,20 @@ class FlowPlanner:
             serving = {(name, one.most) for (name, of), one in asked.able.items() if of == model}
             self._steadiness.begin(model, (serving, interventions.overrides), now)
         self._steadiness.keep(wanted)
-        steadied = {}
+        steadied: dict[Key, Mapping[str, float]] = {}
         for key, target in wanted.items():
+            steadied[key] = target
             entry = asked.before.get(key)
-            standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-            permitted = asked.open_demands[key].regions
-            if self._steadiness.is_calm(key, standing, target):
-                steadied[key] = target
+            if entry is None or (is_as_wanted(entry, target) and self._steadiness.is_calm(key, entry)):
                 continue
+            standing = {arc.server: arc.share for arc in entry.arcs}
+            permitted = asked.open_demands[key].regions
             if all(server in permitted and (server, key.model) in asked.able for server in standing):
                 nearest = nearest_first(key.origin, permitted)
                 home = next(name for name in nearest if (name, key.model) in asked.able)
-                target = self._steadiness.steadied(key, home, standing, target, now)
-            steadied[key] = target
+                steadied[key] = self._steadiness.steadied(key, home, standing, target, now)
+                if standing == target:
+                    self._steadiness.calm(key, entry)
         return steadied
 
     def _master(self, problem: Problem, sets: Confinements) -> Master:

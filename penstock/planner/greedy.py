@@ -17,6 +17,7 @@ from penstock.planner.cost import Cost, flows
 from penstock.planner.failover import Tables
 from penstock.planner.planned import NOT_AHEAD, Planned
 from penstock.policy import Policy
+from penstock.resting import Resting
 from penstock.slices import Edition, Key, slices
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
@@ -28,6 +29,7 @@ class GreedyPlanner:
     def __init__(self) -> None:
         self._builder: Builder | None = None
         self._tables = Tables()
+        self._resting = Resting()
 
     def decide(
         self,
@@ -62,8 +64,9 @@ class GreedyPlanner:
             asked.able,
             Edition(generation, epoch, builder.digest, now, elapsed_s),
             nearest_first=nearest_first,
+            resting=self._resting,
             interventions=interventions,
         )
-        plans = self._tables.carried(plans, asked.before, asked.problems, now)
+        plans = self._tables.carried(plans, asked.problems, now)
         answers = tuple(Flows(one, builder.confined(one.shape), *flows(one, wanted)) for one in asked.problems)
         return Planned(plans, {}, sum((cost(one) for one in answers), Cost()), lacking(answers), answers)

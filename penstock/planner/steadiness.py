@@ -59,10 +59,6 @@ class _Heading:
         elif now - self._moved_at > SETTLED_S:
             self._way = homeward
 
-    def rests(self, homeward: int) -> bool:
-        """Whether it has been at rest for long."""
-        return self._way == homeward and self._wanted == 0.0
-
     def holds(self, change: float, enough: float, now: float) -> bool:
         """Whether a change is to wait, until `enough` of it was wanted."""
         if change * self._way >= 0.0:
@@ -82,8 +78,8 @@ class Steadiness:
 
     def __init__(self) -> None:
         self._headings: dict[Key, dict[str, _Heading]] = {}
-        self._calm: set[Key] = set()
-        """Keys whose shares have long been at rest; nothing about them is to be followed while they stay so."""
+        self._calm: dict[Key, object] = {}
+        """Entries in force that nothing else was wanted than; while that stays so, there is nothing to follow."""
         self._serving: dict[str, object] = {}
 
     def begin(self, model: str, serving: object, now: float) -> None:
@@ -91,7 +87,7 @@ class Steadiness:
         if self._serving.get(model) == serving:
             return
         self._serving[model] = serving
-        self._calm = {key for key in self._calm if key.model != model}
+        self._calm = {key: entry for key, entry in self._calm.items() if key.model != model}
         for key, headings in self._headings.items():
             if key.model == model:
                 for one in headings.values():
@@ -101,11 +97,18 @@ class Steadiness:
         """Forget the shares of all other keys."""
         if self._headings.keys() - keys.keys():
             self._headings = {key: one for key, one in self._headings.items() if key in keys}
-            self._calm &= keys.keys()
+            self._calm = {key: entry for key, entry in self._calm.items() if key in keys}
 
-    def is_calm(self, key: Key, standing: Mapping[str, float], target: Mapping[str, float]) -> bool:
-        """Whether `steadied` has nothing to say or to learn: a key long at rest is to stay as it is."""
-        return key in self._calm and standing == target
+    def calm(self, key: Key, entry: object) -> None:
+        """Note that `steadied` was asked for just what this entry in force has."""
+        self._calm[key] = entry
+
+    def is_calm(self, key: Key, entry: object) -> bool:
+        """Whether `steadied` has nothing to say or to learn if this entry in force is to stay as it is.
+
+        A heading at rest follows the clock alone, and will know as much when it is asked again.
+        """
+        return self._calm.get(key) is entry
 
     def steadied(
         self, key: Key, home: str, standing: Mapping[str, float], target: Mapping[str, float], now: float
@@ -123,7 +126,7 @@ class Steadiness:
         headings = self._headings.setdefault(key, {})
         changes = {name: target.get(name, 0.0) - standing.get(name, 0.0) for name in standing.keys() | target.keys()}
         enough = TURN_HOME if changes.get(home, 0.0) > 0.0 else TURN_AWAY
-        held, calm = set(), standing == target
+        held = set()
         for name, change in changes.items():
             share, homeward = standing.get(name, 0.0), 1 if name == home else -1
             heading = headings.get(name)
@@ -132,11 +135,6 @@ class Steadiness:
             heading.follow(share, homeward, now)
             if heading.holds(change, enough, now):
                 held.add(name)
-            calm = calm and heading.rests(homeward)
-        if calm:
-            self._calm.add(key)
-        else:
-            self._calm.discard(key)
         return _moved(standing, {name: one for name, one in changes.items() if name not in held}) if held else target
 
 

@@ -104,3 +104,19 @@ def test_when_servers_come_or_go_nothing_holds() -> None:
 
 def test_a_new_key_gets_what_is_wanted() -> None:
     assert Steadiness().steadied(KEY, "a", {}, {"b": 1.0}, 0.0) == {"b": 1.0}
+
+
+def test_calm_is_of_one_entry_while_the_same_regions_serve() -> None:
+    steadiness, entry = resting(), object()
+    assert not steadiness.is_calm(KEY, entry)
+    steadiness.begin("m", "a and b", 0.0)
+    steadiness.calm(KEY, entry)
+    assert steadiness.is_calm(KEY, entry)
+    assert not steadiness.is_calm(KEY, object())
+    steadiness.begin("m", "a and b", 1.0)
+    assert steadiness.is_calm(KEY, entry)
+    steadiness.begin("m", "a alone", 2.0)
+    assert not steadiness.is_calm(KEY, entry)
+    steadiness.calm(KEY, entry)
+    steadiness.keep({})
+    assert not steadiness.is_calm(KEY, entry)
