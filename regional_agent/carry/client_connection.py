@@ -133,18 +133,9 @@ class ClientConnection(ClientTurns):
         if self._mode is not REQUESTS:
             self._take_other(data)
             return
-        self._read_bytes = len(data)
-        self._fed_bytes += self._read_bytes
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._after_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            if self._mode is REQUESTS:
-                self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")
-        else:
-            if self._fed_bytes > SMALL_BODY_BYTES:
-                self._check_size()
+        upgraded_at = self._feed(data)
+        if upgraded_at is not None:
+            self._after_upgrade(memoryview(data)[upgraded_at:])
         self._read = b""
 
     def eof_received(self) -> bool | None:
@@ -347,14 +338,37 @@ class ClientConnection(ClientTurns):
         else:
             self._current, self._declined = None, request
 
-    def _after_upgrade(self, rest: bytes) -> None:
-        """The parser stops after the head of an upgrade. A declined one is parsed again, without the offer."""
-        declined, self._declined = self._declined, None
-        if declined is not None and self._mode is REQUESTS:
-            self._parser = httptools.HttpRequestParser(self)
-            self.data_received(without_upgrade(declined) + rest)
+    def _feed(self, data: bytes | memoryview) -> int | None:
+        """Parse a read, or what is left of it; where it stopped because the head of an upgrade has ended, or None."""
+        self._read_bytes = len(data)
+        self._fed_bytes += self._read_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return int(upgrade.args[0])
+        except httptools.HttpParserError as error:
+            if self._mode is REQUESTS:
+                self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")
         else:
-            self._take_other(rest)
+            if self._fed_bytes > SMALL_BODY_BYTES:
+                self._check_size()
+        return None
+
+    def _after_upgrade(self, rest: memoryview) -> None:
+        """The parser stops after the head of an upgrade. A declined one is parsed again, without the offer.
+
+        A loop, not recursion, and without copies: one read may hold thousands of them.
+        """
+        upgraded_at: int | None = 0
+        while upgraded_at is not None and self._declined is not None and self._mode is REQUESTS:
+            head, self._declined = without_upgrade(self._declined), None
+            self._parser = httptools.HttpRequestParser(self)
+            self._feed(head)
+            if self._mode is REQUESTS:
+                upgraded_at = self._feed(rest)
+                rest = rest[upgraded_at or 0 :]
+        if upgraded_at is not None:
+            self._take_other(bytes(rest))
 
     def _take_other(self, data: bytes) -> None:
         """Bytes that are no requests."""

@@ -284,6 +284,21 @@ async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_
         assert gpu.heard[-1].body == BODY
 
 
+async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) -> None:
+    offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    posted = post(
+        BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
+    )
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(offer * 3000 + posted + offer)
+        for _ in range(3000):
+            assert (await client.answer()).body == b"ok\n"
+        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == b"ok\n"
+        assert gpu.heard[0].body == BODY
+
+
 async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path: Path) -> None:
     async def switches(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
