@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from penstock.reasons import Reason, Refusal
@@ -33,6 +35,9 @@ TUNNEL_PATHS = frozenset({b"/v1/realtime"})
 
 NOT_SAID = msgspec.Raw(b"")
 
+LONGEST_MODEL = 256
+"""Characters of a model's name; a longer one is nobody's, and is not said back to whoever sent it."""
+
 
 class Asked(msgspec.Struct):
     """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed.
@@ -40,7 +45,7 @@ class Asked(msgspec.Struct):
     Raw ones only help to guess a cost: what engines make of them is their business, so no type of them is refused.
     """
 
-    model: str
+    model: Annotated[str, msgspec.Meta(max_length=LONGEST_MODEL)]
     stream: bool | None = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

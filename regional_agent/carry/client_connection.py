@@ -27,7 +27,7 @@ from regional_agent.carry.kept_bodies import joined
 from regional_agent.carry.known_request import KnownRequest
 from regional_agent.carry.messages import Header, Request, without_upgrade
 from regional_agent.carry.repeated_head import LONGEST_HEAD_BYTES, MOST_MISSES
-from regional_agent.carry.request_head import complete_head
+from regional_agent.carry.request_head import complete_head, head_bytes
 
 if TYPE_CHECKING:
     from regional_agent.carry.listener import Listener
@@ -187,9 +187,10 @@ class ClientConnection(ClientTurns):
         problem = complete_head(request, parser.get_http_version())
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
-        elif (
-            self._fed_bytes > self._limits.largest_head_bytes or len(request.headers) > self._limits.most_headers
-        ) and self._is_too_large(request):
+        elif len(request.headers) > self._limits.most_headers or (
+            # Headers are counted one by one only where so much was read that it matters.
+            self._fed_bytes > self._limits.largest_head_bytes and head_bytes(request) > self._limits.largest_head_bytes
+        ):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
             self._take_upgrade(request)
@@ -329,11 +330,14 @@ class ClientConnection(ClientTurns):
             self.pause_reading()
 
     def _take_upgrade(self, request: Request) -> None:
-        """Only WebSocket is known; any other offer (h2c comes with every request of some clients) is passed over."""
+        """Only WebSocket is known; any other offer (h2c comes with every request of some clients) is passed over.
+
+        So are those of HTTP/1.0, which does not know them (RFC 9110, section 7.8).
+        """
         protocol = (request.header(b"upgrade") or b"").lower()
         if request.method == b"CONNECT":
             self._refuse(Reason.BAD_REQUEST, "this is no forward proxy")
-        elif protocol == b"websocket" and request.method == b"GET" and request.length == 0:
+        elif protocol == b"websocket" and request.method == b"GET" and request.length == 0 and not request.http_1_0:
             request.upgrade = protocol
         else:
             self._current, self._declined = None, request
@@ -380,16 +384,6 @@ class ClientConnection(ClientTurns):
             self.pause_reading()
 
     # limits and the end
-
-    def _is_too_large(self, request: Request) -> bool:
-        """Headers are counted one by one only where so much was read that it matters."""
-        limits = self._limits
-        if len(request.headers) > limits.most_headers:
-            return True
-        if self._fed_bytes <= limits.largest_head_bytes:
-            return False
-        head_bytes = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
-        return head_bytes > limits.largest_head_bytes
 
     def _check_size(self) -> None:
         """The parser holds an unfinished header itself, so its growth is bounded here, by what was read for it."""

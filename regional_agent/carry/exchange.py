@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 BUSY_STATUSES = frozenset({429, 503})
 """What an engine answers when it will not start a request now; vLLM, TGI and Triton all use 503 or 429 for it."""
 
+REFUSAL_S = 1.0
+"""How long (s) the rest of a refusal is read, so that its connection can be used again; then it is closed."""
+
 _OK = RequestOutcome.OK
 
 
@@ -96,7 +99,7 @@ class Exchange(Ending):
             self._connecting = asyncio.create_task(self._connect(target))
 
     def check(self, now: float) -> None:
-        """Give up at the deadline, on an engine that says nothing, and on a peer that has failed unheard."""
+        """Give up at the deadline, on an engine that says nothing or does not end, and on a peer that has failed."""
         stage, limits = self._stage, self._carrier.limits
         if stage is TUNNEL:
             if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
@@ -110,6 +113,10 @@ class Exchange(Ending):
                 self._lose(TimedOut("the serving region has failed"))
             elif self._request.whole and now - self._sent_at > limits.first_byte_timeout_s:
                 self._give_up_waiting()
+        elif stage is REFUSED:
+            if now - self._heard_at > REFUSAL_S:
+                self._drop_upstream()
+                self._turned_down()
         elif stage is STREAMING:
             if self._heard or self._client_stuck:
                 self._heard, self._heard_at = False, now
@@ -168,11 +175,11 @@ class Exchange(Ending):
         if self._target.endpoint is None:
             if REFUSAL_HEADER in by_name:
                 self._refused_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
-                self._stage = REFUSED
+                self._stage, self._heard_at = REFUSED, self._carrier.clock()
         elif status >= 400 or orca.HEADER in by_name:
             self._carrier.road.answered(self._target, status, head.headers)
             if status in BUSY_STATUSES:
-                self._stage = REFUSED
+                self._stage, self._heard_at = REFUSED, self._carrier.clock()
 
     def on_body(self, chunk: bytes) -> None:
         """Pass a part on; the first one commits this exchange to its target."""
@@ -185,10 +192,7 @@ class Exchange(Ending):
         """The response is whole."""
         self._upstream = None
         if self._stage is REFUSED:
-            assert self._target is not None
-            self._carrier.road.busy(self._ticket, self._target, self._refused_because)
-            local = self._target.endpoint is not None
-            self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
+            self._turned_down()
             return
         if self._stage is SENT:
             self._commit()
@@ -255,6 +259,13 @@ class Exchange(Ending):
         connection.send_beginning(self, head, bytes(request.body), chunked=request.length is None)
         if connection.writable:
             self._client.resume_reading()
+
+    def _turned_down(self) -> None:
+        """The target has said that it will not start this one."""
+        assert self._target is not None
+        self._carrier.road.busy(self._ticket, self._target, self._refused_because)
+        local = self._target.endpoint is not None
+        self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
 
     def _lose(self, error: UpstreamError) -> None:
         """An attempt came to nothing. Before a byte was sent it goes elsewhere; after, the client is told."""

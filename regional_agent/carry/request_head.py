@@ -54,6 +54,11 @@ def complete_head(request: Request, version: str) -> str | None:
     return _complete_target(request, by_name.get(b"host"))
 
 
+def head_bytes(request: Request) -> int:
+    """The size of a head, about as it came."""
+    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
 def _complete_target(request: Request, host: bytes | None) -> str | None:
     if host is None and not request.http_1_0:
         return "the Host header is missing"

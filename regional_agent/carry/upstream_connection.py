@@ -251,7 +251,7 @@ class UpstreamConnection(asyncio.Protocol):
         read, self._read = self._read, b""
         self._keep_alive = self._parser.should_keep_alive()
         status = self._parser.get_status_code()
-        if status < 200:
+        if 100 <= status < 200:
             self._interim += 1
         elif self.sink is not None:
             if self._is_garbage(status):
@@ -270,7 +270,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The response is whole; interim (1xx) ones do not count."""
-        if self._parser.get_status_code() < 200:
+        if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
             if self._interim > MOST_INTERIM:
                 self._break(Broken(f"more than {MOST_INTERIM} interim responses"))
@@ -325,7 +325,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _is_garbage(self, status: int) -> bool:
         """Heads that the parser lets pass and that others might read differently."""
         version = self._parser.get_http_version()
-        if status > 599 or len(self._headers) > MOST_HEADERS or version not in _VERSIONS:
+        if not 100 <= status <= 599 or len(self._headers) > MOST_HEADERS or version not in _VERSIONS:
             return True
         if b"transfer-encoding" not in dict(self._headers):
             return False

@@ -172,6 +172,26 @@ async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None
         assert busy.heard
 
 
+@pytest.mark.parametrize("ends", ["never", "late"])
+async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: Path, ends: str) -> None:
+    async def is_busy_at_length(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while ends == "late":
+            writer.write(chunk(b"not now"))
+            await asyncio.sleep(0.05)
+        await asyncio.Event().wait()
+
+    async with (
+        engine(is_busy_at_length) as busy,
+        engine(answers) as gpu,
+        agent(tmp_path, [busy.address, gpu.address]) as one,
+    ):
+        while not busy.heard:
+            assert (await ask(one))[0] == 200
+        assert one.held() == 0
+        await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
+
+
 async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
     async with engine(is_busy) as busy, agent(tmp_path / "busy", [busy.address]) as one:
         status, headers, body = await ask(one)

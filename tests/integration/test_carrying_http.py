@@ -231,6 +231,7 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
         b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
         b"HTTP/1.1 200 OK\r\nX: a\x00\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 000 Odd\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",

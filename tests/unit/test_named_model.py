@@ -100,3 +100,9 @@ def test_what_openai_calls_nullable_may_be_null() -> None:
     asked = asked_of(request(b'{"model": "m", "stream": null, "max_tokens": null}', target=b"/v1/x", whole=True))
     assert not isinstance(asked, Refusal)
     assert not asked.stream
+
+
+def test_a_name_that_no_model_has_is_not_repeated() -> None:
+    refusal = asked_of(request(b'{"model": "' + b"x" * 100_000 + b'"}', whole=True))
+    assert isinstance(refusal, Refusal)
+    assert len(refusal.detail) < 200
