@@ -330,10 +330,8 @@ class ClientConnection(ClientTurns):
             self.pause_reading()
 
     def _take_upgrade(self, request: Request) -> None:
-        """Only WebSocket is known; any other offer (h2c comes with every request of some clients) is passed over.
-
-        So are those of HTTP/1.0, which does not know them (RFC 9110, section 7.8).
-        """
+        """Only WebSocket is known; any other offer (h2c comes with every request of some clients) is passed over, and
+        so are those of HTTP/1.0, which does not know them (RFC 9110, section 7.8)."""
         protocol = (request.header(b"upgrade") or b"").lower()
         if request.method == b"CONNECT":
             self._refuse(Reason.BAD_REQUEST, "this is no forward proxy")
