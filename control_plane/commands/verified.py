@@ -62,6 +62,8 @@ def _lines(found: Verified) -> Iterator[Text]:
         for end in one.ends:
             if len(end.lost) == 1:
                 yield Text(f"DOES NOT SURVIVE: {end}", "bold red")
+    for tenant in found.unserved:
+        yield Text(f"NEVER SERVED: every request of tenant {tenant} is refused, wherever its client is", "bold red")
     for refused in found.refused:
         where = "while their location is unknown" if refused.unknown_location else "always"
         yield Text(f"refused {where}: {refused.whose}, by {', '.join(refused.because)}", "yellow")
@@ -77,7 +79,8 @@ def _told(breach: Breach) -> str:
 
 
 def _done(found: Verified) -> str:
-    verdict = "good: no forbidden region can be reached" if not found.breaches else "NOT good"
+    reached = "" if found.breaches else "no forbidden region can be reached"
+    verdict = f"good: {reached}" if found.good else f"NOT good, though {reached}" if reached else "NOT good"
     losses = "any region" if found.lost_at_once == 1 else f"any {found.lost_at_once} regions"
     partly = f"; only small losses and small remainders of {', '.join(found.partly)}" if found.partly else ""
     return (

@@ -47,8 +47,12 @@ class Catalogue(msgspec.Struct, frozen=True):
         return only
 
 
-def check(documents: Sequence[Document]) -> tuple[Catalogue, list[PolicyError]]:
-    """Sort documents by kind and give them their shapes; whatever is wrong is in the list."""
+def check(documents: Sequence[Document], *, whole: bool = True) -> tuple[Catalogue, list[PolicyError]]:
+    """Sort documents by kind and give them their shapes; whatever is wrong is in the list.
+
+    Args:
+        whole: everything that was written could be read; else nobody knows which kinds are missing.
+    """
     errors: list[PolicyError] = []
     entries: dict[str, list[Entry]] = defaultdict(list)
     names: dict[str, dict[str, Document]] = defaultdict(dict)
@@ -57,6 +61,7 @@ def check(documents: Sequence[Document]) -> tuple[Catalogue, list[PolicyError]]:
         kind = document.content.get("kind")
         if not isinstance(kind, str) or kind not in KINDS:
             errors.append(_unknown_kind(document, kind))
+            whole = False
             continue
         counts[kind] += 1
         if counts[kind] == KINDS[kind].most + 1:
@@ -70,7 +75,7 @@ def check(documents: Sequence[Document]) -> tuple[Catalogue, list[PolicyError]]:
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
         for name, kind_of in KINDS.items()
-        if counts[name] < kind_of.least
+        if whole and counts[name] < kind_of.least
     ]
     return Catalogue(entries, names), errors
 
@@ -102,11 +107,22 @@ def _note_name(document: Document, taken: dict[str, Document]) -> list[PolicyErr
     return [document.error(("name",), f"{document.content['kind']} {name} exists already", f"keep one; see {place}")]
 
 
+_OF_TYPE = {"string_type", "float_type", "int_type", "bool_type", "list_type", "dict_type", "model_type"}
+
+
 def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) -> PolicyError:
     path: Path = tuple(step for step in detail["loc"] if step != "[key]")
     context = detail.get("ctx", {})
     problem = detail["msg"][:1].lower() + detail["msg"][1:]
     match detail["type"]:
+        case kind if kind in _OF_TYPE and detail["input"] is None:
+            problem, remedy = "is blank", "write it; nothing has a default"
+        case "model_type" | "dict_type":
+            problem, remedy = "is no mapping", "write its fields below it, indented"
+        case "list_type":
+            problem, remedy = "is no list", "write it as one, such as [a, b]"
+        case "float_type" | "int_type" if isinstance(detail["input"], str) and detail["input"].lstrip("+-").isdigit():
+            problem, remedy = "is out of bounds, or in quotes", "correct it; policies/schema.json describes every field"
         case "missing":
             problem, remedy = "is missing", "write it; nothing has a default"
         case "extra_forbidden":

@@ -71,7 +71,7 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         found, unread = read_documents(file, text)
         documents += found
         errors += unread
-    catalogue, misshapen = check(documents)
+    catalogue, misshapen = check(documents, whole=not errors)
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
@@ -177,8 +177,10 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
     match = rule.match
+    known = len(references.errors)
     allow = _regions(document, ("allow",), rule.allow, references)
-    if "allow" in rule.model_fields_set and not allow and references.complete:
+    unresolved = len(references.errors) > known or not references.complete
+    if "allow" in rule.model_fields_set and not allow and not unresolved:
         remedy = "name a place where a region of this bundle lies"
         references.errors.append(document.error(("allow",), "allows no region at all", remedy))
     return ResidencyRule(

@@ -24,7 +24,12 @@ class PolicyError(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         field = f"{self.field}: " if self.field else ""
-        return f"{place}: {field}{self.problem}; {self.remedy}"
+        # Names come from whoever wrote the file, and this is read in terminals and logs.
+        return "".join(map(_printable, f"{place}: {field}{self.problem}; {self.remedy}"))
+
+
+def _printable(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 class PolicyRefused(Exception):

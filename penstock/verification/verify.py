@@ -68,6 +68,8 @@ class Verified(msgspec.Struct, frozen=True):
     breaches: tuple[Breach, ...]
     classes: tuple[Survival, ...]
     refused: tuple[Refused, ...]
+    unserved: tuple[str, ...]
+    """Tenants whose every request is refused, wherever its client is."""
     warnings: tuple[str, ...]
 
     @property
@@ -77,14 +79,16 @@ class Verified(msgspec.Struct, frozen=True):
 
     @property
     def good(self) -> bool:
-        """Nothing forbidden can be reached, and every class survives the loss of any one region or may not."""
-        return not self.breaches and not self.unsurvived
+        """Nothing forbidden can be reached, every tenant has a place, and every class survives the loss of any one
+        region or may not."""
+        return not self.breaches and not self.unserved and not self.unsurvived
 
 
 def verify(policy: Policy) -> Verified:
     """Everything that the module says, for one policy."""
     found = situations(policy)
     by_class = _classes(policy, found)
+    served = {name for whose in by_class.values() for one in whose for name in one.tenants}
     examples = {one: whose[0] for one, whose in by_class.items()}
     surveyed = _surveyed(policy)
     breaches = [
@@ -108,6 +112,7 @@ def verify(policy: Policy) -> Verified:
         breaches=(*breaches, *plans.breaches),
         classes=tuple(survival(surveyed, one, whose) for one, whose in by_class.items()),
         refused=tuple(_refused(policy, one) for one in found if not permitted(policy, one)),
+        unserved=tuple(sorted(policy.tenants.keys() - served)),
         warnings=(*warnings(policy, found, list(by_class)), *window_warnings(policy, by_class)),
     )
 

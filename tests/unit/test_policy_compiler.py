@@ -380,7 +380,7 @@ SHAPE = [
     ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is no field here; did you mean countries?"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [California]", "residency.yaml:7: match.subdivisions[0]: is not well-formed; write an ISO 3166-2 code with its country, such as US-CA"),
     ("residency.yaml", "countries: [EEA]", "countries: []", "residency.yaml:7: match.countries: is empty; list something, or remove the field"),
-    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: input should be a valid list; correct it; policies/schema.json describes every field"),
+    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: is blank; write it; nothing has a default"),
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
@@ -473,3 +473,35 @@ class TestRefused:
         (error,) = refused(BUNDLE)
         assert error.startswith("(bundle): Policy of ")
         assert "than the store takes" in error
+
+    @pytest.mark.parametrize(
+        ("old", "new", "error"),
+        [
+            (
+                "match:\n  data_classes: [personal]\n  countries: [EEA]\n",
+                "match: []\n",
+                "match: is no mapping; write its fields below it, indented",
+            ),
+            ("countries: [EEA]", "countries: EEA", "match.countries: is no list; write it as one, such as [a, b]"),
+            ("allow:\n  jurisdictions: [EU]", "allow:", "allow: is blank; write it; nothing has a default"),
+        ],
+    )
+    def test_what_is_blank_or_of_another_type_is_told_in_words_of_yaml(self, old: str, new: str, error: str) -> None:
+        assert error in "\n".join(refused(changed("residency.yaml", old, new)))
+
+    def test_what_could_not_be_read_is_not_called_missing(self) -> None:
+        for old, new in (("kind: Region", "kind: Regoin"), ("city: Frankfurt", "\tcity: Frankfurt")):
+            errors = refused({**BUNDLE, "places.yaml": BUNDLE["places.yaml"].replace(old, new)})
+            assert not [error for error in errors if "has no document of kind" in error]
+
+    def test_an_unknown_jurisdiction_is_one_error(self) -> None:
+        errors = refused(changed("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [USA]"))
+        assert not [error for error in errors if "allows no region at all" in error]
+        assert len(errors) == 1
+
+    def test_what_a_terminal_would_obey_is_spelled_out(self) -> None:
+        name = "a\x1b[31m\u202e"
+        text = BUNDLE["senders.yaml"].replace("name: one", 'name: "a\\e[31m\\u202e"')
+        errors = refused({**BUNDLE, "senders.yaml": text, "again.yaml": text})
+        assert any("a\\x1b[31m\\u202e exists already" in error for error in errors)
+        assert not any(name in error for error in errors)

@@ -182,3 +182,11 @@ def test_a_chooser_that_ignores_the_mask_is_stopped_by_the_gate(monkeypatch: pyt
 def test_a_decision_that_finds_nothing_is_a_loss_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survival, "decide", lambda *args, **more: Refusal(residency.Reason.NONE_READY, ""))
     assert [end.lost for one in verify(policy()).classes for end in one.ends] == [("de",), ("es",), ("jp",), ("us",)]
+
+
+def test_a_tenant_that_nobody_may_serve_fails_and_one_that_is_refused_in_places_does_not() -> None:
+    none = ResidencyRule("none", tenants=frozenset({"one"}), deny=frozenset({"de", "es", "us", "jp"}))
+    found = verify(policy(none))
+    assert (found.good, found.unserved, found.breaches) == (False, ("one",), ())
+    somewhere = msgspec.structs.replace(none, client_countries=frozenset({"KP"}))
+    assert (verify(policy(somewhere)).good, verify(policy(somewhere)).unserved) == (True, ())
