@@ -82,6 +82,8 @@ class Knowing:
         self._metrics = metrics
         self._rng = rng
         self._clock = time.monotonic
+        self.leaving = False
+        """This agent is going away."""
         self._seq = 0
         self._registration: Registration | None = None
         self._peer_url = ""
@@ -179,6 +181,7 @@ class Knowing:
 
         Not where its successor listens at the same place already: to peers the place is as ready as before.
         """
+        self.leaving = True
         self.probe_answers.leaving = not self._is_succeeded()
         registration, self._registration = self._registration, None
         if registration is not None:

@@ -86,7 +86,7 @@ class TrafficService(_Service):
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._knowing, request, connection)
+            answer_health(self._knowing, request, connection, leaving=connection.draining)
         else:
             self._not_found(connection, request)
         return None
@@ -179,7 +179,7 @@ class AdminService(_Service):
         elif request.method not in READS:
             self._not_found(connection, request)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._knowing, request, connection)
+            answer_health(self._knowing, request, connection, leaving=self._knowing.leaving)
         elif path == b"/metrics":
             self._knowing.show(self._carrier.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._carrier.metrics.render())
@@ -205,12 +205,12 @@ class AdminService(_Service):
         connection.respond(reply.status, [JSON], reply.body)
 
 
-def answer_health(knowing: Knowing, request: Request, connection: ClientTurns) -> None:
+def answer_health(knowing: Knowing, request: Request, connection: ClientTurns, *, leaving: bool) -> None:
     """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")
         return
-    why_not = "going away" if connection.draining else knowing.why_not_ready()
+    why_not = "going away" if leaving else knowing.why_not_ready()
     if why_not is None:
         connection.respond(200, [TEXT], b"ok\n")
     else:

@@ -23,7 +23,7 @@ from penstock.shared_counts import FRESH_S, LEASE_S, belief, believed
 from regional_agent.background import cancel, keep_running
 from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+from regional_agent.shared_view_lua import EXCHANGE, LARGEST_TOLD_BYTES, MOST_AGENTS, agent_prefix, index_key
 from regional_agent.shared_view_redis import ScriptConnection
 
 FLUSH_S = 0.01
@@ -239,7 +239,7 @@ class SharedView:
         async with asyncio.timeout(2 * TIMEOUT_S):
             current, *told = await self._redis.run(
                 (self._index, self._prefix + self._name),
-                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MOST_AGENTS),
+                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MOST_AGENTS, LARGEST_TOLD_BYTES),
             )
         if not current:
             self._name = f"{self._agent}~{self._epoch}"

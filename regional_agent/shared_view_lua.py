@@ -15,9 +15,12 @@ from __future__ import annotations
 MOST_AGENTS = 256
 """Agents of one region whose counts are read."""
 
+LARGEST_TOLD_BYTES = 1 << 20
+"""What one agent tells takes no more: 4096 endpoints take half of it. It is read on the event loop."""
+
 EXCHANGE = """
 local index, mine = KEYS[1], KEYS[2]
-local name, epoch, lease_ms, told, prefix, most = unpack(ARGV)
+local name, epoch, lease_ms, told, prefix, most, largest = unpack(ARGV)
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local held = tonumber(redis.call('HGET', mine, 'epoch') or '0')
@@ -40,15 +43,16 @@ for _, other in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
   if other ~= name or not current then
     local said = redis.call('HGET', prefix .. other, 'told')
     if said then
-      answer[#answer + 1] = said
+      answer[#answer + 1] = #said <= tonumber(largest) and said or ''
     end
   end
 end
 return answer
 """
-"""KEYS: index, mine. ARGV: name, epoch, lease in ms (0 leaves), what it tells, prefix of agents' keys, most agents.
+"""KEYS: index, mine. ARGV: name, epoch, lease in ms (0 leaves), what it tells, prefix of agents' keys, most agents,
+most bytes that one may tell.
 
-Returns 1 where `epoch` is the newest of `name` else 0, then what each other agent tells.
+Returns 1 where `epoch` is the newest of `name` else 0, then what each other agent tells; nothing of what is too large.
 """
 
 

@@ -234,9 +234,10 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
     view = start("a")
     await until(lambda: view.up)
     client = redis.Redis.from_url(redis_server.url)
+    vast = b'{"loads":{"gpu-0":[1,0,0]},"waiting":{%b}}' % b",".join(b'"%d":[1,0,0,1]' % n for n in range(70_000))
     with capture_logs() as logs:
         for number, garbage in enumerate(
-            (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]")
+            (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]", vast)
         ):
             client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "told": garbage})
             client.zadd(index_key(region), {f"x{number}": (time.time() + 60) * 1000})

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx
 import msgspec
 import redis
 
@@ -142,6 +143,7 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
                     assert await seen() in ("healthy", "suspect"), "another region took the upgrade for a failure"
                     await asyncio.sleep(0.05)
                 assert not leaving.done(), "it waits for the long one"
+                assert await asyncio.to_thread(_health, running) == {"/readyz": 503, "/livez": 200}
                 assert await _told_requests(shared) >= 1
                 hold.set()
                 assert await long.chunk() == b"data: 1\n\n"
@@ -165,6 +167,11 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         await until(seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
         assert await registered() == 0
+
+
+def _health(process: AgentProcess) -> dict[str, int]:
+    admin = process.faces()["admin"]
+    return {path: httpx.get(f"http://{admin}{path}", timeout=PATIENCE_S).status_code for path in ("/readyz", "/livez")}
 
 
 async def _told_requests(shared: redis.Redis) -> int:
