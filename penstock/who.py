@@ -175,7 +175,8 @@ def choose_endpoint(
         near, near_good = _soonest([one for one in candidates if one[0] in same_zone], work)
         if near <= best + ZONE_GAP_S:
             as_good = near_good
-    return Who(as_good[0] if len(as_good) == 1 else as_good[_below(len(as_good), rng)])
+    # `Random.randrange` takes eight times as long.
+    return Who(as_good[0] if len(as_good) == 1 else as_good[int(rng.random() * len(as_good))])
 
 
 class Considered(msgspec.Struct, frozen=True):
@@ -239,7 +240,8 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
         if score <= bound:
             found.append((score, index))
             if score < best:
-                best, bound = score, _as_good_as(score)
+                near_s = score * NEAR_TIE
+                best, bound = score, score + (near_s if near_s < NEAR_TIE_S else NEAR_TIE_S)
     return best, [index for score, index in found if score <= bound]
 
 
@@ -262,8 +264,9 @@ def _spared(
 def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Random) -> list[Candidate]:
     """Two open endpoints at random; fewer where there are no more. Drawn until found, for most are open."""
     found: list[Candidate] = []
+    count, draw = len(endpoints), rng.random
     for _ in range(MOST_DRAWS):
-        index = _below(len(endpoints), rng)
+        index = int(draw() * count)
         one = endpoints[index]
         if one.terms is not CLOSED and one.name not in tried and (not found or index != found[0][0]):
             found.append((index, one))
@@ -271,11 +274,6 @@ def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Ran
                 return found
     open_ = [(index, one) for index, one in enumerate(endpoints) if one.terms is not CLOSED and one.name not in tried]
     return rng.sample(open_, 2) if len(open_) > 2 else open_
-
-
-def _below(number: int, rng: Random) -> int:
-    """A whole number from 0 up to `number`, without it; `Random.randrange` takes eight times as long."""
-    return int(rng.random() * number)
 
 
 def _reject(endpoint: EndpointView, tried: Container[str]) -> Reason | None:
@@ -288,7 +286,3 @@ def _reject(endpoint: EndpointView, tried: Container[str]) -> Reason | None:
     if endpoint.in_flight >= endpoint.limit:
         return Reason.ENDPOINT_FULL
     return None
-
-
-def _as_good_as(best_s: float) -> float:
-    return best_s + min(best_s * NEAR_TIE, NEAR_TIE_S)

@@ -196,7 +196,7 @@ def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float 
         streams: requests on it, this one included.
         spared_s: prefill (s, reference) that its cache spares.
     """
-    prefill_s = max(0.0, work.prefill_s - spared_s)
+    prefill_s = work.prefill_s - spared_s if spared_s < work.prefill_s else 0.0
     if speed is None:
         return int(prefill_s * MICROSECONDS), int(work.decode_s * MICROSECONDS)
     decode = speed.decode + speed.crowding * streams

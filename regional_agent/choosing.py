@@ -40,19 +40,28 @@ class Placement:
         "streams",
     )
 
-    def __init__(self, endpoint: Endpoint, errand: Errand, reservation: Reservation, since: float) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        errand: Errand,
+        reservation: Reservation,
+        since: float,
+        streams: int,
+        ahead_s: float,
+        prefill_over_at: float,
+    ) -> None:
         """Made by `Chooser.choose`."""
         self.since = since
         self.endpoint = endpoint
         self.errand = errand
         self.reservation = reservation
-        self.ahead_s = 0.0
+        self.ahead_s = ahead_s
         """Prefill (s, reference) that it waits for, its own included."""
-        self.streams = 0
+        self.streams = streams
         """Requests on the endpoint then, itself included."""
-        self.queued = False
+        self.queued = streams > endpoint.view.slots
         """The endpoint had no slot free."""
-        self.prefill_over_at = 0.0
+        self.prefill_over_at = prefill_over_at
         """When its prefill should be over, by the agent's clock (s)."""
         self.first_byte_at: float | None = None
 
@@ -164,18 +173,15 @@ class Chooser:
         return {at: 0.0 for at in at_positions if pool.views[at].pressure < KEEPS_UNDER}, MODEL_GAP_S
 
     def _reserve(self, endpoint: Endpoint, errand: Errand, spared_s: float, now: float) -> Placement:
-        view, work = endpoint.view, errand.work
-        streams = view.in_flight + 1
-        prefill_us, decode_us = microseconds(work, view.speed, streams, spared_s)
-        ahead_us = view.prefill_us + prefill_us
+        view = endpoint.view
+        speed, streams = view.speed, view.in_flight + 1
+        prefill_us, decode_us = microseconds(errand.work, speed, streams, spared_s)
+        until_s = (view.prefill_us + prefill_us) / MICROSECONDS
         reservation = self._shared_view.reserve(endpoint, prefill_us, decode_us)
-        placement = Placement(endpoint, errand, reservation, now)
-        placement.streams, placement.queued = streams, streams > view.slots
-        if view.speed is not None and prefill_us:
-            placement.ahead_s = ahead_us / MICROSECONDS / view.speed.prefill
-        start_s = view.speed.start_s if view.speed is not None else 0.0
-        placement.prefill_over_at = now + start_s + ahead_us / MICROSECONDS
-        return placement
+        if speed is None:
+            return Placement(endpoint, errand, reservation, now, streams, 0.0, now + until_s)
+        ahead_s = until_s / speed.prefill if prefill_us else 0.0
+        return Placement(endpoint, errand, reservation, now, streams, ahead_s, now + speed.start_s + until_s)
 
 
 def _decode_s(errand: Errand, usage: Usage | None) -> float:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from penstock import route_context
 from penstock.decision import decide
 from penstock.ejection import Outcome
-from penstock.plan import ArcReason
 from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal
@@ -222,14 +221,17 @@ class Road:
 
     def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
-        policy, plan = self._knowing.directives.policy, self._knowing.directives.plan
+        directives = self._knowing.directives
+        if not ticket.tried_regions:
+            # Most requests, on most days, stay home whatever the other regions are like.
+            home = directives.home.get((ticket.model, ticket.admitted.permitted.name))
+            if home is not None and self._knowing.at_ease(ticket.model):
+                target = self._local_target(ticket, home, now)
+                if isinstance(target, Target):
+                    return target
+                ticket.tried(self.region, target)
+        policy, plan = directives.policy, directives.plan
         assert policy is not None
-        home = None if ticket.tried_regions else self._stays_home(ticket)
-        if home is not None:
-            target = self._local_target(ticket, home, now)
-            if isinstance(target, Target):
-                return target
-            ticket.tried(self.region, target)
         while True:
             decision = decide(
                 policy,
@@ -267,11 +269,6 @@ class Road:
         views = self.views(permitted.regions, ticket.model, now)
         return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
 
-    def _stays_home(self, ticket: Ticket) -> ArcReason | None:
-        """Why a request is served here, where the other regions have no part in it: most requests, on most days."""
-        why = self._knowing.directives.home.get((ticket.model, ticket.admitted.permitted.name))
-        return why if why is not None and self._knowing.at_ease(ticket.model) else None
-
     def _local_target(self, ticket: Ticket, kind: str, now: float) -> Target | Reason:
         """An engine of this region with a reservation on it, or why there is none."""
         if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
@@ -279,9 +276,8 @@ class Road:
         placement = self.chooser.choose(ticket.errand, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement
-        target = Target(self.region, placement.endpoint.address, kind)
-        target.endpoint, target.placement, target.since = placement.endpoint, placement, now
-        return target
+        endpoint = placement.endpoint
+        return Target(self.region, endpoint.address, kind, endpoint, placement, now)
 
     def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""

@@ -102,17 +102,25 @@ class Target:
 
     __slots__ = ("address", "endpoint", "kind", "outcome", "placement", "region", "route_header", "since")
 
-    def __init__(self, region: str, address: Address, kind: str) -> None:
+    def __init__(
+        self,
+        region: str,
+        address: Address,
+        kind: str,
+        endpoint: Endpoint | None = None,
+        placement: Placement | None = None,
+        since: float = 0.0,
+    ) -> None:
         self.region = region
         """That serves it, which may be this one."""
         self.address = address
         self.kind = kind
-        self.endpoint: Endpoint | None = None
+        self.endpoint = endpoint
         """Set when the attempt goes to an engine of this region."""
-        self.placement: Placement | None = None
+        self.placement = placement
         self.outcome: Outcome | None = None
         """What the attempt says of the endpoint, as soon as something does."""
-        self.since = 0.0
+        self.since = since
         """When it was reserved, in seconds."""
         self.route_header = b""
         """Set when it goes to a peer."""
