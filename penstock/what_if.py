@@ -2,7 +2,8 @@
 
 Every request goes the live road: admitted by `admit_at_origin` where it lands, sent on to a permitted entry where it
 may not be there, planned for by the logic that the policy names. The plan is the one that is wanted in the end,
-without the bounded steps towards it. What a region is asked for beyond its slots counts as refused.
+without the bounded steps towards it. What is beyond a tenant's quota counts as refused, and so does what a region is
+asked for beyond its slots.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.slices import Key
 from penstock.snapshot import Held, Snapshot
 from penstock.steer import Client, Steer
 from penstock.versions import WHOLE_PERCENT, versions_of
+from penstock.what_if_quota import let_in
 
 BYTES_PER_GB = 1e9
 SECONDS_PER_HOUR = 3600.0
@@ -117,14 +119,21 @@ def outcome(
     entered = _Entrances(policy, fleet, lost)
     whole, demand = demand, [part for one in demand for part in _as_served(policy, one, entered)]
     verdicts = [entered.enter(one) for one in demand]
-    shares = _planned(policy, demand, verdicts, fleet, lost)
+    parts_in = _let_in(policy, demand, verdicts, fleet)
+    held = [
+        msgspec.structs.replace(one, requests_per_s=part * one.requests_per_s)
+        for one, part in zip(demand, parts_in, strict=True)
+    ]
+    shares = _planned(policy, held, verdicts, fleet, lost)
     pools = {(one.region, one.model): one for one in fleet if one.region not in lost}
-    loads = _loads(demand, verdicts, shares)
+    loads = _loads(held, verdicts, shares)
     served = {
         pool: min(1.0, pools[pool].slots / pools[pool].service_s / load) if load > 0.0 else 1.0
         for pool, load in loads.items()
     }
-    fates = tuple(_fate(one, verdict, shares, served) for one, verdict in zip(demand, verdicts, strict=True))
+    fates = tuple(
+        _fate(one, verdict, shares, served, part) for one, verdict, part in zip(demand, verdicts, parts_in, strict=True)
+    )
     parts = iter(fates)
     versions = [_shares_of(policy, one) for one in whole]
     return Outcome(
@@ -214,6 +223,23 @@ class _Entrances:
         return refused
 
 
+def _let_in(
+    policy: Policy, demand: Sequence[Asked], verdicts: Sequence[_Entered | Refusal], fleet: Sequence[Capacity]
+) -> list[float]:
+    """How much (0-1) of each kind of request its tenant's quota admits where it comes in."""
+    times_s: dict[str, list[float]] = defaultdict(list)
+    for one in fleet:
+        times_s[one.model].append(one.service_s)
+    return let_in(
+        policy,
+        [
+            None if isinstance(verdict, Refusal) else (verdict[0], one.tenant, one.model, one.requests_per_s)
+            for one, verdict in zip(demand, verdicts, strict=True)
+        ],
+        {model: sum(some) / len(some) for model, some in times_s.items()},
+    )
+
+
 def _planned(
     policy: Policy,
     demand: Sequence[Asked],
@@ -279,16 +305,18 @@ def _fate(
     verdict: _Entered | Refusal,
     shares: Mapping[Key, Mapping[str, float]],
     served: Mapping[tuple[str, str], float],
+    part: float,
 ) -> Fate:
+    """What becomes of one kind of request, of which `part` (0-1) is within its tenant's quota."""
     if isinstance(verdict, Refusal):
         return Fate("", "", {}, {verdict.reason: 1.0})
     entry, permitted = verdict
     planned = shares.get(Key(entry, one.model, permitted.name))
     if not planned:
         return Fate(permitted.name, entry, {}, {Reason.NONE_READY: 1.0})
-    servers = {server: share * served[server, one.model] for server, share in planned.items()}
-    excess = 1.0 - sum(servers.values())
-    return Fate(permitted.name, entry, servers, {Reason.SATURATED: excess} if excess > 1e-9 else {})
+    servers = {server: part * share * served[server, one.model] for server, share in planned.items()}
+    refused = {Reason.QUOTA_EXCEEDED: 1.0 - part, Reason.SATURATED: part - sum(servers.values())}
+    return Fate(permitted.name, entry, servers, {reason: share for reason, share in refused.items() if share > 1e-9})
 
 
 def _totals(

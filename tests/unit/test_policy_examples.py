@@ -34,7 +34,8 @@ def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     assert found.warnings == ()
     demand = generated_demand(policy, 50.0)
     refused = outcome(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s
-    assert refused.keys() <= {Reason.LOCATION_UNKNOWN}
+    assert refused.keys() <= {Reason.LOCATION_UNKNOWN, Reason.QUOTA_EXCEEDED}
+    assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
 
 
 @pytest.mark.parametrize("name", NAMES)

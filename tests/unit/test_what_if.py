@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.policy import ModelVersions, Policy, Version
+from penstock.policy import ModelVersions, Policy, Quota, Version
 from penstock.reasons import Reason
 from penstock.what_if import Asked, Capacity, outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
@@ -42,6 +42,28 @@ class TestOutcome:
     def test_steered_clients_enter_where_they_may(self) -> None:
         (fate,) = outcome(PLANET, [Asked("", "personal", "DE", SMALL, 10.0)], ROOMY).fates
         assert fate.entry == "eu-de"
+
+    def test_quotas_refuse_what_is_beyond_them_at_each_entry(self) -> None:
+        limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(6.0, 10, None))
+        policy = msgspec.structs.replace(PLANET, tenants=PLANET.tenants | {"open": limited})
+        asked = [
+            Asked("eu-gb", "open", "GB", SMALL, 8.0),
+            Asked("eu-gb", "open", "FR", SMALL, 4.0),
+            Asked("eu-de", "open", "DE", SMALL, 6.0),
+            Asked("eu-gb", "eu-personal", "GB", SMALL, 50.0),
+        ]
+        found = outcome(policy, asked, ROOMY)
+        assert [fate.refused for fate in found.fates] == [{Reason.QUOTA_EXCEEDED: 0.5}] * 2 + [{}] * 2
+        assert [sum(fate.servers.values()) for fate in found.fates] == pytest.approx([0.5, 0.5, 1.0, 1.0])
+        assert found.totals.refused_per_s == {Reason.QUOTA_EXCEEDED: pytest.approx(6.0)}
+        assert found.totals.load["eu-gb"] == pytest.approx(0.06), "what is refused takes no room"
+
+    def test_quotas_of_what_runs_at_once_go_by_how_long_it_takes(self) -> None:
+        limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(None, 1, 5))
+        policy = msgspec.structs.replace(PLANET, tenants=PLANET.tenants | {"open": limited})
+        slow = [Capacity("eu-gb", SMALL, 100, 2.0)]
+        (fate,) = outcome(policy, [Asked("eu-gb", "open", "GB", SMALL, 10.0)], slow).fates
+        assert (fate.servers, fate.refused) == ({"eu-gb": 0.25}, {Reason.QUOTA_EXCEEDED: 0.75})
 
     @pytest.mark.parametrize(
         ("asked", "reason"),
