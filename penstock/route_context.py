@@ -21,6 +21,12 @@ CLOCK_SKEW_S = 5.0
 LIFETIME_S = 30.0
 """How long after signing a context may start a request; a replay later than this is refused."""
 
+LONGEST_DEADLINE_S = 86_400.0
+"""No request lasts longer than a day (s); a deadline beyond is a mistake that would hold a slot for ever."""
+
+LONGEST_HEADER = 512
+"""Characters of what goes into the header of a request to an engine."""
+
 
 class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts of a request as its origin established them."""
@@ -62,6 +68,9 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         context = _decoder.decode(key.open(Purpose.ROUTE, token))
     except (BadSignature, msgspec.DecodeError) as error:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
+    for text in (context.request_id, context.traceparent):
+        if not text.isascii() or not text.isprintable() or len(text) > LONGEST_HEADER:
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "its request id or trace can be no header's value")
     if context.hops > MOST_HOPS:
         return Refusal(Reason.TOO_MANY_HOPS, f"{context.hops} hops")
     if context.server != here:
@@ -70,6 +79,8 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
     if now > context.deadline_at + CLOCK_SKEW_S:
         return Refusal(Reason.DEADLINE_PASSED, "nobody waits for the answer any more")
+    if context.deadline_at - context.issued_at > LONGEST_DEADLINE_S:
+        return Refusal(Reason.BAD_ROUTE_CONTEXT, "a deadline more than a day away")
     facts = RequestFacts(context.tenant, context.data_class, context.location)
     refusal = refuse_here(policy, facts, here)
     if refusal is not None:

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, InstanceOf, SecretStr, ValidationEr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
+from penstock.route_context import LONGEST_DEADLINE_S
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 
@@ -64,6 +65,8 @@ def _limits(value: Any) -> Any:
         for name, number in msgspec.structs.asdict(limits).items():
             if number < 0 or (number == 0 and name != "idle_linger_s"):
                 raise ValueError(f"{name} is {number}; it must be more than 0")
+            if name.endswith("_s") and number > LONGEST_DEADLINE_S:
+                raise ValueError(f"{name} is {number}; it must be no more than a day ({LONGEST_DEADLINE_S:g})")
     return limits
 
 

@@ -48,6 +48,10 @@ def test_a_good_one_comes_through_whole() -> None:
         ({"issued_at": NOW + 6}, Reason.ROUTE_CONTEXT_EXPIRED),
         ({"deadline_at": NOW - 6}, Reason.DEADLINE_PASSED),
         ({"residency": ("eu-de",)}, Reason.RESIDENCY_DENIED),
+        ({"deadline_at": 1e308}, Reason.BAD_ROUTE_CONTEXT),
+        ({"request_id": "a\r\nx-evil: 1"}, Reason.BAD_ROUTE_CONTEXT),
+        ({"request_id": "x" * 4000}, Reason.BAD_ROUTE_CONTEXT),
+        ({"traceparent": "00-\u00e9"}, Reason.BAD_ROUTE_CONTEXT),
     ],
 )
 def test_what_is_wrong_with_it_is_refused_with_its_reason(change: dict[str, object], reason: Reason) -> None:
