@@ -145,14 +145,12 @@ class Ending:
         allowed_s = self._carrier.limits.stall_timeout_s
         self._cut(Reason.STREAM_STALLED, f"nothing came for {allowed_s:g} s", RequestOutcome.ENGINE_ERROR)
 
-    def _give_up_waiting(self) -> None:
+    def _give_up(self, because: str) -> None:
         """It may have started, so it is not tried elsewhere."""
         assert self._target is not None
         self._carrier.road.stalled(self._target)
         self._drop_upstream()
-        allowed_s = self._carrier.limits.first_byte_timeout_s
-        detail = f"the engine did not begin to answer within {allowed_s:g} s"
-        self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
+        self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {because}"), RequestOutcome.TIMEOUT)
 
     def _expire(self) -> None:
         detail = "the request's deadline has passed"

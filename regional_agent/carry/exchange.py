@@ -111,8 +111,11 @@ class Exchange(Ending):
                 self._carrier.road.look(self._target, now)
             if self._waits_for_failed_peer():
                 self._lose(TimedOut("the serving region has failed"))
-            elif self._request.whole and now - self._sent_at > limits.first_byte_timeout_s:
-                self._give_up_waiting()
+            elif self._request.whole:
+                if now - self._sent_at > limits.first_byte_timeout_s:
+                    self._give_up(f"did not begin to answer within {limits.first_byte_timeout_s:g} s")
+            elif self._engine_stuck and now - self._heard_at > limits.stall_timeout_s:
+                self._give_up(f"took nothing more of the body for {limits.stall_timeout_s:g} s")
         elif stage is REFUSED:
             if now - self._heard_at > REFUSAL_S:
                 self._drop_upstream()
@@ -122,6 +125,10 @@ class Exchange(Ending):
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
                 self._stall()
+
+    @property
+    def _engine_stuck(self) -> bool:
+        return self._upstream is not None and not self._upstream.writable
 
     def _waits_for_failed_peer(self) -> bool:
         target = self._target
@@ -213,6 +220,8 @@ class Exchange(Ending):
             self._client.resume_reading()
         elif not self._request.whole or self._stage is TUNNEL:
             self._client.pause_reading()
+            if self._stage is SENT:
+                self._heard_at = self._carrier.clock()
 
     def on_upgraded(self, headers: list[Header]) -> Tunnel:
         """The engine speaks the client's protocol: tell the client, and get out of the way."""

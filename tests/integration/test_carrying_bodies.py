@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
@@ -96,6 +97,22 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
         assert (await client.answer()).body == b"ok"
         assert gpu.body_bytes >= total
         assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"ok": 1})
+
+
+async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: Path) -> None:
+    limits = replace(LIMITS, stall_timeout_s=0.3)
+    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(200_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.say(b"x" * 64_000_000)
+        status, _, answer = await client.answer()
+        assert (status, code(answer)) == (504, "engine_timeout")
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"timeout": 1}
+        (endpoint,) = one.knowing.endpoints.every()
+        assert endpoint.standing.failures == 1
+        client.close()
+        gpu.read_on.set()
 
 
 async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
