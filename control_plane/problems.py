@@ -15,6 +15,7 @@ from control_plane.audit.log import ChangeRefused
 from control_plane.claim import ClaimLost
 from control_plane.client.store import StoreError
 
+JSON = "application/json"
 MEDIA_TYPE = "application/problem+json"
 
 STORE_RETRY_S = 2
@@ -54,7 +55,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        errors = [{"field": _place(one["loc"]), "problem": one["msg"]} for one in error.errors()]
+        found = error.errors()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if any(one["loc"] == ("body",) for one in found) and await request.body() and kind != JSON:
+            sent = f"what is sent is called {kind[:64]}" if kind else "nothing says what is sent"
+            return problem(415, f"{sent}: send JSON, with `content-type: {JSON}`")
+        errors = [_told(one) for one in found]
         told = "; ".join(f"{one['field']}: {one['problem']}" for one in errors[:3])
         return problem(422, told or "the request is malformed", errors=errors)
 
@@ -76,6 +82,13 @@ def install(app: FastAPI) -> None:
     async def failed(request: Request, error: Exception) -> Response:
         _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
         return problem(500, "a defect in the control plane; its log has more")
+
+
+def _told(error: dict[str, Any]) -> dict[str, str]:
+    if error["type"] == "json_invalid":
+        place = f"at character {error['loc'][-1]}"
+        return {"field": "body", "problem": f"is not JSON: {error.get('ctx', {}).get('error', 'broken off')} {place}"}
+    return {"field": _place(error["loc"]), "problem": error["msg"]}
 
 
 def _place(location: tuple[str | int, ...]) -> str:
