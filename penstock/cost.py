@@ -150,8 +150,9 @@ def _units(unit: CostUnit, ask: Ask) -> float:
 
 def _magnitude(tokens: int) -> int:
     """The same for limits that are alike: two steps to each doubling."""
-    bits = max(2, tokens).bit_length()
-    return 2 * bits + (max(2, tokens) >> (bits - 2) & 1)
+    tokens = tokens if tokens > 2 else 2
+    bits = tokens.bit_length()
+    return 2 * bits + (tokens >> (bits - 2) & 1)
 
 
 class _Mean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
@@ -68,7 +69,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     """Whether it serves what no other permitted region can."""
 
 
-class RegionPlan(msgspec.Struct, frozen=True):
+class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """One origin's slice of a plan: what is published at that region's key, and what its agents obey."""
 
     region: str
@@ -90,10 +91,12 @@ class RegionPlan(msgspec.Struct, frozen=True):
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""
-        for entry in self.classes:
-            if entry.model == model and entry.residency == residency:
-                return entry
-        return None
+        return self._by_class.get((model, residency))
+
+    @cached_property
+    def _by_class(self) -> dict[tuple[str, str], ClassPlan]:
+        # Asked with every request that may leave. Of a class that is there twice the first counts.
+        return {(entry.model, entry.residency): entry for entry in reversed(self.classes)}
 
     def closed_for(self, model: str) -> Mapping[str, bool]:
         """The regions closed to a model's new traffic, and whether each is a last resort."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ class Errand:
         self.streaming = streaming
         """The answer comes as it is made."""
         self.work: Work = NO_WORK
-        self.prefix: list[int] = []
+        self.prefix: Sequence[int] = ()
         """Keys of the leading blocks of its prompt."""
         self.session: int | None = None
         """Key of its conversation."""
