@@ -12,7 +12,8 @@ import msgspec
 import structlog
 
 from control_plane.client import keys
-from control_plane.client.codec import CodecError, decode, is_as_written
+from control_plane.client.codec import CodecError, decode
+from control_plane.client.policies import FromNewerRelease, read_policy
 from control_plane.client.store import ConfigStore, StoreError
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
@@ -201,14 +202,12 @@ async def stored_policy(store: ConfigStore, digest: str) -> Policy | None:
         StoreError: the store cannot be read.
     """
     stored = await store.get(keys.policy(digest))
+    if stored is None:
+        return None
     try:
-        policy = decode(stored.value, Policy) if stored is not None else None
+        return read_policy(stored.value, digest)
+    except FromNewerRelease as error:
+        raise NotForUs(f"policy {digest[:12]} cannot be read by this release: {error}") from None
     except CodecError as error:
-        if stored is not None and is_as_written(stored.value, digest):
-            raise NotForUs(f"policy {digest[:12]} cannot be read by this release: {error}") from None
         _log.warning("stored policy cannot be read", digest=digest, reason=str(error))
         return None
-    if policy is not None and policy.digest() != digest:
-        _log.warning("stored policy is not what its digest says", digest=digest)
-        return None
-    return policy

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from control_plane.client import keys
-from control_plane.client.codec import CodecError, decode, encode
+from control_plane.client.codec import CodecError, decode, encode, is_as_written
 from control_plane.client.store import (
     ConfigStore,
     Delete,
@@ -152,10 +152,10 @@ class Publisher:
         digest = policy.digest()
         if digest in self._stored:
             return
-        key, value = keys.policy(digest), encode(policy)
+        key = keys.policy(digest)
         there = await self._store.get(key)
-        if there is None or there.value != value:
-            if not await self._commit(Unchanged(key, there.mod_revision if there else 0), Put(key, value)):
+        if there is None or not is_as_written(there.value, digest):
+            if not await self._commit(Unchanged(key, there.mod_revision if there else 0), Put(key, encode(policy))):
                 await self.check_office()
                 raise StoreError("somebody who does not lead wrote the policy at the same time")
             _log.info("policy published", digest=digest)

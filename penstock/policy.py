@@ -12,7 +12,11 @@ import msgspec
 from penstock.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 
 
-class Region(msgspec.Struct, frozen=True):
+class Noun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What policy is made of. A field that a reader does not know may narrow what it does know, so none is ignored."""
+
+
+class Region(Noun, frozen=True):
     """One site that serves."""
 
     name: str
@@ -42,7 +46,7 @@ class CostUnit(StrEnum):
     """Anything else: every request costs the same."""
 
 
-class Cost(msgspec.Struct, frozen=True):
+class Cost(Noun, frozen=True):
     """What a model's requests cost: time on the reference accelerator (an H100, see `penstock.accelerators`), alone.
 
     Only a prior: how much slower or faster each endpoint is, how long prompts and answers are, is learned from traffic.
@@ -55,7 +59,7 @@ class Cost(msgspec.Struct, frozen=True):
     """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class Model(Noun, frozen=True):
     """A model that clients may ask for by name."""
 
     name: str
@@ -72,7 +76,7 @@ class Model(msgspec.Struct, frozen=True):
     them then."""
 
 
-class Version(msgspec.Struct, frozen=True):
+class Version(Noun, frozen=True):
     """One of the models that a name stands for."""
 
     model: str
@@ -80,7 +84,7 @@ class Version(msgspec.Struct, frozen=True):
     """Its share (0-100) of what is asked for by that name."""
 
 
-class ModelVersions(msgspec.Struct, frozen=True):
+class ModelVersions(Noun, frozen=True):
     """A name that clients ask for, and the models that serve it."""
 
     name: str
@@ -88,7 +92,7 @@ class ModelVersions(msgspec.Struct, frozen=True):
     """In order: each takes its share of one scale, see `penstock.versions`."""
 
 
-class Quota(msgspec.Struct, frozen=True):
+class Quota(Noun, frozen=True):
     """How much a tenant may ask of each region that its clients come to."""
 
     requests_per_s: float | None
@@ -99,7 +103,7 @@ class Quota(msgspec.Struct, frozen=True):
     """Requests that may run at once; None for any number."""
 
 
-class Tenant(msgspec.Struct, frozen=True):
+class Tenant(Noun, frozen=True):
     """Who a request belongs to."""
 
     name: str
@@ -113,7 +117,7 @@ class Tenant(msgspec.Struct, frozen=True):
     """None for a tenant that may ask for whatever there is."""
 
 
-class ResidencyRule(msgspec.Struct, frozen=True):
+class ResidencyRule(Noun, frozen=True):
     """Narrows where matching requests may ever be. An empty matcher matches all; deny wins over allow."""
 
     name: str
@@ -132,7 +136,7 @@ class ResidencyRule(msgspec.Struct, frozen=True):
     """The file and line it was written at."""
 
 
-class AcceptedLoss(msgspec.Struct, frozen=True):
+class AcceptedLoss(Noun, frozen=True):
     """A residency class whose end, when its last regions are lost, somebody has accepted; `policy verify` asks."""
 
     name: str
@@ -155,7 +159,7 @@ _ROUND_TRIP = NearestBy.ROUND_TRIP
 """In Python 3.11, to read a member off its class is a function call."""
 
 
-class EntryMap(msgspec.Struct, frozen=True):
+class EntryMap(Noun, frozen=True):
     """Where clients of some places should come in, as people decided it: before whatever is nearest."""
 
     name: str
@@ -167,7 +171,7 @@ class EntryMap(msgspec.Struct, frozen=True):
     """Best first. What residency forbids is left out; the other permitted regions follow."""
 
 
-class Spillover(msgspec.Struct, frozen=True):
+class Spillover(Noun, frozen=True):
     """When a healthy region's overflow may leave it."""
 
     target_utilisation: float = 0.8
@@ -180,7 +184,7 @@ class Spillover(msgspec.Struct, frozen=True):
     """How much (0-1] of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
-class SpilloverLimit(msgspec.Struct, frozen=True):
+class SpilloverLimit(Noun, frozen=True):
     """How far and how much of demand may leave where it landed while it could stay; an empty matcher matches all."""
 
     name: str
@@ -195,7 +199,7 @@ class SpilloverLimit(msgspec.Struct, frozen=True):
     """The file and line it was written at."""
 
 
-class Failover(msgspec.Struct, frozen=True):
+class Failover(Noun, frozen=True):
     """When a region counts as lost, and how it comes back."""
 
     probe_interval_s: float = 0.25
@@ -224,7 +228,7 @@ class PlanLogic(StrEnum):
     """Home up to its target, then the next nearest permitted region: weighs no costs and keeps no room."""
 
 
-class Objective(msgspec.Struct, frozen=True):
+class Objective(Noun, frozen=True):
     """How plans are made: by what logic, what it minimises, weighed in milliseconds of latency, and keeps in reserve.
 
     A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
@@ -245,7 +249,7 @@ class Objective(msgspec.Struct, frozen=True):
     """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
 
 
-class GuardRails(msgspec.Struct, frozen=True):
+class GuardRails(Noun, frozen=True):
     """What operators may do by an override without saying that they know what it does."""
 
     most_withdrawn_share: float = 0.5
@@ -260,7 +264,7 @@ class Recurrence(StrEnum):
     WEEKLY = "weekly"
 
 
-class MaintenanceWindow(msgspec.Struct, frozen=True):
+class MaintenanceWindow(Noun, frozen=True):
     """When regions are emptied, so that people may work on them."""
 
     name: str
@@ -276,7 +280,7 @@ class MaintenanceWindow(msgspec.Struct, frozen=True):
     """The file and line it was written at."""
 
 
-class RolloutRules(msgspec.Struct, frozen=True):
+class RolloutRules(Noun, frozen=True):
     """How a change of policy reaches the fleet; what it says at first is: at once, everywhere."""
 
     shadow_s: float = 0.0
@@ -299,7 +303,7 @@ class RolloutRules(msgspec.Struct, frozen=True):
     """How long (s) it is watched, by the same limits, once every region obeys it."""
 
 
-class Policy(msgspec.Struct, frozen=True, dict=True):
+class Policy(Noun, frozen=True, dict=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
     regions: dict[str, Region]
@@ -330,6 +334,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""
         return self._digest
+
+    def named(self, digest: str) -> Policy:
+        """This policy under the digest of the bytes that it was read from, be they of an earlier release."""
+        self.__dict__["_digest"] = digest
+        return self
 
     @cached_property
     def _digest(self) -> str:

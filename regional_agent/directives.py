@@ -17,6 +17,7 @@ import structlog
 from control_plane.client import keys
 from control_plane.client.codec import CodecError, decode
 from control_plane.client.informer import Informer
+from control_plane.client.policies import read_policy
 from control_plane.client.store import Changed, ConfigStore, KeyValue, StoreError
 from penstock.acceptance import refuse_plan, refuse_policy
 from penstock.plan import ArcReason, RegionPlan
@@ -154,7 +155,7 @@ class Directives:
         if item is None:
             raise Refused(f"policy {digest[:12]} is not in the store", digest)
         try:
-            policy = decode(item.value, Policy)
+            policy = read_policy(item.value, digest)
         except CodecError as error:
             raise Refused(str(error), digest) from None
         reason = refuse_policy(policy, digest, self._region)

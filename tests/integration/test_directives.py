@@ -17,6 +17,7 @@ from lab.servers.etcd import EtcdServer
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region
 from regional_agent.directives import Directives
+from tests.policy_releases import before_logics_had_names, with_a_logic_to_come
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
@@ -88,6 +89,17 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
     assert agent.policies == [POLICY, NEWER_POLICY]
 
 
+async def test_a_policy_that_an_earlier_release_wrote_is_obeyed_under_its_name(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    raw, digest = before_logics_had_names(POLICY)
+    await store.commit((), (Put(keys.policy(digest), raw),))
+    under_it = msgspec.structs.replace(plan(1, 1), policy_digest=digest)
+    await publish(store, under_it)
+    await agent.obeys(under_it)
+    assert (agent.directives.policy, agent.directives.policy_digest) == (POLICY, digest)
+
+
 async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothing(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
@@ -97,8 +109,8 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     impostor = msgspec.structs.replace(plan(6, 1), policy_digest="f" * 64)
     await store.commit((), (Put(keys.policy("f" * 64), encode(NEWER_POLICY)),))
     await store.commit((), (Put(keys.policy("e" * 64), b"{}"),))
-    of_the_future = encode(NEWER_POLICY).replace(b'"linear_program"', b'"crystal_ball"')
-    await store.commit((), (Put(keys.policy("d" * 64), of_the_future),))
+    to_come, named = with_a_logic_to_come(NEWER_POLICY)
+    await store.commit((), (Put(keys.policy(named), to_come),))
     cases: list[tuple[bytes, str]] = [
         (encode(plan(4, 99)), "does not supersede plan 5/5"),
         (encode(plan(5, 4)), "does not supersede plan 5/5"),
@@ -109,7 +121,7 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
         (encode(impostor), "has the content of"),
         (encode(msgspec.structs.replace(impostor, policy_digest="e" * 64)), "not a stored Policy"),
         (
-            encode(msgspec.structs.replace(impostor, policy_digest="d" * 64)),
+            encode(msgspec.structs.replace(impostor, policy_digest=named)),
             "bad Policy: Invalid enum value 'crystal_ball' - at `$.objective.plan_logic`; if a newer release wrote it,",
         ),
         (b"\xff garbage", "not a stored RegionPlan"),

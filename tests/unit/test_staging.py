@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from hashlib import sha256
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
-from control_plane.client.codec import Envelope, decode, encode
+from control_plane.client.codec import decode, encode
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Delete, Put
@@ -32,6 +31,7 @@ from penstock.rollout import Event, Phase, Rollout, follow
 from penstock.snapshot import Verdict
 from tests import planet
 from tests.offering import OfferedPolicy
+from tests.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
 from tests.reports import offered, report
 from tests.stores import eventually
 
@@ -347,14 +347,11 @@ async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: Wor
     assert await world.obeys() == all_obey(OLD)
 
 
-def of_the_future(policy: Policy) -> tuple[bytes, str]:
-    """A policy as a newer release writes it, with a logic that this one does not know, and its digest."""
-    raw = encode(policy).replace(b'"linear_program"', b'"crystal_ball"')
-    return raw, sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest()
-
-
-async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(world: World) -> None:
-    raw, digest = of_the_future(NEW)
+@pytest.mark.parametrize("write", [with_a_logic_to_come, with_a_field_to_come])
+async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(
+    world: World, write: Callable[[Policy], tuple[bytes, str]]
+) -> None:
+    raw, digest = write(NEW)
     newest = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
     await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(newest))])
     before = await world.plans()
@@ -364,7 +361,7 @@ async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(wor
 
 
 async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reason(world: World) -> None:
-    raw, digest = of_the_future(NEW)
+    raw, digest = with_a_logic_to_come(NEW)
     await world.store.commit([], [Put(keys.policy(digest), raw)])
     tried = msgspec.structs.replace(
         await world.rollout(), candidate=digest, phase=Phase.CANARY, canary=("eu-es",), number=2
@@ -376,6 +373,25 @@ async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reaso
     assert after.phase is Phase.ROLLED_BACK
     assert "cannot be read by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
     assert await world.obeys() == all_obey(OLD)
+
+
+async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_comes_by_the_stages(world: World) -> None:
+    raw, digest = before_logics_had_names(OLD)
+    done = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
+    await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(done))])
+    world.source.is_fresh = False
+    await world.pass_s(5.0)
+    assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
+    world.source.is_fresh = True
+    await world.pass_s(1.0)
+    begun = await world.rollout()
+    assert (begun.phase, begun.stable, begun.candidate) == (Phase.SHADOW, digest, OLD.digest())
+    assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
+    await world.pass_s(15.0)
+    assert await world.obeys() == all_obey(OLD)
+    kept = await world.store.get(keys.policy(digest))
+    assert kept is not None
+    assert kept.value == raw
 
 
 async def test_only_the_leader_writes_and_only_over_what_it_read(world: World) -> None:
