@@ -96,7 +96,7 @@ class Holdings:
             self._note(session, endpoint, now)
         self._models[endpoint] = (model, now)
 
-    def held(self, prefix: Iterable[int], session: int | None, now: float) -> Held:
+    def held(self, prefix: list[int], session: int | None, now: float) -> Held:
         """Which endpoints hold something of a request, and how much of its prompt."""
         blocks: dict[str, int] = {}
         for count, key in enumerate(prefix, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -48,7 +47,7 @@ class Errand:
         self.streaming = streaming
         """The answer comes as it is made."""
         self.work: Work = NO_WORK
-        self.prefix: Sequence[int] = ()
+        self.prefix: list[int] = []
         """Keys of the leading blocks of its prompt."""
         self.session: int | None = None
         """Key of its conversation."""
