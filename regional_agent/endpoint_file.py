@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import yaml
@@ -48,6 +49,8 @@ class BadEndpointFile(Exception):
 def read_endpoint_file(path: Path) -> bytes:
     """The bytes of the file, up to LARGEST_FILE_BYTES and one more; raises BadEndpointFile."""
     try:
+        if not S_ISREG(path.stat().st_mode):  # to open a pipe, say, would wait for ever
+            raise BadEndpointFile(f"{path}: cannot read the endpoints: not a plain file; put one there")
         with path.open("rb") as file:
             return file.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:

@@ -15,6 +15,7 @@ import hmac
 import time
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import msgspec
@@ -71,6 +72,8 @@ def load_tokens(path: Path) -> tuple[bytes, ...]:
     """
     remedy = "make one with `openssl rand -hex 32`"
     try:
+        if not S_ISREG(path.stat().st_mode):
+            raise BadRegistrationToken(f"{path}: cannot read the registration token: not a plain file; {remedy}")
         with path.open("rb") as file:
             content = file.read(LARGEST_TOKEN_FILE_BYTES + 1)
     except OSError as error:

@@ -11,6 +11,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from stat import S_ISREG
 from typing import Protocol
 
 import structlog
@@ -162,6 +163,8 @@ def _load_authorities(context: ssl.SSLContext, ca: Path) -> None:
 
 def _check_readable(file: Path) -> None:
     try:
+        if not S_ISREG(file.stat().st_mode):
+            raise BadTlsFiles(f"{file}: cannot be read: not a plain file; put one there")
         with file.open("rb"):
             pass
     except OSError as error:

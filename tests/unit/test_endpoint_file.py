@@ -1,8 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from penstock.engines import EngineKind
+from regional_agent.carry.tls import BadTlsFiles, ServerTls
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_dns import DnsEntry
 from regional_agent.endpoint_fields import EndpointSpec
@@ -14,6 +16,7 @@ from regional_agent.endpoint_file import (
     parse_endpoints,
     read_endpoint_file,
 )
+from regional_agent.endpoint_registration import BadRegistrationToken, load_tokens
 
 PATH = Path("endpoints.yaml")
 GOOD = """\
@@ -145,3 +148,14 @@ def test_hostile_content_is_refused(content: bytes) -> None:
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadEndpointFile, match="cannot read the endpoints"):
         read_endpoint_file(tmp_path / "none.yaml")
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(BadEndpointFile, match="not a plain file; put one there"):
+            read_endpoint_file(path)
+        with pytest.raises(BadTlsFiles, match="not a plain file"):
+            ServerTls(path, path)
+        with pytest.raises(BadRegistrationToken, match="not a plain file"):
+            load_tokens(path)
