@@ -5,16 +5,10 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
+from control_plane.client.secret_file import REMEDY, BadSecret, read_secret
+
 SHORTEST_TOKEN_BYTES = 16
 """128 bits of hexadecimal would be 32 characters; fewer than half of that can be guessed."""
-
-LARGEST_FILE_BYTES = 4096
-
-_REMEDY = "make one with `openssl rand -hex 32`"
-
-
-class BadAdminToken(Exception):
-    """The token file cannot be used; the message names the file and the remedy, never its content."""
 
 
 class AdminToken:
@@ -41,21 +35,9 @@ def load_admin_token(path: Path) -> AdminToken:
     """Read the token: one line of printable characters without spaces.
 
     Raises:
-        BadAdminToken: the file is missing, unreadable, too large, or what it holds is no token or too short a one.
+        BadSecret: the file cannot be used, or what it holds is no token.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise BadAdminToken(f"{path}: cannot read the admin token: {error.strerror}; {_REMEDY}") from None
-    token = content.strip()
-    if (
-        len(content) > LARGEST_FILE_BYTES
-        or not token.isascii()
-        or not token.decode("ascii").isprintable()
-        or b" " in token
-    ):
-        raise BadAdminToken(f"{path}: holds no token, which is one line of letters and digits; {_REMEDY}")
-    if len(token) < SHORTEST_TOKEN_BYTES:
-        raise BadAdminToken(f"{path}: the token has {len(token)} bytes, fewer than {SHORTEST_TOKEN_BYTES}; {_REMEDY}")
+    token = read_secret(path, "admin token", shortest_bytes=SHORTEST_TOKEN_BYTES)
+    if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
+        raise BadSecret(f"{path}: holds no admin token, which is one line of letters and digits; {REMEDY}")
     return AdminToken(token.decode("ascii"))

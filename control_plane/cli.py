@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import typer
 
-from control_plane.commands import audit, context, plan, policy, rollout
-from control_plane.commands.explain import explain
-from control_plane.commands.overrides import app as overrides_app
-from control_plane.commands.overrides import drain, failover, freeze, undrain, unfreeze, weight
-from control_plane.commands.revisions import apply, revisions, rollback
-from control_plane.commands.serve import serve
-from control_plane.commands.status import status
-from control_plane.commands.steer import steer
-from control_plane.commands.what_if import what_if
+from control_plane.commands.on_demand import on_demand
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-app.command()(serve)
-app.command()(status)
-app.command()(explain)
-app.command()(steer)
-app.command("what-if")(what_if)
-for command in (drain, undrain, failover, weight, freeze, unfreeze):
-    app.command()(command)
-app.add_typer(overrides_app, name="overrides")
-app.add_typer(plan.app, name="plan")
-policy.app.command()(revisions)
-policy.app.command()(apply)
-policy.app.command()(rollback)
-app.add_typer(policy.app, name="policy")
-app.add_typer(rollout.app, name="rollout")
-app.add_typer(audit.app, name="audit")
-app.add_typer(context.app, name="context")
+_ROOM = "control_plane.commands"
+
+COMMANDS = {
+    "serve": f"{_ROOM}.serve:serve",
+    "status": f"{_ROOM}.status:status",
+    "explain": f"{_ROOM}.explain:explain",
+    "steer": f"{_ROOM}.steer:steer",
+    "what-if": f"{_ROOM}.what_if:what_if",
+    "drain": f"{_ROOM}.overrides:drain",
+    "undrain": f"{_ROOM}.overrides:undrain",
+    "failover": f"{_ROOM}.overrides:failover",
+    "weight": f"{_ROOM}.overrides:weight",
+    "freeze": f"{_ROOM}.overrides:freeze",
+    "unfreeze": f"{_ROOM}.overrides:unfreeze",
+    "overrides": f"{_ROOM}.overrides:app",
+    "plan": f"{_ROOM}.plan:app",
+    "policy": f"{_ROOM}.policy:app",
+    "rollout": f"{_ROOM}.rollout:app",
+    "audit": f"{_ROOM}.audit:app",
+    "context": f"{_ROOM}.context:app",
+}
+"""Where each command is; operators under stress wait for none but their own to load."""
+
+app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.callback()
+def _penstock() -> None:
+    pass
 
 
 def main() -> None:

@@ -42,17 +42,8 @@ from control_plane.rollout.orders import Orders
 from control_plane.rollout.shown import summary
 from control_plane.rollout.staging import Staging
 from control_plane.rounds import Rounds
-from control_plane.status import (
-    MOST_SHORTFALLS,
-    LeaderStatus,
-    Status,
-    StoreStatus,
-    agent_statuses,
-    arc_statuses,
-    plan_status,
-    policy_status,
-    region_statuses,
-)
+from control_plane.status import MOST_SHORTFALLS, LeaderStatus, Status, StoreStatus
+from control_plane.surveying import agent_statuses, arc_statuses, plan_status, policy_status, region_statuses
 from penstock.maintenance import windows
 from penstock.plan import RegionPlan
 from penstock.policy import Policy

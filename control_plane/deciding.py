@@ -20,8 +20,8 @@ from penstock.planner.cost import Cost
 from penstock.planner.greedy import GreedyPlanner
 from penstock.planner.logics import planner
 from penstock.planner.planned import Planned, Planner
-from penstock.planner.shortfall import Shortfall
 from penstock.policy import PlanLogic, Policy
+from penstock.shortfall import Shortfall
 from penstock.slices import Key
 from penstock.snapshot import Snapshot, demand
 

@@ -13,9 +13,9 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from penstock.plan import RegionPlan
-from penstock.planner.shortfall import Shortfall
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from penstock.shortfall import Shortfall
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""

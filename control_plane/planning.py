@@ -17,9 +17,9 @@ from control_plane.overrides.ledger import Ledger
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
 from control_plane.rollout.staging import Accepted, Staged, Staging
-from penstock.planner.shortfall import Shortfall
 from penstock.policy import Policy
 from penstock.shadow import shadow
+from penstock.shortfall import Shortfall
 from penstock.snapshot import demand, pools, settled
 
 TICK_S = 0.5

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 
-import msgspec
 import structlog
 
 from control_plane.client import keys
 from control_plane.client.codec import CodecError, decode, encode
 from control_plane.client.store import ConfigStore, Delete, Put, SameKey, Unchanged
-from control_plane.policy_source import Judgement
-from penstock.provenance import Provenance
+from control_plane.policy.judgement import Judgement, Revision
 
 MOST_REVISIONS = 100
 """Revisions that are kept."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Revision(msgspec.Struct, frozen=True):
-    """One revision of the policy source, accepted or refused as a whole."""
-
-    number: int
-    """Grows by one with every revision."""
-    at: float
-    """Unix time (s) when it was judged."""
-    digest: str
-    """Of the compiled policy; empty where the revision was refused."""
-    provenance: Provenance | None
-    """The commit; null where the source is a folder."""
-    errors: tuple[str, ...]
-    """Why it was refused; empty where it was accepted."""
-
-
-class RevisionPage(msgspec.Struct, frozen=True):
-    """Some revisions, newest first."""
-
-    items: tuple[Revision, ...]
-    next_cursor: str | None
-    """Give it as `cursor` to have those before these; null: there are none."""
 
 
 class Revisions:

@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 
-import msgspec
 import structlog
 
 from control_plane.client import keys
@@ -17,39 +15,16 @@ from control_plane.client.policies import FromNewerRelease, read_policy
 from control_plane.client.store import ConfigStore, StoreError
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
+from control_plane.policy.judgement import MOST_ERRORS, Judgement, Origin
 from control_plane.policy.readers import Bundle, BundleReader, Unreadable
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.provenance import Provenance
 
-MOST_ERRORS = 100
-"""Errors of a refused revision that are kept and shown; whoever mends it lints it for the rest."""
-
 MOST_JUDGEMENTS = 20
 """Revisions judged lately that nobody has recorded yet."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Origin(StrEnum):
-    """Where the policy in force came from."""
-
-    FOLDER = "folder"
-    REPOSITORY = "repository"
-    STORE = "store"
-    """The source has never been good since the start, so what the plan in force names was taken instead."""
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """What became of one revision of the source: accepted whole, or refused whole."""
-
-    digest: str
-    """Of the compiled policy; empty where the revision was refused."""
-    provenance: Provenance | None
-    at: float
-    """Unix time (s) when it was judged."""
-    errors: tuple[str, ...] = ()
-    """All that is wrong with it, up to MOST_ERRORS; empty where it was accepted."""
 
 
 class PolicySource:

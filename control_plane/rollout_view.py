@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.policy_revisions import Revision
+from control_plane.policy.judgement import Revision
 from control_plane.rollout.shown import AgentRuns, RolloutStatus, RolloutSummary
 
 MOST_SHOWN = 30

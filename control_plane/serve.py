@@ -52,7 +52,7 @@ def serve(settings: ControlPlaneSettings) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
     Raises:
-        BadFleetKey, BadAdminToken, BadApiKeys: a secret's file cannot be used.
+        BadSecret, BadApiKeys: a secret's file cannot be used.
         BadCertificate: the API's certificate or key, or those of authorities, cannot be used.
         BadGeoDatabase: the GeoIP database cannot be used.
         CannotListen: the address is taken or not ours.

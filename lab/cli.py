@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 import typer
-from typer.core import TyperGroup
+
+from control_plane.commands.on_demand import on_demand
 
 COMMANDS = {
-    "bench-live": "lab.bench.live.command",
-    "bench-router": "lab.bench.router.command",
-    "demo": "lab.demo.command",
-    "engines": "lab.engine.command",
-    "replay": "lab.replay.command",
-    "simulate-choosing": "lab.simulate.command",
-    "wan": "lab.wan.command",
+    "bench-live": "lab.bench.live.command:bench_live",
+    "bench-router": "lab.bench.router.command:bench_router",
+    "demo": "lab.demo.command:demo",
+    "engines": "lab.engine.command:engines",
+    "replay": "lab.replay.command:replay",
+    "simulate-choosing": "lab.simulate.command:simulate_choosing",
+    "wan": "lab.wan.command:wan",
 }
-"""Name and module; the module has a function of the name, with _ for -."""
+"""Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""
 
-
-class _OnDemand(TyperGroup):
-    """Imports a command when it is asked for: a demo starts a dozen processes, and an engine needs none of the demo
-    (Click documentation, "Lazily Loading Subcommands")."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        alone = typer.Typer(add_completion=False)
-        alone.command(cmd_name)(getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_")))
-        return typer.main.get_command(alone)
-
-
-app = typer.Typer(cls=_OnDemand, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()

@@ -8,8 +8,8 @@ import structlog
 import typer
 import uvloop
 
-from control_plane.client.fleet_key import BadFleetKey
 from control_plane.client.geoip import BadGeoDatabase
+from control_plane.client.secret_file import BadSecret
 from regional_agent.carry.tls import BadTlsFiles
 from regional_agent.daemon import serve
 from regional_agent.endpoint_file import BadEndpointFile
@@ -34,7 +34,7 @@ def run() -> None:
     try:
         settings = load_settings()
         uvloop.run(serve(settings))
-    except (BadSettings, BadFleetKey, BadEndpointFile, BadGeoDatabase, BadTlsFiles) as error:
+    except (BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
 

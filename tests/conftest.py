@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 
 from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.redis import RedisServer, start_redis
+
+# The files that tests write may hold secrets, and one that is open to everybody is refused.
+os.umask(0o077)
 
 # A busy machine is slow to make examples, which says nothing of the code.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])

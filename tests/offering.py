@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import Origin, PolicySource
+from control_plane.policy.judgement import Origin
+from control_plane.policy_source import PolicySource
 from penstock.policy import Policy
 from penstock.provenance import Provenance
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from control_plane.client.geoip import parse_address
 from control_plane.places import Places
-from control_plane.policy.check import suggestion
+from control_plane.policy.suggestion import suggestion
 from control_plane.problems import Problem
 from penstock.geography import Location
 from penstock.policy import Policy

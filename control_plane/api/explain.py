@@ -17,7 +17,7 @@ from control_plane.explained import Explained
 from control_plane.places import Places
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept
-from control_plane.status import policy_status
+from control_plane.surveying import policy_status
 from penstock.explain import Asked, believed_views, explain, tenant_by_key
 from penstock.plan import RegionPlan
 from penstock.policy import Policy

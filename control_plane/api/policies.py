@@ -18,8 +18,8 @@ from control_plane.audit.log import ChangeRefused
 from control_plane.daemon import ControlPlane
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyError, PolicyRefused
+from control_plane.policy.judgement import Revision, RevisionPage
 from control_plane.policy.tarball import read_tar
-from control_plane.policy_revisions import Revision, RevisionPage
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept, OrderRefused
 from control_plane.rollout.shown import RolloutSummary, summary

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from control_plane.audit.chain import AuditEntry, AuditHead, verify_chain
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 
@@ -29,16 +29,14 @@ class _Entries(msgspec.Struct, frozen=True):
 
 
 @app.command("list")
+@for_fleet
 def list_(
+    fleet: Fleet,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Most entries.")] = 20,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the newest changes."""
-    with telling("audit list"), connect(url, token_file, ca_file, context) as api:
+    with telling("audit list"), fleet.connect() as api:
         page: _Entries = api.ask("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     if output is Output.JSON:
         print_json(page.items)
@@ -53,15 +51,13 @@ def list_(
 
 
 @app.command()
+@for_fleet
 def export(
+    fleet: Fleet,
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, to stdout.", show_default=False)] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
 ) -> None:
     """Write every change, oldest first, as JSON lines."""
-    with telling("audit export"), connect(url, token_file, ca_file, context) as api:
+    with telling("audit export"), fleet.connect() as api:
         if file is None:
             for line in api.lines(EXPORT):
                 print(line)
@@ -77,17 +73,15 @@ def export(
 
 
 @app.command()
+@for_fleet
 def verify(
+    fleet: Fleet,
     file: Annotated[
         Path | None, typer.Argument(help="An export, - for stdin; without it, the log itself.", show_default=False)
     ] = None,
     kept: Annotated[
         str | None, typer.Option(help="number:hash of an entry, kept from before, that must be in it.")
     ] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check that no entry was changed, removed or put in; exit with 1 if one was."""
@@ -97,7 +91,7 @@ def verify(
             watched = _Watched(_read(file), expected)
             fault = verify_chain(watched)
         else:
-            with connect(url, token_file, ca_file, context) as api:
+            with fleet.connect() as api:
                 watched = _Watched(api.lines(EXPORT), expected)
                 fault = verify_chain(watched)
     if fault is not None:

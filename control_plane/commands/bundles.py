@@ -1,4 +1,7 @@
-"""Bundles that commands are given: a folder, or a revision of a git repository."""
+"""Bundles that commands are given: a folder, or a revision of a git repository.
+
+The compiler and the git client are imported where they are used, so that other commands do not wait for them to load.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,9 @@ from typing import Annotated
 import typer
 
 from control_plane.commands.faults import AT_FAULT, CommandFault, fail
-from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.readers import Unreadable
-from control_plane.policy.repository import RepositoryReader
 from control_plane.policy.repository_url import shown
 from penstock.policy import Policy
 
@@ -46,6 +47,8 @@ def read_bundle(where: str) -> dict[str, str]:
     revision = _REVISION.fullmatch(where)
     if revision is None:
         raise CommandFault(f"{where} is no folder; name one, or REPOSITORY@REF:FOLDER")
+    from control_plane.policy.repository import RepositoryReader
+
     repository = revision["repository"]
     url = str(Path(repository).resolve()) if Path(repository).exists() else repository
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=LONGEST_READ_S)
@@ -64,6 +67,8 @@ def compiled(where: str, command: str) -> Policy:
     Args:
         command: the words after `penstock`, for the message.
     """
+    from control_plane.policy.compiler import compile_bundle
+
     try:
         return compile_bundle(read_bundle(where))
     except CommandFault as fault:

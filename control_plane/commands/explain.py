@@ -14,12 +14,12 @@ from control_plane.access_record import AccessRecord, BadRecord, read_record
 from control_plane.agent_client import ask_agent
 from control_plane.api_client import ApiClient
 from control_plane.commands.bundles import compiled
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.explain_view import explanation_view
 from control_plane.explained import Explained
-from control_plane.policy.check import suggestion
+from control_plane.policy.suggestion import suggestion
 from penstock.explain import Asked, Explanation, tenant_by_key
 from penstock.explain import explain as explained
 from penstock.geography import Location
@@ -31,7 +31,9 @@ from penstock.where import RegionView
 OFFLINE = "offline: residency and distance alone; every region is taken to be well, and no plan is known"
 
 
+@for_fleet
 def explain(
+    fleet: Fleet,
     origin: Annotated[str | None, typer.Option(help="Region that the request lands on.", show_default=False)] = None,
     model: Annotated[str | None, typer.Option(help="Model that it asks for.", show_default=False)] = None,
     tenant: Annotated[str | None, typer.Option(help="Whose it is; without tenant and key it carries none.")] = None,
@@ -55,10 +57,6 @@ def explain(
     policy: Annotated[
         str | None, typer.Option(help="Explain offline, by this bundle alone: a folder, or REPOSITORY@REF:FOLDER.")
     ] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Explain where a request would run: each region, kept or rejected by which rule of which file and line."""
@@ -83,7 +81,7 @@ def explain(
                 raise CommandFault("--ip and --agent need a fleet; offline give --country")
             told, notes = _offline(policy, asked, key_digest), [OFFLINE]
         else:
-            with connect(url, token_file, ca_file, context) as api:
+            with fleet.connect() as api:
                 if agent is None:
                     told, notes = _online(api, asked, key_digest, ip)
                 else:

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import typer
 
-from control_plane.admin_token import BadAdminToken
 from control_plane.api_client import ApiError
+from control_plane.client.secret_file import BadSecret
 from control_plane.contexts import BadContexts
 
 AT_FAULT = 2
@@ -33,7 +33,7 @@ def telling(command: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CommandFault, BadAdminToken, BadContexts) as error:
+    except (CommandFault, BadSecret, BadContexts) as error:
         fail(command, str(error), AT_FAULT)
     except ApiError as error:
         fail(command, str(error), AT_FAULT if error.at_fault else FAILED)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from control_plane.api_client import ApiClient, ApiRefused
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.overrides.shown import Lifted, OverridePage, OverrideStatus, Phase
@@ -42,7 +42,9 @@ _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
 
 
+@for_fleet
 def drain(
+    fleet: Fleet,
     region: RegionArgument,
     reason: ReasonOption,
     lasting: ForOption = "none",
@@ -50,19 +52,17 @@ def drain(
     origin: OriginOption = None,
     empty: EmptyOption = False,
     i_know: IKnowOption = False,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Empty a region: it takes no new traffic, and its shares leave step by step."""
     body = {"region": region, "model": model, "origin": origin, "last_resort": not empty, "override_guard": i_know}
-    with telling("drain"), connect(url, token_file, ca_file, context) as api:
+    with telling("drain"), fleet.connect() as api:
         _begin(api, OverrideKind.DRAIN, reason, lasting, body, output)
 
 
+@for_fleet
 def failover(
+    fleet: Fleet,
     region: RegionArgument,
     reason: ReasonOption,
     lasting: ForOption = "none",
@@ -70,19 +70,17 @@ def failover(
     origin: OriginOption = None,
     empty: EmptyOption = False,
     i_know: IKnowOption = False,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Take all traffic from a region at once, as if it were lost; `undrain` ends it."""
     body = {"region": region, "model": model, "origin": origin, "last_resort": not empty, "override_guard": i_know}
-    with telling("failover"), connect(url, token_file, ca_file, context) as api:
+    with telling("failover"), fleet.connect() as api:
         _begin(api, OverrideKind.FAIL_OVER, reason, lasting, body, output)
 
 
+@for_fleet
 def weight(
+    fleet: Fleet,
     region: RegionArgument,
     value: Annotated[float, typer.Argument(help="Its part, from 0 to below 1.", show_default=False)],
     reason: ReasonOption,
@@ -90,60 +88,50 @@ def weight(
     model: ModelOption = None,
     origin: OriginOption = None,
     i_know: IKnowOption = False,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Hold a region to a part of its capacity and of any class's traffic; `overrides lift` ends it."""
     body = {"region": region, "value": value, "model": model, "origin": origin, "override_guard": i_know}
-    with telling("weight"), connect(url, token_file, ca_file, context) as api:
+    with telling("weight"), fleet.connect() as api:
         _begin(api, OverrideKind.WEIGHT, reason, lasting, body, output)
 
 
+@for_fleet
 def freeze(
+    fleet: Fleet,
     reason: ReasonOption,
     lasting: ForOption = "none",
     model: ModelOption = None,
     origin: OriginOption = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Keep shares as they are, but for emergencies."""
-    with telling("freeze"), connect(url, token_file, ca_file, context) as api:
+    with telling("freeze"), fleet.connect() as api:
         _begin(api, OverrideKind.FREEZE, reason, lasting, {"model": model, "origin": origin}, output)
 
 
+@for_fleet
 def undrain(
+    fleet: Fleet,
     region: RegionArgument,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let a region return, by the failback ramp: lift every drain and failover of it."""
-    with telling("undrain"), connect(url, token_file, ca_file, context) as api:
+    with telling("undrain"), fleet.connect() as api:
         path = f"/v1/regions/{quote(region, safe='')}/undrain"
         lifted: Lifted = api.ask("POST", path, body={"reason": reason}, changes=True).decoded(Lifted)
         _print(lifted.overrides, output)
 
 
+@for_fleet
 def unfreeze(
+    fleet: Fleet,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let plans move again: lift every freeze."""
-    with telling("unfreeze"), connect(url, token_file, ca_file, context) as api:
+    with telling("unfreeze"), fleet.connect() as api:
         frozen = [one for one in _listed(api) if one.override.kind is OverrideKind.FREEZE and one.phase is Phase.HOLDS]
         if not frozen:
             fail("unfreeze", "nothing is frozen", FAILED)
@@ -151,30 +139,26 @@ def unfreeze(
 
 
 @app.command("list")
+@for_fleet
 def list_(
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
+    fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what is overridden, maintenance windows that are open, and regions on their way back."""
-    with telling("overrides list"), connect(url, token_file, ca_file, context) as api:
+    with telling("overrides list"), fleet.connect() as api:
         _print(_listed(api), output)
 
 
 @app.command()
+@for_fleet
 def lift(
+    fleet: Fleet,
     id: Annotated[str, typer.Argument(help="As `overrides list` shows it.", show_default=False)],
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """End one override; its region returns by the failback ramp."""
-    with telling("overrides lift"), connect(url, token_file, ca_file, context) as api:
+    with telling("overrides lift"), fleet.connect() as api:
         _print([_lift(api, id, reason)], output)
 
 

@@ -8,12 +8,12 @@ import msgspec
 import typer
 
 from control_plane.api_client import ApiClient
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary
 from control_plane.plan_view import plan_diff_view, plan_view, plans_view
-from control_plane.policy.check import suggestion
+from control_plane.policy.suggestion import suggestion
 from penstock.plan import RegionPlan
 
 app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
@@ -29,19 +29,17 @@ class _Plans(msgspec.Struct, frozen=True):
 
 
 @app.command()
+@for_fleet
 def show(
+    fleet: Fleet,
     generation: Annotated[
         int | None, typer.Argument(help="One of `penstock plan list`; without it, the plan in force.")
     ] = None,
     origin: Annotated[str | None, typer.Option(help="Only what lands on this region.")] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every class's arcs with their reasons, and its fallbacks."""
-    with telling("plan show"), connect(url, token_file, ca_file, context) as api:
+    with telling("plan show"), fleet.connect() as api:
         slices = _slices(api, generation)
         if origin is not None:
             if origin not in slices:
@@ -54,15 +52,13 @@ def show(
 
 
 @app.command("list")
+@for_fleet
 def list_(
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
+    fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the plans of late that the leader keeps, newest first."""
-    with telling("plan list"), connect(url, token_file, ca_file, context) as api:
+    with telling("plan list"), fleet.connect() as api:
         plans = _plans(api)
     if output is Output.JSON:
         print_json(plans)
@@ -71,19 +67,17 @@ def list_(
 
 
 @app.command()
+@for_fleet
 def diff(
+    fleet: Fleet,
     before: Annotated[
         int | None, typer.Argument(help="Generation of one plan; without it, the one before the newest.")
     ] = None,
     after: Annotated[int | None, typer.Argument(help="Of the other; without it, the newest.")] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show whose share moved where between two plans, and why."""
-    with telling("plan diff"), connect(url, token_file, ca_file, context) as api:
+    with telling("plan diff"), fleet.connect() as api:
         if before is None:
             plans = _plans(api)
             if len(plans) < 2:

@@ -1,4 +1,7 @@
-"""`penstock policy`: check policy bundles, offline, as a policy repository's own CI does."""
+"""`penstock policy`: check policy bundles, offline, as a policy repository's own CI does.
+
+What takes long to load is imported by the commands that need it: others, used in a hurry, do not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,11 @@ import typer
 from control_plane.commands.bundles import BundleArgument, compiled, read_bundle
 from control_plane.commands.faults import FAILED, CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.revisions import apply, revisions, rollback
 from control_plane.commands.simulated import simulated_json, simulated_view
 from control_plane.commands.verified import verified_json, verified_view
-from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
 from control_plane.policy.errors import PolicyRefused
-from control_plane.policy.schema import schema_text
-from penstock.guard_rails import tenants_by_class
 from penstock.policy_diff import diff as differences
-from penstock.verification.verify import verify as verify_policy
-from penstock.verification.windows import window_warnings
-from penstock.what_if import outcome
-from penstock.what_if_demand import generated_demand, generated_fleet
-from penstock.what_if_moves import moves
 
 app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
 
@@ -32,6 +27,10 @@ app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
 @app.command()
 def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Compile a bundle; print every error with its file and line, and exit with 1 if there is any."""
+    from control_plane.policy.compiler import compile_bundle
+    from penstock.guard_rails import tenants_by_class
+    from penstock.verification.windows import window_warnings
+
     try:
         with telling("policy lint"):
             policy = compile_bundle(read_bundle(bundle))
@@ -66,6 +65,8 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     Exit code 1 where that does not hold, with the requests, regions and rules that show it; 2 where the bundle is not
     well-formed. A class that need not survive is written down in a document of kind AcceptedLoss.
     """
+    from penstock.verification.verify import verify as verify_policy
+
     found = verify_policy(compiled(bundle, "policy verify"))
     if output is Output.JSON:
         print_json(verified_json(found))
@@ -103,6 +104,11 @@ def simulate(
     Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
     every model, with room for twice the demand. docs/simulating.md describes the files.
     """
+    from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
+    from penstock.what_if import outcome
+    from penstock.what_if_demand import generated_demand, generated_fleet
+    from penstock.what_if_moves import moves
+
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
     with telling("policy simulate"):
         unknown = sorted(set(lost or ()) - {name for policy in policies for name in policy.regions})
@@ -132,4 +138,10 @@ def simulate(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors."""
+    from control_plane.policy.schema import schema_text
+
     print(schema_text(), end="")
+
+
+for command in (revisions, apply, rollback):
+    app.command()(command)

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from control_plane.api_client import ApiClient
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.commands.rollout import LIMIT, ReasonOption, ordered
-from control_plane.policy_revisions import Revision, RevisionPage
+from control_plane.policy.judgement import Revision, RevisionPage
 from control_plane.rollout_view import revisions_view
 
 PolicyArgument = Annotated[
@@ -21,15 +21,13 @@ SHORTEST_DIGEST = 6
 """Characters of a digest's beginning that name a policy."""
 
 
+@for_fleet
 def revisions(
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
+    fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what became of the last revisions of the policy source, newest first."""
-    with telling("policy revisions"), connect(url, token_file, ca_file, context) as api:
+    with telling("policy revisions"), fleet.connect() as api:
         every = _revisions(api)
     if output is Output.JSON:
         print_json(every)
@@ -37,31 +35,27 @@ def revisions(
         print_view(revisions_view(every))
 
 
+@for_fleet
 def apply(
+    fleet: Fleet,
     policy: PolicyArgument,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Roll a policy out that is kept, as if the source had it now."""
-    with telling("policy apply"), connect(url, token_file, ca_file, context) as api:
+    with telling("policy apply"), fleet.connect() as api:
         ordered(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output)
 
 
+@for_fleet
 def rollback(
+    fleet: Fleet,
     policy: PolicyArgument,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Go back to a policy that is kept, everywhere and at once."""
-    with telling("policy rollback"), connect(url, token_file, ca_file, context) as api:
+    with telling("policy rollback"), fleet.connect() as api:
         ordered(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from control_plane.api_client import ApiClient
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSummary
@@ -23,15 +23,13 @@ ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in 
 
 
 @app.command()
+@for_fleet
 def show(
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
+    fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the rollout under way, or the last one: how far it is, what it changes, who runs what."""
-    with telling("rollout show"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout show"), fleet.connect() as api:
         status: RolloutStatus = api.ask("GET", CURRENT).decoded(RolloutStatus)
     if output is Output.JSON:
         print_json(status)
@@ -40,15 +38,13 @@ def show(
 
 
 @app.command("list")
+@for_fleet
 def list_(
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
+    fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the last rollouts, newest first."""
-    with telling("rollout list"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout list"), fleet.connect() as api:
         page: RolloutPage = api.ask("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
     if output is Output.JSON:
         print_json(list(page.items))
@@ -57,58 +53,50 @@ def list_(
 
 
 @app.command()
+@for_fleet
 def halt(
+    fleet: Fleet,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let no further region follow until it is resumed; those that try the policy go on."""
-    with telling("rollout halt"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout halt"), fleet.connect() as api:
         ordered(api, f"{CURRENT}/halt", reason, output)
 
 
 @app.command()
+@for_fleet
 def resume(
+    fleet: Fleet,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Go on with a rollout that is held."""
-    with telling("rollout resume"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout resume"), fleet.connect() as api:
         ordered(api, f"{CURRENT}/resume", reason, output)
 
 
 @app.command()
+@for_fleet
 def promote(
+    fleet: Fleet,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let every region obey the policy now, whatever is not proven yet."""
-    with telling("rollout promote"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout promote"), fleet.connect() as api:
         ordered(api, f"{CURRENT}/promote", reason, output)
 
 
 @app.command()
+@for_fleet
 def rollback(
+    fleet: Fleet,
     reason: ReasonOption,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Take the policy back everywhere; it does not begin by itself again."""
-    with telling("rollout rollback"), connect(url, token_file, ca_file, context) as api:
+    with telling("rollout rollback"), fleet.connect() as api:
         ordered(api, f"{CURRENT}/rollback", reason, output)
 
 

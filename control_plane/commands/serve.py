@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-from control_plane.client.fleet_key import BadFleetKey
 from control_plane.commands.faults import CommandFault, telling
-from control_plane.logs import configure_logs
-from control_plane.settings import BadSettings, load_settings
 
 
 def serve(
@@ -35,8 +32,10 @@ def serve(
     # Here, so that the other commands do not wait for a web framework and an etcd client to load.
     from control_plane.access.api_keys import BadApiKeys
     from control_plane.client.geoip import BadGeoDatabase
+    from control_plane.logs import configure_logs
     from control_plane.serve import CannotListen
     from control_plane.serve import serve as run
+    from control_plane.settings import BadSettings, load_settings
     from control_plane.tls import BadCertificate
 
     flags = {
@@ -57,5 +56,5 @@ def serve(
     with telling("serve"):
         try:
             run(load_settings({field: value for field, value in flags.items() if value is not None}))
-        except (BadSettings, BadFleetKey, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
+        except (BadSettings, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
             raise CommandFault(str(error)) from None

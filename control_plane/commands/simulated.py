@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -11,8 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.verification.situations import listed
-from penstock.what_if import Totals
-from penstock.what_if_moves import Move
+
+if TYPE_CHECKING:
+    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    from penstock.what_if import Totals
+    from penstock.what_if_moves import Move
 
 MOST_MOVES = 30
 """Moves that are shown to people; `-o json` has all of them."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from control_plane.api_client import ApiClient, ApiError
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.status import Status
@@ -21,16 +21,14 @@ WATCH_S = 1.0
 """Time (s) between two looks of `penstock status --watch`."""
 
 
+@for_fleet
 def status(
+    fleet: Fleet,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second until Ctrl-C.")] = False,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show regions, their state and load, and who serves whom, as the leader sees it."""
-    with telling("status"), connect(url, token_file, ca_file, context) as api:
+    with telling("status"), fleet.connect() as api:
         if watch:
             _watch(api, output)
         else:

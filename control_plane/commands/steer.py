@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.explain_view import refusal_text
 from penstock.steer import Advice
 
 
+@for_fleet
 def steer(
+    fleet: Fleet,
     ip: Annotated[str | None, typer.Argument(help="The client's address.", show_default=False)] = None,
     country: Annotated[str | None, typer.Option(help="Its country instead, such as DE.")] = None,
     subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
@@ -24,15 +26,11 @@ def steer(
         str | None, typer.Option(help="Whose requests; without it, only what every tenant may use.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model that it will ask for.")] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the permitted entry regions for a client, best first."""
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
-    with telling("steer"), connect(url, token_file, ca_file, context) as api:
+    with telling("steer"), fleet.connect() as api:
         answer = api.ask("GET", "/v1/steer", params=params)
         advice: Advice = answer.decoded(Advice)
     if output is Output.JSON:

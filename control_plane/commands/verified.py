@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.verification.breach import Breach
-from penstock.verification.survival import Survival
-from penstock.verification.verify import Verified
+if TYPE_CHECKING:
+    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    from penstock.verification.breach import Breach
+    from penstock.verification.survival import Survival
+    from penstock.verification.verify import Verified
 
 MOST_SHOWN = 20
 """Breaches that are printed in full: one defect shows at many places."""

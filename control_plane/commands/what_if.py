@@ -8,29 +8,29 @@ import typer
 from rich.text import Text
 
 from control_plane.commands.bundles import read_bundle
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.commands.simulated import simulated_view
 from control_plane.policy.errors import PolicyRefused
-from control_plane.what_if import WhatIf
 
 TIMEOUT_S = 60.0
 """How long (s) the planner may think."""
 
 
+@for_fleet
 def what_if(
+    fleet: Fleet,
     policy: Annotated[
         str | None, typer.Option(help="The proposed bundle: a folder, or REPOSITORY@REF:FOLDER; else the one in force.")
     ] = None,
     lost: Annotated[list[str] | None, typer.Option(help="A region that has failed then; may be given again.")] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put today and a proposal side by side on what the fleet can run now: who moves, how far, at what cost."""
+    # Here, so that the other commands do not wait for the planner to load, which says what its answers look like.
+    from control_plane.what_if import WhatIf
+
     with telling("what-if"):
         if policy is None and not lost:
             raise CommandFault("give --policy, --lost, or both: what is to be different?")
@@ -39,7 +39,7 @@ def what_if(
         except PolicyRefused as refused:
             complain("what-if", str(refused))
             raise typer.Exit(FAILED) from None
-        with connect(url, token_file, ca_file, context, timeout_s=TIMEOUT_S) as api:
+        with fleet.connect(timeout_s=TIMEOUT_S) as api:
             answer = api.ask("POST", "/v1/what-if", body={"files": files, "lost": lost or []})
             found: WhatIf = answer.decoded(WhatIf)
     if output is Output.JSON:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from control_plane.policy.documents import Document, Path
 from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.kinds.shape import REMEDY, REMEDY_BY_PATTERN, PolicyDocument
+from control_plane.policy.suggestion import suggestion
 
 Shape = TypeVar("Shape", bound=PolicyDocument)
 
@@ -78,15 +78,6 @@ def check(documents: Sequence[Document], *, whole: bool = True) -> tuple[Catalog
         if whole and counts[name] < kind_of.least
     ]
     return Catalogue(entries, names), errors
-
-
-def suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
-    """A remedy for a word that is not known: the likeliest that is, else all of a few, else `otherwise`."""
-    known = sorted(known)
-    close = get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"use one of {', '.join(known)}" if 0 < len(known) <= 12 else otherwise
 
 
 def _unknown_kind(document: Document, kind: Any) -> PolicyError:

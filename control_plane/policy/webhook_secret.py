@@ -11,17 +11,12 @@ import hmac
 from hashlib import sha256
 from pathlib import Path
 
+from control_plane.client.secret_file import read_secret
+
 SIGNATURE_HEADER = "x-hub-signature-256"
 TOKEN_HEADER = "x-gitlab-token"
 
 SHORTEST_SECRET_BYTES = 16
-
-_LARGEST_FILE_BYTES = 4096
-_REMEDY = "make one with `openssl rand -hex 32`"
-
-
-class BadWebhookSecret(Exception):
-    """The secret's file cannot be used; the message names the file and the remedy, never its content."""
 
 
 class Delivery:
@@ -65,16 +60,6 @@ def load_webhook_secret(path: Path) -> WebhookSecret:
     """Read the secret: one line.
 
     Raises:
-        BadWebhookSecret: the file is missing, unreadable, too large, or what it holds is too short.
+        BadSecret: the file cannot be used.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise BadWebhookSecret(f"{path}: cannot read the webhook's secret: {error.strerror}; {_REMEDY}") from None
-    secret = content.strip()
-    if len(content) > _LARGEST_FILE_BYTES or b"\n" in secret:
-        raise BadWebhookSecret(f"{path}: holds no secret, which is one line; {_REMEDY}")
-    if len(secret) < SHORTEST_SECRET_BYTES:
-        raise BadWebhookSecret(f"{path}: the secret has fewer than {SHORTEST_SECRET_BYTES} bytes; {_REMEDY}")
-    return WebhookSecret(secret)
+    return WebhookSecret(read_secret(path, "webhook's secret", shortest_bytes=SHORTEST_SECRET_BYTES))

@@ -11,8 +11,9 @@ import msgspec
 import structlog
 
 from control_plane.client.store import ConfigStore, StoreError
+from control_plane.policy.judgement import Origin
 from control_plane.policy_revisions import Revisions
-from control_plane.policy_source import NotForUs, Origin, PolicySource, stored_policy
+from control_plane.policy_source import NotForUs, PolicySource, stored_policy
 from control_plane.publishing import Publisher
 from control_plane.rollout.records import RolloutRecords, Stored
 from penstock.plan import RegionPlan

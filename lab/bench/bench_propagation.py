@@ -183,8 +183,8 @@ def bundle(number: int) -> dict[str, str]:
 
 def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -> tuple[ServerProcess, str]:
     """A control plane that has started, and its URL."""
-    (directory / "fleet.key").write_bytes(b"0123456789abcdef" * 2)
-    (directory / "admin.token").write_text("a-token-of-this-benchmark-only")
+    _write_secret(directory / "fleet.key", b"0123456789abcdef" * 2)
+    _write_secret(directory / "admin.token", b"a-token-of-this-benchmark-only")
     url = ""
 
     def make() -> ServerProcess:
@@ -210,11 +210,16 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
     return start_server(make, tries=3, timeout_s=PATIENCE_S), url
 
 
+def _write_secret(path: Path, secret: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(secret)
+
+
 async def by_webhook(directory: Path) -> Way:
     """Commits to a repository whose host calls the webhook."""
     repository = Repository(directory / "policy.git")
     repository.commit(bundle(0))
-    (directory / "webhook.secret").write_bytes(SECRET)
+    _write_secret(directory / "webhook.secret", SECRET)
     settings = {
         "POLICY_REPOSITORY": str(directory / "policy.git"),
         "POLICY_POLL_S": "3600",

@@ -12,7 +12,8 @@ from penstock.planner.distances import Distances
 from penstock.planner.losses import Confinements
 from penstock.planner.problem import Ints, Problem, prices, summed
 from penstock.planner.queueing import PIECES, Floats
-from penstock.planner.shortfall import Shortfall, shortfalls
+from penstock.planner.shortfall import shortfalls
+from penstock.shortfall import Shortfall
 from penstock.slices import Key
 from penstock.steps import without_crumbs
 

@@ -12,8 +12,8 @@ from penstock.interventions import NO_INTERVENTIONS, Interventions
 from penstock.plan import RegionPlan
 from penstock.planner.answers import Flows
 from penstock.planner.cost import Cost
-from penstock.planner.shortfall import Shortfall
 from penstock.policy import Policy
+from penstock.shortfall import Shortfall
 from penstock.slices import Key
 from penstock.snapshot import Snapshot
 

@@ -12,9 +12,10 @@ from dulwich import porcelain
 from dulwich.porcelain import NoneStream
 
 from control_plane.policy.belonging import LARGEST_FILE_BYTES
+from control_plane.policy.judgement import Origin
 from control_plane.policy.readers import Unreadable
 from control_plane.policy.repository import RepositoryReader
-from control_plane.policy_source import Origin, PolicySource
+from control_plane.policy_source import PolicySource
 from tests.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"

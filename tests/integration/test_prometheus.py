@@ -32,10 +32,10 @@ from dashboards.fleet_overview import ALERTS_FIRING
 from penstock.ejection import Outcome
 from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planner.shortfall import Shortfall
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from penstock.shortfall import Shortfall
 from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
 RULES = GENERATED / "rules.yaml"

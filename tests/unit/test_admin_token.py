@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.admin_token import AdminToken, BadAdminToken, load_admin_token
+from control_plane.admin_token import AdminToken, load_admin_token
+from control_plane.client.secret_file import BadSecret
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -33,23 +34,23 @@ def test_a_file_with_a_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "the token has 0 bytes, fewer than 16"),
-        (b"short", "the token has 5 bytes, fewer than 16"),
-        (b"two words are no token", "holds no token"),
-        (b"two\nlines-are-no-token-either", "holds no token"),
-        ("ä".encode() * 20, "holds no token"),
-        (b"x" * 5000, "holds no token"),
+        (b"", "the file of the admin token is empty"),
+        (b"short", "the admin token has 5 bytes, fewer than 16"),
+        (b"two words are no token", "holds no admin token"),
+        (b"two-lines-that-are\nno-token-of-ours-either", "holds no admin token, which is one line"),
+        ("ä".encode() * 20, "holds no admin token"),
+        (b"x" * 70_000, "holds no admin token"),
     ],
 )
 def test_a_file_without_one(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(BadAdminToken) as caught:
+    with pytest.raises(BadSecret) as caught:
         load_admin_token(path)
     assert str(caught.value).startswith(f"{path}: {problem}")
     assert "openssl rand -hex 32" in str(caught.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadAdminToken, match="No such file or directory"):
+    with pytest.raises(BadSecret, match="No such file or directory"):
         load_admin_token(tmp_path / "absent")

@@ -22,8 +22,8 @@ from control_plane.admin_token import AdminToken
 from control_plane.api_client import ApiClient, NoLeader, may_follow
 from control_plane.cli import app
 from control_plane.client.members import Member
+from control_plane.policy.judgement import Origin
 from control_plane.policy.schema import schema_text
-from control_plane.policy_source import Origin
 from control_plane.rollout.shown import RolloutSummary
 from control_plane.status import (
     AgentStatus,

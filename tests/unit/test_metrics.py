@@ -20,10 +20,10 @@ from control_plane.metrics import (
 from penstock.ejection import Outcome
 from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planner.shortfall import Shortfall
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from penstock.shortfall import Shortfall
 from regional_agent import metrics as agent_metrics
 from regional_agent.metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
 

@@ -13,7 +13,8 @@ from control_plane.client.codec import encode
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Put
 from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import Origin, PolicySource
+from control_plane.policy.judgement import Origin
+from control_plane.policy_source import PolicySource
 from penstock.plan import RegionPlan
 from tests import planet
 

@@ -1,0 +1,65 @@
+"""A secret in a file: read within bounds, and refused in words that name the file and the remedy, never its content."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+LARGEST_FILE_BYTES = 64 * 1024
+"""A few lines hold a secret; anything larger is another file."""
+
+REMEDY = "make one with `openssl rand -hex 32`"
+
+
+class BadSecret(Exception):
+    """The file cannot be used; the message names it and the remedy, and shows nothing of what it holds."""
+
+
+def read_secrets(path: Path, what: str, *, shortest_bytes: int, remedy: str = REMEDY) -> list[bytes]:
+    """The secrets of a file, one a line; blank lines and the space around a secret do not count.
+
+    Args:
+        path: the file, which others than its owner and group must not be able to read or write.
+        what: what it holds, for the message, such as "fleet key".
+        shortest_bytes: a shorter secret is refused: it may be guessed.
+        remedy: where another one is to be had.
+
+    Raises:
+        BadSecret: the file is missing, unreadable, open to others, too large or empty, or a secret is too short.
+    """
+    content = _content(path, what, remedy)
+    secrets = [line.strip() for line in content.splitlines() if line.strip()]
+    if not secrets:
+        raise BadSecret(f"{path}: the file of the {what} is empty; {remedy}")
+    for number, secret in enumerate(secrets, start=1):
+        if len(secret) < shortest_bytes:
+            which = f"{what} {number}" if len(secrets) > 1 else f"the {what}"
+            raise BadSecret(f"{path}: {which} has {len(secret)} bytes, fewer than {shortest_bytes}; {remedy}")
+    return secrets
+
+
+def read_secret(path: Path, what: str, *, shortest_bytes: int, remedy: str = REMEDY) -> bytes:
+    """The one secret of a file; like `read_secrets`.
+
+    Raises:
+        BadSecret: as there, or the file has several lines.
+    """
+    secrets = read_secrets(path, what, shortest_bytes=shortest_bytes, remedy=remedy)
+    if len(secrets) > 1:
+        raise BadSecret(f"{path}: holds no {what}, which is one line; {remedy}")
+    return secrets[0]
+
+
+def _content(path: Path, what: str, remedy: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadSecret(f"{path}: cannot read the {what}: {error.strerror}; {remedy}") from None
+    if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+        raise BadSecret(f"{path}: the {what} is open to every user of this machine; chmod o-rwx {path}")
+    if len(content) > LARGEST_FILE_BYTES:
+        raise BadSecret(f"{path}: holds no {what}, for it has more than {LARGEST_FILE_BYTES} bytes; {remedy}")
+    return content
