@@ -87,10 +87,15 @@ class AccessLog:
         """Log a request."""
         self._lines.append(line)
         if len(self._lines) >= BLOCK_LINES:
-            self.flush()
+            self._encode()
 
     def flush(self) -> None:
-        """Hand what has gathered to the writer."""
+        """Hand what has gathered to the writer; called now and then, for to wake a thread takes longer than a line."""
+        self._encode()
+        if self._blocks:
+            self._wake.release()
+
+    def _encode(self) -> None:
         lines, self._lines = self._lines, []
         if not lines:
             return
@@ -98,7 +103,6 @@ class AccessLog:
             self.dropped_lines += len(lines)
             return
         self._blocks.append(self._encoder.encode_lines(lines))
-        self._wake.release()
 
     def close(self) -> None:
         """Write what is left and stop; waits for the disk a few seconds at most."""

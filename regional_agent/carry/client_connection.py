@@ -245,10 +245,11 @@ class ClientConnection(ClientTurns):
                 request, body_at = found
                 length = request.length or 0
                 if length <= SMALL_BODY_BYTES:
-                    self._misses = 0
-                    self._current, self._in_head, self._left_bytes = request, False, length
-                    if self._serving is None and len(data) - body_at < length:
-                        self._since = self._listener.clock()
+                    self._misses, self._current, self._left_bytes = 0, request, length
+                    if len(data) - body_at < length:
+                        self._in_head = False
+                        if self._serving is None:
+                            self._since = self._listener.clock()
                     return self._take_counted(data[body_at:])
             self._misses += 1
         self._read = data

@@ -218,23 +218,25 @@ class Ending:
     ) -> AccessLine:
         ticket, request, target = self._ticket, self._request, self._target
         tunnelled_bytes = self._tunnel.carried_bytes if self._tunnel is not None else 0
+        location = ticket.facts.location
+        # By position and in the order of its fields: by name it takes fifteen times as long.
         return AccessLine(
-            at=self._carrier.wall_clock(),
-            request_id=ticket.request_id,
-            tenant=ticket.facts.tenant,
-            model=ticket.model,
-            path=request.path.decode("latin-1"),
-            kind=kind,
-            server=server,
-            endpoint=target.endpoint.name if target is not None and target.endpoint is not None else "",
-            outcome=outcome,
-            status=self._status,
-            attempts=ticket.attempts,
-            received_bytes=request.received_bytes,
-            sent_bytes=self._sent_bytes + tunnelled_bytes,
-            total_ms=total_s * 1000,
-            ttft_ms=None if ttft_s is None else ttft_s * 1000,
-            origin=self._carrier.road.origin_of(ticket),
-            country=ticket.facts.location.country or "",
-            subdivision=ticket.facts.location.subdivision or "",
+            self._carrier.wall_clock(),
+            ticket.request_id,
+            ticket.facts.tenant,
+            ticket.model,
+            request.path.decode("latin-1"),
+            kind,
+            server,
+            target.endpoint.name if target is not None and target.endpoint is not None else "",
+            outcome,
+            self._status,
+            ticket.attempts,
+            request.received_bytes,
+            self._sent_bytes + tunnelled_bytes,
+            total_s * 1000,
+            None if ttft_s is None else ttft_s * 1000,
+            self._carrier.road.origin_of(ticket),
+            location.country or "",
+            location.subdivision or "",
         )

@@ -32,7 +32,8 @@ BUSY_STATUSES = frozenset({429, 503})
 REFUSAL_S = 1.0
 """How long (s) the rest of a refusal is read, so that its connection can be used again; then it is closed."""
 
-_OK = RequestOutcome.OK
+_OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
+"""In Python 3.11, to read a member off its class is a function call."""
 
 
 class Exchange(Ending):
@@ -45,10 +46,11 @@ class Exchange(Ending):
         self._stage = SEEKING
         if not self._request.whole:
             self._client.pause_reading()
-        target = self._carrier.road.next_target(self._ticket, self._carrier.clock())
+        now = self._carrier.clock()
+        target = self._carrier.road.next_target(self._ticket, now)
         if isinstance(target, Target):
-            self._go_to(target)
-        elif target.reason is Reason.SATURATED:
+            self._go_to(target, now)
+        elif target.reason is _SATURATED:
             self._wait(target)
         else:
             self._refuse_unless_lighter(target)
@@ -84,17 +86,17 @@ class Exchange(Ending):
             return
         self._stage, self._place = SEEKING, None
         if isinstance(target, Target):
-            self._go_to(target)
+            self._go_to(target, self._carrier.clock())
         elif target.reason is Reason.DEADLINE_PASSED:
             self._refuse(target, RequestOutcome.TIMEOUT)
         else:
             self._refuse_unless_lighter(target)
 
-    def _go_to(self, target: Target) -> None:
+    def _go_to(self, target: Target, now: float) -> None:
         self._target = target
         idle = self._carrier.pool_for(target).take(target.address)
         if idle is not None:
-            self._send(idle)
+            self._send(idle, now)
         else:
             self._connecting = asyncio.create_task(self._connect(target))
 
@@ -232,7 +234,7 @@ class Exchange(Ending):
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
             *response_headers_back(headers, dict(headers), from_peer=self._target.endpoint is None),
-            *self._signature(),
+            self._signature(self._target),
             b"\r\n",
         ]
         self._client.write(b"".join(lines))
@@ -251,12 +253,11 @@ class Exchange(Ending):
             self._lose(error)
             return
         self._connecting = None
-        self._send(connection)
+        self._send(connection, self._carrier.clock())
 
-    def _send(self, connection: UpstreamConnection) -> None:
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
         request, target = self._request, self._target
         assert target is not None
-        now = self._carrier.clock()
         self._stage, self._upstream, self._sent_at = SENT, connection, now
         head = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
         if request.whole:
@@ -317,33 +318,34 @@ class Exchange(Ending):
             self._carrier.road.first_byte(target, now)
         length = answer.by_name.get(b"content-length")
         has_body = status not in NO_BODY_STATUSES
-        self._chunked = has_body and length is None and not request.http_1_0
-        framed = self._chunked or length is not None or not has_body
+        chunked = self._chunked = has_body and length is None and not request.http_1_0
+        framed = chunked or length is not None or not has_body
         self._keep_alive = (
             framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining
         )
-        parts = self._unsent
-        parts.append(answer.onward(from_peer=target.endpoint is None))
         if length is not None and status != 204:
-            parts += (b"content-length: ", length, b"\r\n")
-        elif self._chunked:
-            parts.append(b"transfer-encoding: chunked\r\n")
-        if not self._keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts += self._signature()
-        parts.append(b"\r\n")
+            framing = b"content-length: %b\r\n" % length
+        else:
+            framing = b"transfer-encoding: chunked\r\n" if chunked else b""
+        self._unsent.append(
+            b"%b%b%b%b\r\n"
+            % (
+                answer.onward(from_peer=target.endpoint is None),
+                framing,
+                b"" if self._keep_alive else b"connection: close\r\n",
+                self._signature(target),
+            )
+        )
 
-    def _signature(self) -> list[bytes]:
+    def _signature(self, target: Target) -> bytes:
         """Who served it; of a peer's answer, the peer says so itself."""
-        target = self._target
-        assert target is not None
         ticket = self._ticket
-        request_id = b"x-request-id: %b\r\n" % ticket.request_id.encode()
+        lines = b"x-request-id: %b\r\n" % ticket.request_id.encode()
         if ticket.model != ticket.asked_for:
-            request_id += b"x-penstock-model: %b\r\n" % ticket.model.encode()
-        if target.endpoint is None:
-            return [request_id]
-        return [request_id, self._carrier.signature(target.region, target.endpoint.name)]
+            lines += b"x-penstock-model: %b\r\n" % ticket.model.encode()
+        return (
+            lines if target.endpoint is None else lines + self._carrier.signature(target.region, target.endpoint.name)
+        )
 
     def _finish(self) -> None:
         if self._chunked:

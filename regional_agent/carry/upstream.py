@@ -59,7 +59,7 @@ class UpstreamPool:
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
-            if connection.usable:
+            if connection.usable():
                 return connection
         return None
 

@@ -152,7 +152,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    @property
     def usable(self) -> bool:
         """Whether another request may be written."""
         return self._transport is not None and not self._transport.is_closing()
