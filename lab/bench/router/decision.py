@@ -11,11 +11,12 @@ import json
 import secrets
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import msgspec
-import redis.asyncio
 
 from control_plane.client import keys
 from control_plane.client.codec import encode
@@ -36,7 +37,9 @@ from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
 from regional_agent.settings import load_settings
-from regional_agent.shared_view_lua import EXCHANGE, MOST_AGENTS, agent_prefix, index_key
+from regional_agent.shared_view import TIMEOUT_S, Told
+from regional_agent.shared_view_lua import EXCHANGE, LARGEST_TOLD_BYTES, MOST_AGENTS, agent_prefix, index_key
+from regional_agent.shared_view_redis import ScriptConnection
 from regional_agent.ticket import Target, Ticket
 
 SLOTS = 8
@@ -88,34 +91,45 @@ async def decision_costs(
 
 
 async def _measure(size: int, times: int, directory: Path, redis_url: str | None) -> DecisionCost:
-    knowing, road = await _agent(size, directory, redis_url)
-    try:
-        bench = _Deciding(knowing, road, busy=int(size * SLOTS * BUSY_SHARE))
+    # An agent alone has no old view, so it looks at every endpoint each time: what is usual, and costs most.
+    async with _deciding(size, directory / "alone", None) as (_, bench):
         bench.decide(max(times // 10, size * SLOTS))
         wholes, parts = bench.decide(times)
-        with_redis = await _with_redis(knowing, bench, redis_url, times // 10) if redis_url else None
+    with_redis = None
+    if redis_url:
+        async with _deciding(size, directory / "shared", redis_url) as (knowing, bench):
+            with_redis = await _with_redis(knowing, bench, redis_url, times // 10)
+    return DecisionCost(size, _percentiles(wholes), _percentiles(parts), with_redis)
+
+
+@asynccontextmanager
+async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncIterator[tuple[Knowing, _Deciding]]:
+    knowing, road = await _agent(size, directory, redis_url)
+    bench = _Deciding(knowing, road, busy=int(size * SLOTS * BUSY_SHARE))
+    try:
+        yield knowing, bench
         bench.give_back()
     finally:
         await knowing.directives.stop()
         await knowing.shared_view.stop()
-    return DecisionCost(size, _percentiles(wholes), _percentiles(parts), with_redis)
 
 
 async def _with_redis(knowing: Knowing, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
     knowing.shared_view.start()
-    client = redis.asyncio.Redis.from_url(redis_url, single_connection_client=True, protocol=2)
-    exchange = client.register_script(EXCHANGE)
+    client = ScriptConnection(redis_url, EXCHANGE, TIMEOUT_S)
+    prefix = agent_prefix(AWAITED)
 
     async def tell(agent: str) -> None:
-        counts = {one.name: one.own for one in knowing.endpoints.every() if one.own}
-        await exchange(
-            keys=(index_key(AWAITED), agent_prefix(AWAITED) + agent),
-            args=(agent, 1, 60_000, msgspec.json.encode(counts), agent_prefix(AWAITED), MOST_AGENTS),
+        busy = [one for one in knowing.endpoints.every() if one.own]
+        told = msgspec.json.encode(Told({one.name: (one.own, one.own_prefill_us, one.own_decode_us) for one in busy}))
+        await client.run(
+            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MOST_AGENTS, LARGEST_TOLD_BYTES)
         )
 
     for number in range(OTHER_AGENTS):
         await tell(f"other-{number}")
     took = []
+    bench.decide(max(times // 10, len(list(knowing.endpoints.every())) * SLOTS))
     for _ in range(times):
         began = time.perf_counter()
         bench.decide(1)
