@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from regional_agent.carry.host_names import is_host
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_fields import EndpointSpec
 
@@ -178,7 +179,13 @@ class DnsAnswers:
 def dns_address(value: Any) -> Address | None:
     """The host and port in `name:port`; None where it is not that."""
     host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    usable = colon and 0 < len(host) <= 253 and host.isascii() and host.replace(".", "").replace("-", "").isalnum()
-    if not usable or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
+    if (
+        not colon
+        or ":" in host
+        or not is_host(host)
+        or not port.isascii()
+        or not port.isdigit()
+        or not 0 < int(port) <= 65535
+    ):
         return None
     return Address(host, int(port))

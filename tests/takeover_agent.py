@@ -1,4 +1,4 @@
-"""One agent in a process of its own: `python -m tests.takeover_agent <directory> <port> <engine port>`.
+"""One agent in a process of its own: `python -m tests.takeover_agent DIRECTORY PORT ENGINE_PORT [CERTIFICATES]`.
 
 Serves until SIGTERM, then leaves as the daemon does. Says its port when it listens and how many requests it cut.
 """
@@ -14,19 +14,22 @@ import uvloop
 
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import leave
+from regional_agent.carry.tls import ServerTls
 from regional_agent.carry.upstream import Address
 from tests.agents import agent
 
 
-async def serve(directory: Path, port: int, engine_port: int) -> None:
+async def serve(directory: Path, port: int, engine_port: int, made: Path | None) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     engines = [Address("127.0.0.1", engine_port)]
-    async with agent(directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0)) as one:
+    tls = ServerTls(made / "one.pem", made / "one.key") if made is not None else None
+    async with agent(directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0), tls=tls) as one:
         print(one.traffic.port, flush=True)
         await stop.wait()
         print(await leave([one.listener], 20.0), flush=True)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    certificates = Path(sys.argv[4]) if len(sys.argv) > 4 else None
+    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), certificates))

@@ -6,6 +6,10 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
+from regional_agent.carry.tls import ClientTls
+from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.integration.test_carrying import BODY, SSE_HEAD, chunk
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
@@ -13,9 +17,12 @@ UPGRADES = 3
 NEW_CONNECTIONS, KEPT_CONNECTIONS = 8, 8
 
 
-async def start(directory: Path, port: int, engine_port: int) -> tuple[asyncio.subprocess.Process, int]:
+async def start(
+    directory: Path, port: int, engine_port: int, made: Path | None
+) -> tuple[asyncio.subprocess.Process, int]:
+    certificates = [str(made)] if made is not None else []
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.takeover_agent", str(directory), str(port), str(engine_port)),
+        *(sys.executable, "-m", "tests.takeover_agent", str(directory), str(port), str(engine_port), *certificates),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
@@ -24,6 +31,18 @@ async def start(directory: Path, port: int, engine_port: int) -> tuple[asyncio.s
 
 
 async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
+    await upgrades_under_load(tmp_path, None)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+async def test_an_upgrade_under_load_loses_no_request_over_tls(tmp_path: Path) -> None:
+    make_authority(tmp_path, "ours")
+    make_certificate(tmp_path, "ours", "one")
+    await upgrades_under_load(tmp_path, tmp_path)
+
+
+async def upgrades_under_load(tmp_path: Path, made: Path | None) -> None:
+    context = ClientTls(made / "ours.pem")() if made is not None else None
     done, failed, enough = 0, [], asyncio.Event()
 
     async def streams(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
@@ -43,7 +62,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
     async def load(address: tuple[str, int], keep: bool) -> None:
         while not enough.is_set():
             try:
-                client = RawClient(*await asyncio.open_connection(*address))
+                client = RawClient(*await asyncio.open_connection(*address, ssl=context))
                 while await ask(client) and keep and not enough.is_set():
                     pass
                 client.close()
@@ -51,7 +70,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
                 failed.append(repr(error))
 
     async with engine(streams) as gpu:
-        running, port = await start(tmp_path / "0", 0, gpu.address.port)
+        running, port = await start(tmp_path / "0", 0, gpu.address.port, made)
         clients = [
             asyncio.create_task(load(("127.0.0.1", port), keep))
             for keep, count in ((False, NEW_CONNECTIONS), (True, KEPT_CONNECTIONS))
@@ -59,7 +78,7 @@ async def test_an_upgrade_under_load_loses_no_request(tmp_path: Path) -> None:
         ]
         try:
             for upgrade in range(1, UPGRADES + 1):
-                fresh, same_port = await start(tmp_path / str(upgrade), port, gpu.address.port)
+                fresh, same_port = await start(tmp_path / str(upgrade), port, gpu.address.port, made)
                 assert same_port == port
                 before = done
                 running.terminate()
