@@ -14,6 +14,7 @@ _ROOM = "control_plane.commands"
 COMMANDS = {
     "serve": f"{_ROOM}.serve:serve",
     "status": f"{_ROOM}.status:status",
+    "endpoints": f"{_ROOM}.endpoints:endpoints",
     "explain": f"{_ROOM}.explain:explain",
     "steer": f"{_ROOM}.steer:steer",
     "what-if": f"{_ROOM}.what_if:what_if",

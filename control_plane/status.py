@@ -17,6 +17,17 @@ MOST_SHORTFALLS = 100
 """Of what capacity is missing, so much is told: each model and region may lack some at the loss of every other."""
 
 
+class SeenBy(msgspec.Struct, frozen=True):
+    """Whose view this is."""
+
+    name: str
+    """The control plane that agents report to."""
+    leading: bool
+    """Whether it leads. With the store away it is one that led last, where agents still report."""
+    leader: str | None
+    """Base URL of the leader, where known."""
+
+
 class LeaderStatus(msgspec.Struct, frozen=True):
     """Who holds the leader key."""
 

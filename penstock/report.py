@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.answers import Answers
+from penstock.endpoint_report import EndpointReport
 from penstock.load import MEMORY_COMPLETIONS
 from penstock.region_health import RegionState
 
@@ -71,3 +72,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     """The policy that what was refused names; empty where nothing was refused, or it could merely not be read yet."""
     answers: Answers = Answers()
     """How its clients' requests ended since this epoch of the agent began."""
+    endpoints: tuple[EndpointReport, ...] | None = None
+    """Every endpoint of the region; None: not told this time, what this epoch of the agent told last stands."""
+    endpoints_left_out: int = 0
+    """Endpoints that there was no room for."""

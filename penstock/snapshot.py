@@ -13,6 +13,7 @@ from math import isfinite
 
 import msgspec
 
+from penstock.endpoint_report import MOST_ENDPOINTS
 from penstock.policy import Policy
 from penstock.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.report import AgentReport, PoolReport
@@ -56,7 +57,10 @@ class Held(msgspec.Struct, frozen=True):
     """An agent's newest report and when it arrived, by the control plane's clock (s)."""
 
     report: AgentReport
+    """With the endpoints that it told of last."""
     received_at: float
+    endpoints_at: float = 0.0
+    """When the report arrived that told of endpoints."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -99,7 +103,8 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
             return snapshot, Verdict.OLD_SEQ
     elif len(snapshot.of(report.region)) >= MOST_AGENTS:
         return snapshot, Verdict.TOO_MANY_AGENTS
-    return Snapshot({**_aged_while_heard(snapshot, now), key: Held(report, now)}, snapshot.health), Verdict.ACCEPTED
+    aged = _aged_while_heard(snapshot, now)
+    return Snapshot({**aged, key: _held(report, aged.get(key), now)}, snapshot.health), Verdict.ACCEPTED
 
 
 def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
@@ -234,7 +239,19 @@ def _aged_while_heard(snapshot: Snapshot, now: float) -> dict[tuple[str, str], H
     deaf_s = now - _listened_until(snapshot, now)
     if deaf_s <= 0.0:
         return snapshot.agents
-    return {key: Held(held.report, held.received_at + deaf_s) for key, held in snapshot.agents.items()}
+    return {
+        key: Held(held.report, held.received_at + deaf_s, held.endpoints_at + deaf_s)
+        for key, held in snapshot.agents.items()
+    }
+
+
+def _held(report: AgentReport, before: Held | None, now: float) -> Held:
+    """A report of now, with the endpoints of the one before where it tells of none."""
+    if report.endpoints is not None or before is None or before.report.epoch != report.epoch:
+        return Held(report, now, now)
+    last = before.report
+    whole = msgspec.structs.replace(report, endpoints=last.endpoints, endpoints_left_out=last.endpoints_left_out)
+    return Held(whole, now, before.endpoints_at)
 
 
 def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
@@ -262,6 +279,7 @@ def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
 
 
 def _possible(report: AgentReport) -> bool:
+    endpoints = report.endpoints or ()
     counts = [
         count
         for pool in report.pools
@@ -278,6 +296,9 @@ def _possible(report: AgentReport) -> bool:
         and all(0 <= n <= LARGEST_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
         and report.answers.are_possible
+        and len(endpoints) <= MOST_ENDPOINTS
+        and 0 <= report.endpoints_left_out <= LARGEST_COUNT
+        and all(one.is_possible(LARGEST_COUNT) for one in endpoints)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
         and all(one.residency == residency_class(frozenset(one.regions)).name for one in report.demand)
     )

@@ -37,6 +37,7 @@ from regional_agent.demand_meter import DemandMeter
 from regional_agent.directives import Directives
 from regional_agent.endpoint import Judge
 from regional_agent.endpoint_registration import Registrations
+from regional_agent.endpoint_reports import EndpointReports
 from regional_agent.endpoint_status import describe
 from regional_agent.endpoints import Endpoints
 from regional_agent.locate import Locator
@@ -100,6 +101,7 @@ class Knowing:
             judge=_judge(settings, rng),
             on_ejected=metrics.ejected,
         )
+        self._endpoint_reports = EndpointReports(self.endpoints.every)
         self.registrations = Registrations(self.endpoints, settings.registration_token_file)
         self._expiry: asyncio.Task[None] | None = None
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
@@ -279,6 +281,7 @@ class Knowing:
         self._seq += 1
         self.demand.settle()
         plan = self.directives.plan
+        told = self._endpoint_reports.next()
         return AgentReport(
             region=self._settings.region,
             agent=self._settings.name,
@@ -294,6 +297,8 @@ class Knowing:
             refused_plan=self.directives.refused,
             refused_digest=self.directives.refused_digest,
             answers=self.answers.report(),
+            endpoints=told.endpoints,
+            endpoints_left_out=told.left_out,
         )
 
     def _pool_reports(self) -> tuple[PoolReport, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from penstock.endpoint_report import EndpointCondition, EndpointReport
 from penstock.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.residency import residency_class
 from penstock.signing import FleetKey, Purpose
@@ -33,6 +34,13 @@ def report(
     """What an agent says whose region has four endpoints of one model, each request taking one second."""
     pool = PoolReport(MODEL, 4, ready, slots if ready else 0, 0, 1.0)
     return AgentReport(region, agent, epoch, seq, 0.0, (pool,), demand, tuple(peers))
+
+
+def endpoint(
+    name: str = "gpu-0", condition: EndpointCondition = EndpointCondition.READY, model: str = MODEL, in_flight: int = 0
+) -> EndpointReport:
+    """One of them."""
+    return EndpointReport(name, f"{name}.internal:8000", (model,), "zone-a", "h100", condition, 25, in_flight)
 
 
 def packed(report: AgentReport, key: FleetKey = KEY) -> tuple[bytes, Mapping[str, str]]:

@@ -1,11 +1,11 @@
 """GET /v1/regions, /v1/pools, /v1/endpoints, /v1/agents: the fleet, as policy and the newest reports have it.
 
-Agents report to the leader, so another control plane has it answer: `seen_by` says whose view it is. An endpoint's
-address, health and load stay with the agents of its region, which report counts: the answer names whom to ask.
+Agents report to the leader, so another control plane has it answer: `seen_by` says whose view it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,24 +16,17 @@ from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
 from control_plane.daemon import ControlPlane
+from control_plane.endpoint_statuses import EndpointPage, EndpointStatus, endpoint_statuses
 from control_plane.problems import Problem
-from control_plane.status import AgentStatus, PoolStatus, RegionStatus, Status
+from control_plane.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
+from penstock.endpoint_report import EndpointCondition
+from penstock.endpoint_view import left_out
 
 T = TypeVar("T")
 
 InRegion = Annotated[str | None, Query(max_length=128, description="Only what is in this region.")]
 OfModel = Annotated[str | None, Query(max_length=256, description="Only what serves this model.")]
-
-
-class SeenBy(msgspec.Struct, frozen=True):
-    """Whose view this is."""
-
-    name: str
-    """The control plane that agents report to."""
-    leading: bool
-    """Whether it leads. With the store away it is one that led last, where agents still report."""
-    leader: str | None
-    """Base URL of the leader, where known."""
+InState = Annotated[EndpointCondition | None, Query(description="Only what is in this state.")]
 
 
 class FleetPage(Page[T], frozen=True):
@@ -49,18 +42,6 @@ class RegionPool(msgspec.Struct, frozen=True):
     pool: PoolStatus
     report_age_s: float | None
     """Of the region's newest report."""
-
-
-class RegionEndpoints(msgspec.Struct, frozen=True):
-    """What is known here of the endpoints behind one region's pool: how many, and who knows the rest."""
-
-    region: str
-    model: str
-    endpoints: int
-    ready: int
-    """How many may take a new request."""
-    ask: tuple[str, ...]
-    """Base URLs of the region's agents for operators: `GET /v1/endpoints` there has addresses, health and load."""
 
 
 def routes(control_plane: ControlPlane) -> APIRouter:
@@ -94,27 +75,30 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         found = (one for one in _pools(status) if region in (None, one.region) and model in (None, one.pool.model))
         return _page(status, paged(found, lambda one: f"{one.region}/{one.pool.model}", cursor, limit))
 
-    @router.get("/endpoints", responses=gives(FleetPage[RegionEndpoints], "A page, by region and model."))
+    @router.get("/endpoints", responses=gives(EndpointPage, "A page of endpoints, by region and name."))
     async def endpoints(
         caller: Viewer,
         region: InRegion = None,
         model: OfModel = None,
+        state: InState = None,
         cursor: Cursor = None,
         limit: Limit = USUAL_LIMIT,
     ) -> Response:
-        """How many endpoints each pool has, and which agents know them.
+        """Every endpoint that agents told of: where it is, what it serves, its state and load, and how old that is.
 
-        Agents report counts. Addresses, health and load of single endpoints never leave their region: ask its agents.
+        A region with up to 100 tells of them in each report, a larger one more seldom: `age_s` says when. Of more than
+        1,000 the rest is only counted (`left_out`).
         """
-        status = control_plane.status()
-        found = [
-            RegionEndpoints(
-                one.region, one.pool.model, one.pool.endpoints, one.pool.ready, _admin_urls(status, one.region)
-            )
-            for one in _pools(status)
-            if region in (None, one.region) and model in (None, one.pool.model)
-        ]
-        return _page(status, paged(found, lambda one: f"{one.region}/{one.model}", cursor, limit))
+        snapshot, now = control_plane.snapshot, control_plane.now()
+
+        def page() -> Page[EndpointStatus]:
+            found = endpoint_statuses(snapshot, now, region=region, model=model, state=state)
+            return paged(found, lambda one: f"{one.region}/{one.name}", cursor, limit)
+
+        # A large fleet has some ten thousand, and the lease wants to be renewed meanwhile.
+        some = await asyncio.to_thread(page)
+        seen_by = _seen_by(control_plane.status())
+        return answer(EndpointPage(some.items, some.next_cursor, seen_by, left_out(snapshot, region)))
 
     @router.get("/agents", responses=gives(FleetPage[AgentStatus], "A page of agents, by region and name."))
     async def agents(
@@ -132,10 +116,9 @@ def _pools(status: Status) -> list[RegionPool]:
     return [RegionPool(region.name, pool, region.report_age_s) for region in status.regions for pool in region.pools]
 
 
-def _admin_urls(status: Status, region: str) -> tuple[str, ...]:
-    return tuple(one.admin_url for one in status.agents if one.region == region and one.admin_url is not None)
+def _seen_by(status: Status) -> SeenBy:
+    return SeenBy(status.name, status.leading, status.leader.url if status.leader is not None else None)
 
 
 def _page(status: Status, page: Page[T]) -> Response:
-    seen_by = SeenBy(status.name, status.leading, status.leader.url if status.leader is not None else None)
-    return answer(FleetPage(page.items, page.next_cursor, seen_by))
+    return answer(FleetPage(page.items, page.next_cursor, _seen_by(status)))

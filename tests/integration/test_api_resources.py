@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 
@@ -25,9 +26,10 @@ from control_plane.events import Kind
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from lab.servers.ports import LOOPBACK
+from penstock.endpoint_report import EndpointCondition, EndpointReport
 from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
-from tests.reports import KEY, MODEL, offered, packed, report
-from tests.stores import PATIENCE_S, eventually
+from tests.reports import KEY, MODEL, endpoint, offered, packed, report
+from tests.stores import PATIENCE_S, eventually, found
 
 
 class Api:
@@ -99,11 +101,63 @@ async def test_the_fleet_by_resource(api: Api) -> None:
         ("eu-de", MODEL, 100)
     ]
     assert (await api.get("/v1/pools", model="none"))["items"] == []
-    endpoints = await api.get("/v1/endpoints", model=MODEL)
-    assert [(one["region"], one["endpoints"], one["ready"], one["ask"]) for one in endpoints["items"]] == [
-        (region, 4, 4, []) for region in REGIONS
-    ]
     assert [one["name"] for one in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
+
+
+async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
+    async def told(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
+        rows = None if endpoints == (None,) else tuple(one for one in endpoints if one is not None)
+        said = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_left_out=3)
+        body, headers = packed(said)
+        assert (await api.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
+
+    async def named(**wanted: Any) -> list[str]:
+        return [f"{one['region']}/{one['name']}" for one in (await api.get("/v1/endpoints", **wanted))["items"]]
+
+    async def leads() -> bool:
+        return (await api.http.get("/v1/endpoints")).status_code == 200
+
+    assert await found(lambda: _or_none(leads))
+    await told("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
+    await told("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
+    # What was told last stands until the agent tells again; of two agents the first by name is believed.
+    await told("eu-de", None, seq=2)
+    await told("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
+    page = await api.get("/v1/endpoints")
+    first = page["items"][0]
+    assert 0.0 <= first.pop("age_s") < PATIENCE_S
+    assert first == {
+        "region": "eu-de",
+        "name": "gpu-0",
+        "address": "gpu-0.internal:8000",
+        "models": [MODEL],
+        "zone": "zone-a",
+        "accelerator": "h100",
+        "state": "ready",
+        "slots": 25,
+        "in_flight": 7,
+        "agent": "one",
+    }
+    assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
+    every = ["eu-de/gpu-0", "eu-de/gpu-1", "eu-de/gpu-9", "eu-es/gpu-0", "eu-es/gpu-2"]
+    assert await named() == every
+    assert await named(region="eu-es") == every[3:]
+    assert await named(model="other") == ["eu-es/gpu-2"]
+    assert await named(state="ejected") == ["eu-de/gpu-1"]
+    assert await named(state="ready", region="eu-es", model=MODEL) == ["eu-es/gpu-0"]
+    assert await named(region="atlantis") == []
+    assert (await api.http.get("/v1/endpoints", params={"state": "tired"})).status_code == 422
+    paged, cursor = [], None
+    while True:
+        page = await api.get("/v1/endpoints", limit=2, **({"cursor": cursor} if cursor else {}))
+        paged += [f"{one['region']}/{one['name']}" for one in page["items"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert paged == every
+
+
+async def _or_none(holds: Callable[[], Awaitable[bool]]) -> bool | None:
+    return True if await holds() else None
 
 
 async def test_tenants_without_their_secrets(api: Api) -> None:

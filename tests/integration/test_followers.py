@@ -20,7 +20,7 @@ from lab.servers.etcd import EtcdServer
 from lab.servers.ports import LOOPBACK, free_ports
 from penstock.region_health import RegionState
 from tests.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
-from tests.reports import MODEL, offered, report
+from tests.reports import MODEL, endpoint, offered, report
 from tests.stores import PATIENCE_S
 
 DRAIN = {"reason": "new disks", "expires_in_s": 7200}
@@ -31,7 +31,8 @@ class HalfOfEurope(Agents):
     """Agents of every region, of which that of Madrid has nothing ready."""
 
     def said(self, region: str) -> Any:
-        return report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
+        said = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
+        return msgspec.structs.replace(said, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")))
 
 
 @pytest.fixture
@@ -101,6 +102,8 @@ async def test_both_give_the_same_answers(own_etcd: EtcdServer, operator: Operat
                     theirs.status_code,
                     theirs.headers["content-type"],
                 ), (path, ours.text)
+                if path == "/v1/endpoints":
+                    assert len(ours.json()["items"]) == 2 * len(REGIONS)
                 if "what-if" not in path:
                     assert aged(ours.json()) == aged(theirs.json()), path
                 assert "reports any pool" not in ours.text, "what-if knew of no fleet"

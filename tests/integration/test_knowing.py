@@ -133,6 +133,8 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         assert (report.region, report.agent, report.refused_plan) == ("eu-de", "agent-1", "")
         assert (report.policy_digest, report.plan_epoch, report.plan_generation) == (POLICY.digest(), 7, 1)
         assert [(pool.model, pool.ready, pool.slots) for pool in report.pools] == [("m", 1, 4)]
+        (gpu,) = report.endpoints or ()
+        assert (gpu.name, gpu.address, gpu.models, gpu.slots) == ("gpu-0", de.engine.url[7:], ("m",), 4)
         assert [(peer.region, peer.state) for peer in report.peers] == [("eu-es", RegionState.HEALTHY)]
         assert report.demand[0].residency == "eu-de+eu-es"
 

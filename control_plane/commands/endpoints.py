@@ -1,0 +1,80 @@
+"""`penstock endpoints`: every endpoint of the fleet, its state and load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.api_client import ApiClient
+from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.faults import complain, telling
+from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.endpoint_statuses import EndpointPage, EndpointStatus
+from penstock.endpoint_report import EndpointCondition
+
+LIMIT = 500
+"""Endpoints that are asked for at a time."""
+
+_COLOURS = {
+    EndpointCondition.DRAINING: "magenta",
+    EndpointCondition.NEW: "dim",
+    EndpointCondition.DOWN: "bold red",
+    EndpointCondition.EJECTED: "red",
+    EndpointCondition.UNLOADED: "yellow",
+    EndpointCondition.WARMING: "cyan",
+    EndpointCondition.READY: "green",
+}
+
+
+def endpoints(
+    region: Annotated[str | None, typer.Option(help="Only those of this region.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only those that serve this model.")] = None,
+    state: Annotated[EndpointCondition | None, typer.Option(help="Only those in this state.")] = None,
+    url: UrlOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every endpoint: where it is, what it serves, its state and load, and how old that is."""
+    wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
+    with telling("endpoints"), connect(url, token_file, ca_file, context) as api:
+        found, left_out = _every(api, wanted)
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        print_view(_view(found))
+    if left_out:
+        complain("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
+
+
+def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[EndpointStatus], int]:
+    """Every endpoint, page by page, and how many no report tells of."""
+    found: list[EndpointStatus] = []
+    cursor: str | None = None
+    while True:
+        answer = api.ask("GET", "/v1/endpoints", params={**wanted, "limit": LIMIT, "cursor": cursor})
+        page: EndpointPage = answer.decoded(EndpointPage)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found, page.left_out
+
+
+def _view(found: Sequence[EndpointStatus]) -> RenderableType:
+    table = Table(title="Endpoints", title_justify="left")
+    for column in ("region", "endpoint", "address", "models", "zone", "accelerator", "state"):
+        table.add_column(column)
+    for column in ("load", "age"):
+        table.add_column(column, justify="right")
+    for one in found:
+        words = (one.region, one.name, one.address, ", ".join(one.models), one.zone or "-", one.accelerator or "-")
+        state = Text(one.state.value, _COLOURS[one.state])
+        # As Text, for rich would take an address such as [fe80::1]:8000 for one of its tags.
+        table.add_row(*map(Text, words), state, f"{one.in_flight}/{one.slots}", f"{one.age_s:.0f} s")
+    return table
