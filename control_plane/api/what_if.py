@@ -110,6 +110,9 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate
     proposed = _compiled(body.files) if body.files is not None else policy
     for name in body.lost:
         region_of(proposed, name, "lost")
+    for at, row in enumerate(body.demand or ()):
+        if row.origin and row.origin not in policy.regions:
+            region_of(proposed, row.origin, f"demand[{at}].origin")
     asked = (
         [
             Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)

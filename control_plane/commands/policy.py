@@ -6,6 +6,7 @@ What takes long to load is imported by the commands that need it: others, used i
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from control_plane.commands.revisions import apply, revisions, rollback
 from control_plane.commands.simulated import simulated_json, simulated_view
 from control_plane.commands.verified import verified_json, verified_view
 from control_plane.policy.errors import PolicyRefused
+from penstock.policy import Policy
 from penstock.policy_diff import diff as differences
 
 app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
@@ -111,9 +113,7 @@ def simulate(
 
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
     with telling("policy simulate"):
-        unknown = sorted(set(lost or ()) - {name for policy in policies for name in policy.regions})
-        if unknown:
-            raise CommandFault(f"no region {', '.join(unknown)} in either bundle; --lost takes the name of a region")
+        _check_regions(policies, lost or (), "what --lost takes")
         try:
             if demand is not None and trace:
                 raise CommandFault("give --demand or --trace, not both")
@@ -125,6 +125,8 @@ def simulate(
                 else generated_demand(policies[0], requests_per_s)
             )
             pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
+            _check_regions(policies, [one.origin for one in asked if one.origin], "an origin of the demand")
+            _check_regions(policies, [one.region for one in pools], "a region of the fleet")
         except BadDemand as error:
             raise CommandFault(str(error)) from None
     before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
@@ -133,6 +135,14 @@ def simulate(
         print_json(simulated_json(before.totals, after.totals, moved))
     else:
         print_view(simulated_view(before.totals, after.totals, moved))
+
+
+def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:
+    """A misspelt region would count as a client that asks for its entry, or as capacity that is not there."""
+    known = sorted({name for policy in policies for name in policy.regions})
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        raise CommandFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
 
 
 @app.command()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +20,11 @@ from penstock.what_if import Asked, Capacity
 LARGEST_FILE_BYTES = 1 << 30
 MOST_ROWS = 1_000_000
 """Kinds of request, or pools."""
+
+MOST_PER_S = 1e9
+"""Requests per second of one kind: more than all the world asks, and few enough to reckon with."""
+
+MOST_SLOTS = 1_000_000_000
 
 FORWARDED = "forwarded"
 """Kind of the logged requests that another region's agent has logged too."""
@@ -32,13 +36,18 @@ class BadDemand(Exception):
     """The file is not as it should be; the message names file, line, field and remedy."""
 
 
+Country = Annotated[str, msgspec.Meta(pattern=r"^([A-Z]{2})?$")]
+Subdivision = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9]{0,3}$")]
+"""Any other spelling would be a place that no rule names, and the answer about governed requests would be wrong."""
+
+
 class _DemandRow(msgspec.Struct, frozen=True):
     tenant: str
     model: str
     requests_per_s: float
     origin: str = ""
-    country: str = ""
-    subdivision: str = ""
+    country: Country = ""
+    subdivision: Subdivision = ""
 
 
 class _LoggedRequest(msgspec.Struct, frozen=True):
@@ -49,8 +58,8 @@ class _LoggedRequest(msgspec.Struct, frozen=True):
     model: str
     kind: str
     origin: str = ""
-    country: str = ""
-    subdivision: str = ""
+    country: Country = ""
+    subdivision: Subdivision = ""
 
 
 def read_demand(file: Path) -> list[Asked]:
@@ -59,7 +68,7 @@ def read_demand(file: Path) -> list[Asked]:
     Raises:
         BadDemand: it cannot be read, or some row is not as it should be.
     """
-    rows = _rows(file, _DemandRow, lambda row: row.requests_per_s >= 0 and isfinite(row.requests_per_s))
+    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MOST_PER_S)
     return [
         Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
         for row in rows
@@ -68,7 +77,7 @@ def read_demand(file: Path) -> list[Asked]:
 
 def read_fleet(file: Path) -> list[Capacity]:
     """The pools in a CSV file (`.csv`) or one of JSON lines; raises BadDemand."""
-    return _rows(file, Capacity, lambda row: row.slots >= 0 and 0 < row.service_s <= 86_400)
+    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MOST_SLOTS and 0 < row.service_s <= 86_400)
 
 
 def read_access_logs(files: Sequence[Path]) -> list[Asked]:
@@ -101,7 +110,7 @@ def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool]) -> list[Row
     rows = []
     for line, row in lines:
         if not sane(row):
-            raise BadDemand(f"{file}:{line}: a number is out of bounds; rates and slots are 0 or more, times above 0")
+            raise BadDemand(f"{file}:{line}: a number is out of bounds; rates and slots are 0 to 1e9, times above 0")
         rows.append(row)
         if len(rows) > MOST_ROWS:
             raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")
@@ -128,12 +137,15 @@ def _csv_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
 
 def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
     with _opened(file) as text:
+        line = 0
         try:
             for line, one in enumerate(text, 1):
                 if one.strip():
                     yield line, _shaped(file, line, msgspec.json.decode(one), shape)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadDemand(f"{file}: not JSON lines: {error}; correct it, or name a CSV file *.csv") from None
+        except msgspec.DecodeError as error:
+            raise BadDemand(f"{file}:{line}: not JSON: {error}; correct it, or name a CSV file *.csv") from None
+        except UnicodeDecodeError as error:
+            raise BadDemand(f"{file}: not UTF-8: {error.reason}; name a file of text") from None
 
 
 def _opened(file: Path) -> Any:

@@ -159,6 +159,15 @@ class TestPolicy:
         result = run("policy", "simulate", planet, opened, "--lost", "eu-dee")
         assert (result.exit_code, "no region eu-dee" in result.stderr) == (2, True)
 
+    def test_simulating_demand_or_a_fleet_of_a_misspelt_region(self, opened: str, tmp_path: Path) -> None:
+        demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
+        demand.write_text("origin,tenant,country,model,requests_per_s\neu-dee,open,DE,llama-3.1-8b,5\n")
+        fleet.write_text("region,model,slots,service_s\neu-dd,llama-3.1-8b,5,1\n")
+        for given in (("--demand", str(demand)), ("--fleet", str(fleet))):
+            result = run("policy", "simulate", str(POLICIES / "planet"), opened, *given)
+            assert (result.exit_code, "no region eu-d" in result.stderr) == (2, True)
+            assert "is one of eu-de, eu-es, eu-gb, jp-tok, us-east" in result.stderr
+
     def test_the_schema(self) -> None:
         assert run("policy", "schema").stdout == schema_text()
 

@@ -45,6 +45,9 @@ def test_a_fleet(tmp_path: Path) -> None:
         ),
         ("tenant,model,requests_per_s\nt,m,1\nt,m,-1\n", "demand.csv:3: a number is out of bounds"),
         ("tenant,model,requests_per_s\nt,m,nan\n", "demand.csv:2: a number is out of bounds"),
+        ("tenant,model,requests_per_s\nt,m,1e308\n", "demand.csv:2: a number is out of bounds"),
+        ("tenant,model,requests_per_s,country\nt,m,1,Germany\n", "demand.csv:2: Expected `str` matching regex"),
+        ("tenant,model,requests_per_s,country\nt,m,1,de\n", "demand.csv:2: Expected `str` matching regex"),
         ("tenant,model\nt,m\n", "demand.csv:2: Object missing required field `requests_per_s`"),
         ('tenant,model,requests_per_s\nt,"m,1\n', "demand.csv:2: not CSV"),
         ("tenant,model,requests_per_s\nt,m,1,2\n", "demand.csv:2: not as many fields"),
@@ -58,7 +61,7 @@ def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> 
 
 
 def test_what_is_no_json_or_no_file(tmp_path: Path) -> None:
-    with pytest.raises(BadDemand, match="not JSON lines"):
+    with pytest.raises(BadDemand, match=r"demand\.txt:1: not JSON: "):
         read_demand(write(tmp_path / "demand.txt", "tenant,model\n"))
     with pytest.raises(BadDemand, match="cannot be read: No such file"):
         read_demand(tmp_path / "nowhere.csv")
@@ -80,3 +83,12 @@ def test_agents_access_logs_are_demand(tmp_path: Path) -> None:
     ]
     with pytest.raises(BadDemand, match="no request of any tenant"):
         read_access_logs([write(tmp_path / "empty.log", "")])
+
+
+def test_a_line_that_was_cut_off_is_told_by_its_number(tmp_path: Path) -> None:
+    line = '{"tenant":"t","model":"m","requests_per_s":1}\n'
+    with pytest.raises(BadDemand, match=r"demand\.jsonl:3: not JSON: Input data was truncated"):
+        read_demand(write(tmp_path / "demand.jsonl", line * 2 + line[:20]))
+    (tmp_path / "demand.jsonl").write_bytes(line.encode() + b"\xff")
+    with pytest.raises(BadDemand, match=r"demand\.jsonl: not UTF-8"):
+        read_demand(tmp_path / "demand.jsonl")

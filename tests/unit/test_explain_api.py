@@ -220,7 +220,7 @@ async def test_nobody_asks_for_anything(http: httpx.AsyncClient, demand: list[di
 
 
 async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
-    rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "atlantis"}]
+    rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "eu-de"}]
     told = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
     assert sum(told.after.refused_per_s.values()) == pytest.approx(4.0)
 
@@ -266,3 +266,10 @@ def test_a_new_database_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None
     file.unlink()
     clock.now += LOOK_S
     assert places.locate(new_york).country == "US"
+
+
+async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:
+    row = {"tenant": "open", "model": MODEL, "country": "DE", "requests_per_s": 1.0}
+    response = await http.post("/v1/what-if", json={"lost": [], "demand": [row, row | {"origin": "eu-dee"}]})
+    assert response.status_code == 422
+    assert response.json()["detail"] == "demand[1].origin: there is no region 'eu-dee'; did you mean eu-de?"
