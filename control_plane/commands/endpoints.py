@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.api_client import ApiClient
-from control_plane.commands.connecting import CaFileOption, ContextOption, TokenFileOption, UrlOption, connect
+from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.endpoint_statuses import EndpointPage, EndpointStatus
@@ -31,19 +31,17 @@ _COLOURS = {
 }
 
 
+@for_fleet
 def endpoints(
+    fleet: Fleet,
     region: Annotated[str | None, typer.Option(help="Only those of this region.")] = None,
     model: Annotated[str | None, typer.Option(help="Only those that serve this model.")] = None,
     state: Annotated[EndpointCondition | None, typer.Option(help="Only those in this state.")] = None,
-    url: UrlOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every endpoint: where it is, what it serves, its state and load, and how old that is."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
-    with telling("endpoints"), connect(url, token_file, ca_file, context) as api:
+    with telling("endpoints"), fleet.connect() as api:
         found, left_out = _every(api, wanted)
     if output is Output.JSON:
         print_json(found)
