@@ -16,13 +16,14 @@ from penstock.planner.flow import FlowPlanner
 from penstock.planner.greedy import GreedyPlanner
 from penstock.planner.planned import Planner
 from penstock.planner.steadiness import Steadiness
+from penstock.policy import SpilloverLimit
 from penstock.region_health import RegionHealth, RegionState
 from penstock.resting import Resting, is_as_wanted
 from penstock.snapshot import Held, Snapshot
 
 ENTRY = ClassPlan("m", "a+b", (Arc("a", 0.7, ArcReason.HOME), Arc("b", 0.3, ArcReason.SPILLOVER)), ())
 KEY = ("a", "m", "a+b")
-TICKS = 90
+TICKS = 120
 
 
 def life(by: Planner, seed: int) -> list[dict[str, RegionPlan]]:
@@ -54,7 +55,8 @@ def life(by: Planner, seed: int) -> list[dict[str, RegionPlan]]:
                     factor = events.choice((0.2, 1.0, 3.0))
                     world.rates |= {key: rate * factor for key, rate in rates.items() if key[0] == region}
         if tick == 60:
-            policy = msgspec.structs.replace(policy, bias_ms={region: 200.0})
+            limit = SpilloverLimit("dear", most_cost_per_gpu_hour=1.1, most_share=0.3)
+            policy = msgspec.structs.replace(policy, bias_ms={region: 200.0}, spillover_limits=(limit,))
         health |= {
             name: RegionHealth(RegionState.HEALTHY)
             for name, one in health.items()

@@ -129,6 +129,16 @@ def test_no_more_of_the_demand_leaves_than_its_share_while_home_serves(plan: Pla
 
 
 @PLANNERS
+@pytest.mark.parametrize("limit", [LITTLE, NOTHING])
+def test_no_limit_keeps_demand_at_an_origin_that_residency_forbids(plan: Plan, limit: SpilloverLimit) -> None:
+    snapshot, elsewhere = fleet(50.0), ("eu-es", "us-east")
+    asked = DemandReport(MODEL, residency_class(frozenset(elsewhere)).name, elsewhere, 50.0)
+    held = snapshot.agents["eu-de", "1"]
+    snapshot.agents["eu-de", "1"] = Held(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    assert shares(plan(planet(limit), snapshot)) == {"eu-es": 1.0}
+
+
+@PLANNERS
 def test_overflow_fills_regions_in_the_order_that_policy_says(plan: Plan) -> None:
     ordered = planet(order=("us-east", "eu-es"))
     assert shares(plan(ordered, fleet(100.0))) == {"eu-de": 0.8, "us-east": 0.2}
