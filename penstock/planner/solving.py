@@ -18,6 +18,9 @@ ARCS_A_ROUND = 3
 WORTHWHILE_S = 1e-4
 """An arc must save this much (s a request) to be worth a column."""
 
+ELSEWHERE: Ints = np.array(-1)
+"""Any pool that is nobody's home, where it does not matter which."""
+
 NOTICEABLE_PER_S = 1e-6
 """A shortfall grows by at least this (requests/s), and by as much of the capacity, to be worth a cut."""
 
@@ -74,14 +77,15 @@ def _missing_arcs(master: Master, problem: Problem, answer: Answer) -> tuple[Int
     for group in np.unique(shape.group_of[hopeful]).tolist():
         rows = hopeful[shape.group_of[hopeful] == group]
         columns = np.flatnonzero(shape.permitted[group] & alive)
-        change = problem.changing_s(rows[:, None], columns[None, :])
-        saves = (
-            key_price[rows, None]
-            - problem.reach_s[np.ix_(shape.origin_of[rows], columns)]
-            - pool_price[group, columns][None, :]
-            - change
-        )
-        saves[_there(master, rows, columns, problem)] = -np.inf
+        saves = key_price[rows, None] - problem.reach_s[np.ix_(shape.origin_of[rows], columns)]
+        saves -= pool_price[group, columns][None, :]
+        at_home = np.arange(len(rows)), np.searchsorted(columns, problem.home[rows])
+        home_saves = saves[at_home] - problem.changing_s(rows, problem.home[rows])
+        saves -= problem.changing_s(rows, ELSEWHERE)[:, None]
+        saves[at_home] = home_saves
+        ramping = np.flatnonzero(problem.most[columns] < 1.0)
+        if len(ramping):
+            saves[:, ramping] = np.where(_there(master, rows, columns[ramping]), -np.inf, saves[:, ramping])
         saving = np.flatnonzero(saves.max(axis=1) > WORTHWHILE_S)
         rows, saves = rows[saving], saves[saving]
         some = min(ARCS_A_ROUND, len(columns))
@@ -92,15 +96,11 @@ def _missing_arcs(master: Master, problem: Problem, answer: Answer) -> tuple[Int
     return np.concatenate(keys), np.concatenate(pools)
 
 
-def _there(master: Master, rows: Ints, columns: Ints, problem: Problem) -> Flags:
+def _there(master: Master, rows: Ints, columns: Ints) -> Flags:
     """By (row, column): the program has this arc already, and the ramp of its pool is why it takes no more."""
-    there = np.zeros((len(rows), len(columns)), np.bool_)
-    ramping = np.flatnonzero(problem.most[columns] < 1.0)
-    if len(ramping):
-        program = master.program
-        known = (program.arc_key * program.pools + program.arc_pool)[~program.arc_stays]
-        there[:, ramping] = np.isin(rows[:, None] * program.pools + columns[None, ramping], known)
-    return there
+    program = master.program
+    known = (program.arc_key * program.pools + program.arc_pool)[~program.arc_stays]
+    return np.isin(rows[:, None] * program.pools + columns[None, :], known)
 
 
 def _rebate(outside: Flags, pool: Ints, cut_price: Floats, prices: Floats) -> None:
