@@ -22,6 +22,9 @@ MOST_BLOCKS = 64
 MOST_KEYS = 65_536
 """Prefix blocks and sessions that are remembered by one agent; the least recently used goes first."""
 
+NOTED_S = 1.0
+"""A block whose holder was noted so lately (s) is not noted again for it: what is remembered is to be minutes."""
+
 MOST_HOLDERS = 4
 """Endpoints that are remembered for one of them; the latest are."""
 
@@ -90,22 +93,18 @@ class Holdings:
 
     def sent(self, endpoint: str, prefix: Iterable[int], session: int | None, model: str, now: float) -> None:
         """A request has gone to an endpoint."""
+        holders, lately = self._holders, now - NOTED_S
         for key in prefix:
-            self._note(key, endpoint, now)
+            found = holders.get(key)
+            if found is None or found[0] <= lately or endpoint not in found[1]:
+                self._note(key, endpoint, now)
         if session is not None:
             self._note(session, endpoint, now)
         self._models[endpoint] = (model, now)
 
     def held(self, prefix: list[int], session: int | None, now: float) -> Held:
         """Which endpoints hold something of a request, and how much of its prompt."""
-        blocks: dict[str, int] = {}
-        for count, key in enumerate(prefix, 1):
-            names = self._names(key, now)
-            if not names:
-                break
-            for name in names:
-                if blocks.get(name, 0) == count - 1:
-                    blocks[name] = count
+        blocks = self._blocks(prefix, now)
         names = self._names(session, now) if session is not None else ()
         if names:
             blocks.setdefault(names[0], 0)
@@ -126,6 +125,26 @@ class Holdings:
                     self._holders[key] = (at, rest)
                 else:
                     del self._holders[key]
+
+    def _blocks(self, prefix: list[int], now: float) -> dict[str, int]:
+        """How many leading blocks each endpoint holds. Mostly the same ones hold all of them, so only changes cost."""
+        blocks: dict[str, int] = {}
+        holding: tuple[str, ...] = ()
+        last: tuple[str, ...] | None = None
+        holders, oldest, count = self._holders, now - HELD_S, 0
+        for key in prefix:
+            found = holders.get(key)
+            names = found[1] if found is not None and found[0] > oldest else ()
+            if names != last:
+                before, holding = holding, names if last is None else tuple([one for one in holding if one in names])
+                last = names
+                for name in before:
+                    if name not in holding:
+                        blocks[name] = count
+                if not holding:
+                    break
+            count += 1
+        return blocks | dict.fromkeys(holding, count)
 
     def _names(self, key: int, now: float) -> tuple[str, ...]:
         found = self._holders.get(key)

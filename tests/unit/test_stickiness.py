@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from penstock.stickiness import (
     BLOCK_BYTES,
     HELD_S,
@@ -75,3 +78,28 @@ def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
     for n in range(9):
         many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
     assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MOST_HOLDERS, -1)]
+
+
+NOTES = st.lists(
+    st.tuples(
+        st.sampled_from("abcdef"), st.lists(st.integers(0, 3), max_size=5), st.sampled_from([0.0, 0.4, 2.0, HELD_S])
+    ),
+    max_size=12,
+)
+
+
+@given(NOTES, st.lists(st.integers(0, 3), max_size=6))
+def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
+    notes: list[tuple[str, list[int], float]], asked: list[int]
+) -> None:
+    holdings, now = Holdings(), 0.0
+    for endpoint, prefix, passes_s in notes:
+        holdings.sent(endpoint, prefix, None, "m", now)
+        for key in prefix:
+            assert endpoint in holdings._names(key, now), "whoever was sent it last holds it"
+        now += passes_s
+    blocks = {}
+    for endpoint in "abcdef":
+        missing = (at for at, key in enumerate(asked) if endpoint not in holdings._names(key, now))
+        blocks[endpoint] = next(missing, len(asked))
+    assert holdings.held(asked, None, now).blocks == {name: count for name, count in blocks.items() if count}
