@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,11 @@ TLS_TIMEOUT_S = 3.0
 
 MOST_IDLE_PER_ADDRESS = 64
 """Connections kept for reuse to one address."""
+
+CLOSING_S = 0.01
+"""What it takes (s) until connections that were closed are gone."""
+
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Address(NamedTuple):
@@ -65,19 +71,12 @@ class UpstreamPool:
 
     async def connect(self, address: Address, timeout_s: float | None = None) -> UpstreamConnection:
         """A new connection; raises ConnectFailed."""
-        loop = asyncio.get_running_loop()
         allowed_s = timeout_s if timeout_s is not None else TLS_TIMEOUT_S if address.tls else CONNECT_TIMEOUT_S
         try:
             async with asyncio.timeout(allowed_s):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self, address),
-                    address.host,
-                    address.port,
-                    ssl=self._tls() if address.tls else None,
-                )
+                return await self._open_or_make_room(address)
         except (OSError, TimeoutError, ValueError) as error:
             raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
-        return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is whole, up to a bound."""
@@ -97,6 +96,26 @@ class UpstreamPool:
                 idle.remove(connection)
             if not idle:
                 del self._idle[connection.address]
+
+    async def _open_or_make_room(self, address: Address) -> UpstreamConnection:
+        """Where this process has no descriptor left, idle connections are worth less than the one that is needed."""
+        try:
+            return await self._open(address)
+        except OSError as error:
+            if error.errno not in _OUT_OF_DESCRIPTORS or not self._idle:
+                raise
+        self.close()
+        await asyncio.sleep(CLOSING_S)
+        return await self._open(address)
+
+    async def _open(self, address: Address) -> UpstreamConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamConnection(self, address),
+            address.host,
+            address.port,
+            ssl=self._tls() if address.tls else None,
+        )
+        return connection
 
     def close(self) -> None:
         """Close every idle connection."""
