@@ -148,7 +148,7 @@ class Holdings:
 
     def _names(self, key: int, now: float) -> tuple[str, ...]:
         found = self._holders.get(key)
-        return found[1] if found is not None and now - found[0] < HELD_S else ()
+        return found[1] if found is not None and found[0] > now - HELD_S else ()
 
     def _note(self, key: int, endpoint: str, now: float) -> None:
         found = self._holders.pop(key, None)
