@@ -13,15 +13,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from control_plane.tls import BadCertificate, Certificate
+from control_plane.client.members import Member
+from control_plane.leader_link import LeaderAway, LeaderLink, Reply
+from control_plane.tls import BadCertificate, Certificate, authorities
 from lab.servers.etcd import EtcdServer
 from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.control_planes import OPERATOR, PLANET, TOKEN
 from tests.issuer import AUDIENCE, Issuer, rsa_key
-from tests.reports import SECRET
-from tests.stores import PATIENCE_S
+from tests.reports import KEY, SECRET
+from tests.stores import PATIENCE_S, found
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -129,6 +131,30 @@ async def test_everything_locked_works_together(url: str, certificates: Path, is
     log = (tmp_path / "north.log").read_text()
     assert TOKEN not in log
     assert "a key of the duty desk" not in log
+
+
+async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
+    url: str, certificates: Path, tmp_path: Path
+) -> None:
+    leader, asks = Member("north", url), Member("south", "https://south")
+    link = LeaderLink(asks, KEY, trust=authorities(certificates / "authority.pem"))
+
+    async def regions() -> Reply | None:
+        try:
+            reply = await link.ask(leader, "GET", "/v1/regions", OPERATOR, client="192.0.2.7", within_s=PATIENCE_S)
+        except LeaderAway:
+            return None
+        return reply if reply.status == 200 else None
+
+    assert b"Frankfurt" in (await found(regions)).body
+    await link.close()
+    stranger = LeaderLink(asks, KEY)
+    with pytest.raises(LeaderAway, match="certificate verify failed"):
+        await stranger.ask(leader, "GET", "/v1/regions", OPERATOR, client="", within_s=PATIENCE_S)
+    await stranger.close()
+    for bad in ("missing.pem", "keys.yaml"):
+        with pytest.raises(BadCertificate, match=bad):
+            authorities(tmp_path / bad)
 
 
 async def test_a_new_certificate_is_taken_up_whole(tmp_path: Path, certificates: Path) -> None:
