@@ -57,7 +57,7 @@ class References:
     def country(self, document: Document, path: Path, name: str) -> None:
         """One country, at `path` itself."""
         if name not in COUNTRIES:
-            self.errors.append(document.error(path, f"{name} is no country", self._remedy(name)))
+            self.errors.append(document.error(path, f"{name} is no country", _country_remedy(name)))
 
     def countries(self, names: Iterable[str]) -> frozenset[str]:
         """The countries among `names`, and all those of the blocs among them."""
@@ -68,7 +68,8 @@ class References:
         for index, code in enumerate(codes):
             country = code.partition("-")[0]
             if country not in COUNTRIES:
-                self.errors.append(document.error((*path, index), f"{country} is no country", self._remedy(country)))
+                remedy = _country_remedy(country)
+                self.errors.append(document.error((*path, index), f"{country} is no country", remedy))
         return frozenset(codes)
 
     def jurisdictions(self, region: str) -> frozenset[str]:
@@ -102,8 +103,14 @@ class References:
         return self._unfolded[name]
 
     def _remedy(self, name: str) -> str:
-        if name in _NOT_ISO:
-            return _NOT_ISO[name]
-        if name.upper() in COUNTRIES:
-            return f"write {name.upper()}, in capitals"
+        if name in _NOT_ISO or name.upper() in COUNTRIES:
+            return _country_remedy(name)
         return suggestion(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
+
+
+def _country_remedy(name: str) -> str:
+    if name in _NOT_ISO:
+        return _NOT_ISO[name]
+    if name.upper() in COUNTRIES:
+        return f"write {name.upper()}, in capitals"
+    return "use its ISO 3166-1 alpha-2 code, such as DE"
