@@ -65,13 +65,8 @@ class KnownAnswer:
         raw = self._repeated.raw
         if data.startswith(raw):
             return self._head, len(raw)
-        found = self._repeated.values(data)
-        if found is None:
-            return None
-        headers = self._head.headers.copy()
-        for place, value in zip(self._repeated.places, found[0], strict=True):
-            headers[place] = (headers[place][0], value)
-        return AnswerHead(self._head.status, headers), found[1]
+        found = self._repeated.again(data)
+        return (AnswerHead(self._head.status, found[0]), found[1]) if found is not None else None
 
 
 def may_be_known(head: AnswerHead) -> bool:

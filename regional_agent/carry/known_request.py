@@ -53,13 +53,10 @@ class KnownRequest:
         if data.startswith(raw):
             body_at = len(raw)
         else:
-            found = self._repeated.values(data)
+            found = self._repeated.again(data)
             if found is None:
                 return None
-            values, body_at = found
-            headers = headers.copy()
-            for place, value in zip(self._repeated.places, values, strict=True):
-                headers[place] = (headers[place][0], value)
+            headers, body_at = found
             by_name = dict(headers)
             length = int(by_name.get(b"content-length") or 0)
         request = Request()

@@ -9,7 +9,7 @@ belongs to a header that nothing else of the head depends on.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from regional_agent.carry.messages import Header
 
@@ -22,69 +22,72 @@ MOST_MISSES = 8
 """A connection on which so many heads in a row were others than before is no longer compared: one of a proxy, say, that
 mixes what its clients send."""
 
-_LENGTH = re.compile(rb"0|[1-9][0-9]{0,7}")
+_LOOKS = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
 _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 
-Gap = tuple[re.Pattern[bytes], bytes]
-"""What a value has to look like, and the bytes that follow it."""
+Gap = tuple[int, re.Pattern[bytes], bytes, bytes]
+"""Which header it is of, what a value there has to look like, and what follows it: with the value that was there, and
+without."""
 
 
 class RepeatedHead:
     """One head, with gaps where values may differ."""
 
-    __slots__ = ("_begin", "_gaps", "_headers", "_may_differ", "places", "raw")
+    __slots__ = ("_begin", "_gaps", "_headers", "_may_differ", "raw")
 
-    def __init__(self, raw: bytes, headers: Sequence[Header], may_differ: Container[bytes]) -> None:
+    def __init__(self, raw: bytes, headers: list[Header], may_differ: Container[bytes]) -> None:
         """Remember a head that the parser has accepted.
 
         Args:
             raw: its first line, its header lines and the empty line.
-            headers: what the parser made of it, names in lower case.
+            headers: what the parser made of it, names in lower case; not to be changed any more.
             may_differ: names of headers whose value may be another.
         """
         self.raw = raw
-        self.places: list[int] = []
-        """Which of the headers have a gap for their value, in order."""
         self._headers = headers
         self._may_differ = may_differ
         self._begin = raw
         self._gaps: list[Gap] | None = None
 
-    def values(self, data: bytes) -> tuple[list[bytes], int] | None:
-        """The values in the gaps of a head that `data` begins with, and where it ends; None for another head."""
+    def again(self, data: bytes) -> tuple[list[Header], int] | None:
+        """The headers where `data` begins with this head but for values, and where it ends; None for another head."""
         gaps = self._gaps
         if gaps is None:
             gaps = self._gaps = self._cut()
         if not gaps or not data.startswith(self._begin):
             return None
-        at, found = len(self._begin), []
-        for looks, after in gaps:
+        at, headers = len(self._begin), self._headers.copy()
+        for place, looks, same, after in gaps:
+            # Most values are what they were.
+            if data.startswith(same, at):
+                at += len(same)
+                continue
             end = data.find(b"\r\n", at, at + LONGEST_VALUE_BYTES)
             value = data[at:end]
             if end < 0 or looks.fullmatch(value) is None or not data.startswith(after, end):
                 return None
-            found.append(value)
+            headers[place] = (headers[place][0], value)
             at = end + len(after)
-        return found, at
+        return headers, at
 
     def _cut(self) -> list[Gap]:
         """Find the gaps, once a head has come that is not the same altogether."""
         raw, lines = self.raw, self.raw.split(b"\r\n")
         if len(lines) != len(self._headers) + 3:
             return []
-        spans: list[tuple[int, int]] = []
-        looks: list[re.Pattern[bytes]] = []
+        spans: list[tuple[int, int, int]] = []
         at = len(lines[0]) + 2
         for place, (name, value) in enumerate(self._headers):
             line = lines[place + 1]
             end = at + len(line)
             if name in self._may_differ and value and line[len(name) :] == b": " + value:
-                self.places.append(place)
-                spans.append((end - len(value), end))
-                looks.append(_LENGTH if name == b"content-length" else _VALUE)
+                spans.append((place, end - len(value), end))
             at = end + 2
         if not spans:
             return []
-        self._begin = raw[: spans[0][0]]
-        begins = [begin for begin, _ in spans[1:]] + [len(raw)]
-        return [(look, raw[end:begin]) for look, (_, end), begin in zip(looks, spans, begins, strict=True)]
+        self._begin = raw[: spans[0][1]]
+        nexts = [begin for _, begin, _ in spans[1:]] + [len(raw)]
+        return [
+            (place, _LOOKS.get(self._headers[place][0], _VALUE), raw[begin:after], raw[end:after])
+            for (place, begin, end), after in zip(spans, nexts, strict=True)
+        ]
