@@ -41,7 +41,9 @@ from lab.bench.results import (
 )
 from lab.open_files import allow_many_open_files
 from lab.planet.bundle import SHIPPED_BUNDLE
+from lab.planet.configs import ADMIN_TOKEN_FILE, FLEET_KEY_FILE
 from lab.planet.planet import program
+from lab.planet.secret_files import write_secret, write_secrets
 from lab.servers.etcd import start_etcd
 from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -62,7 +64,7 @@ OUT = Path("out/bench/propagation.json")
 AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "least_requests": 0, "watch_s": 0}
 """A rollout that is over as soon as it begins: its stages take as long as policy wants, which is not what is asked."""
 
-SECRET = b"a secret of this benchmark only"
+SECRET = "a secret of this benchmark only"
 MAIN = b"refs/heads/main"
 """Where the control plane looks by default."""
 
@@ -183,8 +185,7 @@ def bundle(number: int) -> dict[str, str]:
 
 def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -> tuple[ServerProcess, str]:
     """A control plane that has started, and its URL."""
-    _write_secret(directory / "fleet.key", b"0123456789abcdef" * 2)
-    _write_secret(directory / "admin.token", b"a-token-of-this-benchmark-only")
+    write_secrets(directory)
     url = ""
 
     def make() -> ServerProcess:
@@ -195,8 +196,8 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
             "NAME": "bench",
             "LISTEN": f"{LOOPBACK}:{port}",
             "ETCD_ENDPOINTS": endpoint,
-            "FLEET_KEY_FILE": str(directory / "fleet.key"),
-            "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
+            "FLEET_KEY_FILE": str(directory / FLEET_KEY_FILE),
+            "ADMIN_TOKEN_FILE": str(directory / ADMIN_TOKEN_FILE),
         }
         return ServerProcess(
             "control plane",
@@ -210,23 +211,18 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
     return start_server(make, tries=3, timeout_s=PATIENCE_S), url
 
 
-def _write_secret(path: Path, secret: bytes) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(secret)
-
-
 async def by_webhook(directory: Path) -> Way:
     """Commits to a repository whose host calls the webhook."""
     repository = Repository(directory / "policy.git")
     repository.commit(bundle(0))
-    _write_secret(directory / "webhook.secret", SECRET)
+    write_secret(directory / "webhook.secret", SECRET)
     settings = {
         "POLICY_REPOSITORY": str(directory / "policy.git"),
         "POLICY_POLL_S": "3600",
         "POLICY_WEBHOOK_SECRET_FILE": str(directory / "webhook.secret"),
     }
     body = b'{"ref": "refs/heads/main"}'
-    signature = {"x-hub-signature-256": "sha256=" + hmac.new(SECRET, body, sha256).hexdigest()}
+    signature = {"x-hub-signature-256": "sha256=" + hmac.new(SECRET.encode(), body, sha256).hexdigest()}
     async with httpx.AsyncClient() as host:
 
         async def change(url: str, files: Mapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,6 @@ from lab.bench.cores import pinned_to
 from lab.geoip import write_geoip
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import (
-    ADMIN_TOKEN_FILE,
-    FLEET_KEY_FILE,
     agent_environment,
     control_plane_environment,
     control_plane_urls,
@@ -27,6 +24,7 @@ from lab.planet.configs import (
 )
 from lab.planet.planet import ask, program
 from lab.planet.ports import assign_ports
+from lab.planet.secret_files import write_secrets
 from lab.planet.topology import Engine, Region, Topology, agent_port, control_plane_port, engine_port
 from lab.servers.errors import NotReady
 from lab.servers.etcd import EtcdServer
@@ -128,10 +126,7 @@ class Site:
 
     def _write_files(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        for name in (FLEET_KEY_FILE, ADMIN_TOKEN_FILE):
-            secret = self._directory / name
-            secret.touch(mode=0o600)
-            secret.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        write_secrets(self._directory)
         write_geoip(self._geoip_file)
         write_json(self._directory / f"{REGION}-endpoints.yaml", endpoints_file(self._region, self._ports))
 

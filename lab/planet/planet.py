@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -20,7 +19,6 @@ from typing import Any
 
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
-    FLEET_KEY_FILE,
     Ports,
     agent_environment,
     control_plane_environment,
@@ -31,6 +29,7 @@ from lab.planet.configs import (
     wan_file,
     write_json,
 )
+from lab.planet.secret_files import write_secrets
 from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port
 from lab.servers.errors import MissingBinary, NotReady
 from lab.servers.etcd import EtcdServer
@@ -209,10 +208,7 @@ class Planet:
 
     def _write_files(self, matrix: RttMatrix) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        for name in (FLEET_KEY_FILE, ADMIN_TOKEN_FILE):
-            secret = self._directory / name
-            secret.touch(mode=0o600)
-            secret.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+        write_secrets(self._directory)
         write_json(self._directory / "wan.json", wan_file(self.topology, self.ports, matrix))
         for region in self.topology.regions:
             engines = engines_file(self.topology, region, self.ports, self.witness_dir)

@@ -1,0 +1,74 @@
+"""A policy that is accepted while a plan is being made is planned by right after it, not a round later."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from control_plane import daemon
+from control_plane.client import keys
+from control_plane.client.members import Member
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import Committed, Delete, Put, SameKey, Unchanged
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy_source import PolicySource
+from penstock import snapshot
+from tests.reports import KEY
+from tests.stores import eventually
+
+PLANET = Path(__file__).parents[2] / "policies" / "planet"
+
+
+class Slow(MemoryStore):
+    """Takes plans when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        if any(one.key.startswith(keys.PLANS) for one in do):
+            self.held.set()
+            await self.go_on.wait()
+        return await super().commit(expect, do)
+
+
+async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No round comes by itself, and none waits for regions to speak.
+    monkeypatch.setattr(daemon, "TICK_S", 3600.0)
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
+    folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
+    text = (folder / "spillover.yaml").read_text()
+    store, source = Slow(), PolicySource(FolderReader(folder))
+    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+
+    async def accept(utilisation: str) -> str:
+        before = source.current
+        (folder / "spillover.yaml").write_text(text.replace("0.8", utilisation))
+        await eventually(lambda: source.current is not before)
+        assert source.current is not None
+        return source.current.digest()
+
+    def candidate() -> str:
+        return one.staging.staged.rollout.candidate if one.staging.staged is not None else ""
+
+    await one.start()
+    try:
+        await eventually(lambda: one.leading and one.overrides.known)
+        await accept("0.7")
+        await eventually(store.held.is_set)
+        newest = await accept("0.6")
+        assert candidate() != newest
+        store.go_on.set()
+        await eventually(lambda: candidate() == newest)
+    finally:
+        store.go_on.set()
+        await one.stop()
+        await store.close()
