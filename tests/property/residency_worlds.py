@@ -20,7 +20,7 @@ from penstock import decision, route_context
 from penstock.geography import Location
 from penstock.plan import Arc, ArcReason, Closed, RegionPlan
 from penstock.planner.flow import FlowPlanner
-from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy import Model, Policy, Region, ResidencyRule, SpilloverLimit, Tenant
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
@@ -146,6 +146,23 @@ class World:
             models={MODEL: Model(MODEL)},
             tenants={name: Tenant(name, rng.choice(DATA_CLASSES)) for name in TENANTS},
             residency=tuple(rules),
+            spillover_limits=tuple(self._limit(n) for n in range(rng.choice((0, 0, 1, 2)))),
+            spillover_orders={name: tuple(rng.sample(self.names, rng.randint(1, 2))) for name in self._orderly()},
+        )
+
+    def _orderly(self) -> list[str]:
+        """Origins whose overflow has an order of its own: in most worlds none has."""
+        rng = self.rng
+        return rng.sample(self.names, rng.choice((0, 0, 0, 1)))
+
+    def _limit(self, number: int) -> SpilloverLimit:
+        """With what regions cost, a ceiling closes none of them or all but the origin."""
+        rng = self.rng
+        return SpilloverLimit(
+            f"limit-{number}",
+            origins=_some(rng, self.names, 0.5),
+            most_cost_per_gpu_hour=rng.choice((None, 0.5, 2.0)),
+            most_share=rng.choice((None, 0.0, 0.3)),
         )
 
     def _rule(self, number: int) -> ResidencyRule:

@@ -1,0 +1,89 @@
+"""Spillover limits and orders in any world: residency goes before them, and every planner keeps to them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.plan import RegionPlan
+from penstock.planner.flow import FlowPlanner
+from penstock.planner.greedy import GreedyPlanner
+from penstock.policy import SpilloverLimit
+from penstock.snapshot import demand
+from penstock.spillover import bounds
+from penstock.supply import supply
+from penstock.waterfall import plan as poured
+from tests.property.planner_worlds import MODELS, NAMES, World, worlds
+
+PATIENT_S = 30.0
+EPSILON = 1e-6
+
+some = st.frozensets(st.sampled_from(NAMES))
+limits = st.builds(
+    SpilloverLimit,
+    st.sampled_from(("one", "two", "three")),
+    some,
+    st.frozensets(st.sampled_from(MODELS)),
+    st.sampled_from((None, 0.2, 0.7, 2.0)),
+    st.sampled_from((None, 0.0, 0.1, 0.5)),
+)
+orders = st.dictionaries(
+    st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple), max_size=3
+)
+
+
+@st.composite
+def limited_worlds(draw: st.DrawFn) -> World:
+    """Any world, under a policy that limits and orders its spillover."""
+    world = draw(worlds())
+    world.policy = msgspec.structs.replace(
+        world.policy,
+        spillover_limits=tuple(draw(st.lists(limits, max_size=3))),
+        spillover_orders=draw(orders),
+    )
+    return world
+
+
+def planned(planner: str, world: World, previous: dict[str, RegionPlan]) -> dict[str, RegionPlan]:
+    policy, snapshot = world.policy, world.snapshot
+    if planner == "poured":
+        return poured(policy, snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
+    made = FlowPlanner(PATIENT_S) if planner == "flow" else GreedyPlanner()
+    return made.decide(policy, snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5).plans
+
+
+@pytest.mark.parametrize("planner", ["flow", "greedy", "poured"])
+@given(limited_worlds())
+@settings(max_examples=60)
+def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) -> None:
+    plans = planned(planner, world, world.previous)
+    for one in demand(world.snapshot, 0.0):
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        if entry is None:
+            continue
+        assert {arc.server for arc in entry.arcs} <= one.regions
+        assert set(entry.fallbacks) <= one.regions
+        assert all(arc.server in one.regions for way in entry.detours for arc in way.arcs)
+        assert sum(arc.share for arc in entry.arcs) == pytest.approx(1.0)
+        assert all(arc.share > 0.0 for arc in entry.arcs)
+
+
+@pytest.mark.parametrize("planner", ["flow", "greedy", "poured"])
+@given(limited_worlds())
+@settings(max_examples=60)
+def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: str, world: World) -> None:
+    plans = planned(planner, world, {})
+    able = supply(world.policy, world.snapshot, 0.0)
+    for one in demand(world.snapshot, 0.0):
+        entry = plans[one.origin].lookup(one.model, one.residency)
+        if entry is None:
+            continue
+        here = bounds(world.policy, one.origin, one.model)
+        shares = {arc.server: arc.share for arc in entry.arcs}
+        if any((name, one.model) in able for name in one.regions - here.dear):
+            assert not shares.keys() & here.dear
+        # On its failback ramp an origin serves no more than that grants, whatever the limit says.
+        if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
+            assert 1.0 - shares.get(one.origin, 0.0) <= here.most_away + EPSILON
