@@ -104,7 +104,7 @@ def prior(accelerator: str) -> Speed | None:
 class SpeedLearner:
     """One endpoint's speed, as its completions show it."""
 
-    __slots__ = ("_decode", "_first_byte", "_prior", "_wants_at", "observations")
+    __slots__ = ("_decode", "_first_byte", "_prior", "_wants_at", "_wants_first_at", "observations")
 
     def __init__(self, accelerator: str) -> None:
         """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
@@ -112,7 +112,7 @@ class SpeedLearner:
         start = self._prior or _speed_of(Pace(1.0, 1.0))
         self._first_byte = Line(start.start_s, start.prefill)
         self._decode = Line(start.decode, start.crowding)
-        self._wants_at = 0.0
+        self._wants_at = self._wants_first_at = 0.0
         self.observations = 0
         """Requests that it has learned from."""
 
@@ -136,6 +136,13 @@ class SpeedLearner:
         if now < self._wants_at:
             return False
         self._wants_at = now + LEARN_EVERY_S
+        return True
+
+    def wants_first_byte(self, now: float) -> bool:
+        """The same of an answer that begins now."""
+        if now < self._wants_first_at:
+            return False
+        self._wants_first_at = now + LEARN_EVERY_S
         return True
 
     def saw_first_byte(self, prefill_s: float, took_s: float) -> None:

@@ -123,8 +123,9 @@ class Chooser:
             return
         placement.first_byte_at = now
         self._shared_view.prefilled(placement.reservation)
-        if placement.ahead_s > 0.0 and not placement.queued:
-            placement.endpoint.learner.saw_first_byte(placement.ahead_s, now - placement.since)
+        learner = placement.endpoint.learner
+        if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
+            learner.saw_first_byte(placement.ahead_s, now - placement.since)
 
     def look(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""

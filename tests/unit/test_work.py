@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -96,9 +97,10 @@ def test_reservations_are_whole_microseconds_at_the_endpoints_speed() -> None:
     assert microseconds(Work(0.1, 2.0), None, 1, spared_s=5.0) == (0, 2_000_000)
 
 
-def test_a_learner_wants_no_more_answers_than_it_needs() -> None:
+@pytest.mark.parametrize("asks", [SpeedLearner.wants, SpeedLearner.wants_first_byte])
+def test_a_learner_wants_no_more_answers_than_it_needs(asks: Callable[[SpeedLearner, float], bool]) -> None:
     learner = SpeedLearner("h100")
-    wanted = [now for now in range(1000) if learner.wants(now / 1000)]
+    wanted = [now for now in range(1000) if asks(learner, now / 1000)]
     assert len(wanted) == 50, "of a thousand in a second, evenly"
-    assert learner.wants(10.0), "and every one of those that come one by one"
-    assert learner.wants(10.1)
+    assert asks(learner, 10.0), "and every one of those that come one by one"
+    assert asks(learner, 10.1)
