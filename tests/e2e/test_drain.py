@@ -97,7 +97,13 @@ async def test_a_drain_under_traffic_its_return_and_the_planners_death_between_f
         async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as operator:
             await clients.until_all_from("eu-de")
             body = {"reason": "a test", "expires_in_s": 600}
-            drained = await operator.post(f"{north}/v1/regions/eu-de/drain", json=body)
+            async with asyncio.timeout(90.0):
+                while True:
+                    drained = await operator.post(f"{north}/v1/regions/eu-de/drain", json=body)
+                    # Before its leader has heard the regions, nobody can judge what a drain does.
+                    if drained.status_code != 503:
+                        break
+                    await asyncio.sleep(BETWEEN_S)
             assert drained.status_code == 201, drained.text
             since = len(clients.regions)
             await clients.until_all_from("eu-es")
