@@ -160,6 +160,23 @@ def test_a_head_that_comes_again_is_not_parsed_again() -> None:
     asyncio.run(body())
 
 
+def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
+    read = b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello"
+
+    async def body() -> None:
+        connection = connected()
+        assert (await told(connection, read)).startswith(b"HTTP/1.1 200")
+        assert await told(connection, read[:-1]) == b""
+        now = connection._listener.clock()
+        connection.check_timeouts(now + BOUNDS.body_timeout_s - 1.0)
+        wire: Any = connection._transport
+        assert wire.written == b""
+        connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
+        assert wire.written.startswith(b"HTTP/1.1 408")
+
+    asyncio.run(body())
+
+
 class Hears:
     """A sink that remembers everything."""
 
