@@ -132,18 +132,23 @@ def slices(
         before = {key: _known_tables(entry, policy) for key, entry in before.items()}
     resting = resting or Resting()
     resting.begin(None if ramps or interventions.overrides else (edition.policy_digest, alive, words))
-    moves: list[_Move | Key] = []
+    found: list[tuple[str, _Move | ClassPlan]] = []
     for key, one in demands.items():
         if target := targets.get(key):
             entry = before.get(key)
             if entry is not None and _rests(key, entry, target, resting, detail):
-                moves.append(key)
+                found.append((key.origin, entry))
             else:
-                moves.append(_Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions))
-    homeward = _homeward([one for one in moves if isinstance(one, _Move)], demands, targets, largest_step)
-    for move in moves:
-        if isinstance(move, Key):
-            classes[move.origin].append(before[move])
+                found.append(
+                    (
+                        key.origin,
+                        _Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions),
+                    )
+                )
+    homeward = _homeward([one for _, one in found if isinstance(one, _Move)], demands, targets, largest_step)
+    for origin, move in found:
+        if isinstance(move, ClassPlan):
+            classes[origin].append(move)
             continue
         key, one, entry, orders, serving, nearest, home, standing, target, distance = move
         closed = orders.closed

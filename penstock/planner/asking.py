@@ -49,13 +49,16 @@ def ask(
     """The question of this tick, under the builder's policy; arguments are those of `Planner.decide`."""
     policy = builder.policy
     able = supply(policy, snapshot, now)
-    demands = {key: _raised(key, one, ahead) for key, one in planned_for(policy, demand(snapshot, now)).items()}
+    demands = planned_for(policy, demand(snapshot, now))
+    _raise(demands, ahead)
     before = in_force(previous, demands)
     asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
     held = remaining(before, asked) if interventions else before
     return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held))
 
 
-def _raised(key: Key, one: Demand, ahead: Mapping[Key, float]) -> Demand:
-    expected = BELIEVED_AHEAD * ahead.get(key, 0.0)
-    return msgspec.structs.replace(one, requests_per_s=expected) if expected > one.requests_per_s else one
+def _raise(demands: dict[Key, Demand], ahead: Mapping[Key, float]) -> None:
+    for key, per_s in ahead.items():
+        one, expected = demands.get(key), BELIEVED_AHEAD * per_s
+        if one is not None and expected > one.requests_per_s:
+            demands[key] = msgspec.structs.replace(one, requests_per_s=expected)

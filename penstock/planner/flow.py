@@ -91,7 +91,9 @@ class FlowPlanner:
         interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
         answers, late = self._answers(builder, asked.problems)
-        wanted = {key: table for one in answers for key, table in shares(one).items()}
+        wanted: dict[Key, Mapping[str, float]] = {}
+        for one in answers:
+            wanted |= shares(one)
         if late:
             left = {key: one for key, one in asked.open_demands.items() if key.model in late}
             greedy = pour(policy, left, asked.open_supply, builder.distances.nearest_first)
@@ -151,9 +153,8 @@ class FlowPlanner:
             serving = {(name, one.most) for (name, of), one in asked.able.items() if of == model}
             self._steadiness.begin(model, (serving, interventions.overrides), now)
         self._steadiness.keep(wanted)
-        steadied: dict[Key, Mapping[str, float]] = {}
+        steadied = dict(wanted)
         for key, target in wanted.items():
-            steadied[key] = target
             entry = asked.before.get(key)
             if entry is None or (is_as_wanted(entry, target) and self._steadiness.is_calm(key, entry)):
                 continue
