@@ -26,7 +26,7 @@ from regional_agent.carry.client_turns import (
 from regional_agent.carry.kept_bodies import joined
 from regional_agent.carry.known_request import KnownRequest
 from regional_agent.carry.messages import Header, Request, without_upgrade
-from regional_agent.carry.repeated_head import LONGEST_HEAD_BYTES, MOST_MISSES
+from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
 from regional_agent.carry.request_head import complete_head, head_bytes
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ class ClientConnection(ClientTurns):
         elif not request.plain or (request.length or 0) > SMALL_BODY_BYTES:
             if request.length != 0:
                 self._expect_body(request)
-        elif read:
-            self._remember(request, read)
+        elif raw := raw_head(read, request.method):
+            self._known = KnownRequest(raw, request)
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current
@@ -267,13 +267,6 @@ class ClientConnection(ClientTurns):
             self.on_body(data if length == left_bytes else data[:left_bytes])
         self.on_message_complete()
         return data[left_bytes:]
-
-    def _remember(self, request: Request, read: bytes) -> None:
-        """Know the head of a request that is plain and not large when it comes again; a read began with it."""
-        end = read.find(b"\r\n\r\n", 0, LONGEST_HEAD_BYTES)
-        # A read may begin with empty lines, which the parser passes over.
-        if end >= 0 and read.startswith(request.method):
-            self._known = KnownRequest(read[: end + 4], request)
 
     # requests
 

@@ -30,6 +30,16 @@ Gap = tuple[int, re.Pattern[bytes], bytes, bytes]
 without."""
 
 
+def raw_head(read: bytes, begins: bytes) -> bytes:
+    """The head that a read begins with, up to its empty line, if it may be remembered; else nothing.
+
+    Args:
+        begins: how it must begin: the parser passes over empty lines before it.
+    """
+    end = read.find(b"\r\n\r\n", 0, LONGEST_HEAD_BYTES)
+    return read[: end + 4] if end >= 0 and read.startswith(begins) else b""
+
+
 class RepeatedHead:
     """One head, with gaps where values may differ."""
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from regional_agent.carry.answer_head import AnswerHead, KnownAnswer, may_be_known
-from regional_agent.carry.repeated_head import LONGEST_HEAD_BYTES as LONGEST_KNOWN_BYTES
-from regional_agent.carry.repeated_head import MOST_MISSES
+from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
 from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, TooLarge, TunnelSink, UpstreamError
 
 if TYPE_CHECKING:
@@ -257,8 +256,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._break(Broken("the response's head is not one"))
             else:
                 head = AnswerHead(status, self._headers)
-                if read and may_be_known(head):
-                    self._remember(head, read)
+                if may_be_known(head) and (raw := raw_head(read, b"HTTP/")):
+                    self._known = KnownAnswer(raw, head, keep_alive=self._keep_alive)
                 self.sink.on_head(head)
 
     def on_body(self, chunk: bytes) -> None:
@@ -313,13 +312,6 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_pause()
         else:
             self._end()
-
-    def _remember(self, head: AnswerHead, read: bytes) -> None:
-        """Know the head of an answer with a length when it comes again; a read began with it."""
-        end = read.find(b"\r\n\r\n", 0, LONGEST_KNOWN_BYTES)
-        # A read may begin with empty lines, which the parser passes over.
-        if end >= 0 and read.startswith(b"HTTP/"):
-            self._known = KnownAnswer(read[: end + 4], head, keep_alive=self._keep_alive)
 
     def _is_garbage(self, status: int) -> bool:
         """Heads that the parser lets pass and that others might read differently."""
