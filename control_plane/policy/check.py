@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,12 +48,13 @@ class Catalogue(msgspec.Struct, frozen=True):
         return only
 
 
-def check(documents: Sequence[Document], *, whole: bool = True) -> tuple[Catalogue, list[PolicyError]]:
+def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Catalogue, list[PolicyError]]:
     """Sort documents by kind and give them their shapes; whatever is wrong is in the list.
 
     Args:
-        whole: everything that was written could be read; else nobody knows which kinds are missing.
+        unread: kinds of documents that were written but could not be read: they are not missing.
     """
+    written = set(unread)
     errors: list[PolicyError] = []
     entries: dict[str, list[Entry]] = defaultdict(list)
     names: dict[str, dict[str, Document]] = defaultdict(dict)
@@ -61,7 +63,7 @@ def check(documents: Sequence[Document], *, whole: bool = True) -> tuple[Catalog
         kind = document.content.get("kind")
         if not isinstance(kind, str) or kind not in KINDS:
             errors.append(_unknown_kind(document, kind))
-            whole = False
+            written.update(get_close_matches(str(kind), KINDS, n=1))
             continue
         counts[kind] += 1
         if counts[kind] == KINDS[kind].most + 1:
@@ -75,7 +77,7 @@ def check(documents: Sequence[Document], *, whole: bool = True) -> tuple[Catalog
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
         for name, kind_of in KINDS.items()
-        if whole and counts[name] < kind_of.least
+        if name not in written and counts[name] < kind_of.least
     ]
     return Catalogue(entries, names), errors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -53,6 +54,9 @@ from penstock.policy import (
     Version,
 )
 
+_KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
+"""What a text that could not be read as YAML says of its documents."""
+
 
 def compile_bundle(files: Mapping[str, str]) -> Policy:
     """Compile a bundle.
@@ -71,7 +75,8 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         found, unread = read_documents(file, text)
         documents += found
         errors += unread
-    catalogue, misshapen = check(documents, whole=not errors)
+    hidden = {kind for file in {error.file for error in errors} for kind in _KIND.findall(files[file])}
+    catalogue, misshapen = check(documents, hidden)
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]

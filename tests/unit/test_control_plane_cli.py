@@ -66,7 +66,7 @@ class TestPolicy:
         assert result.exit_code == 1
         assert "failover.yaml:2: says no kind; write `kind`" in result.stdout
         assert "spillover.yaml:2: says no kind; write `kind`" in result.stdout
-        assert "refused, 2 error(s)" in result.stderr
+        assert "refused, 4 error(s)" in result.stderr
 
     def test_as_json(self, tmp_path: Path) -> None:
         good = run("policy", "lint", str(POLICIES / "planet"), "-o", "json")
