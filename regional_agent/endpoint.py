@@ -149,12 +149,15 @@ class Endpoint:
         self._add(-1, -prefill_us, -decode_us)
 
     def heard_of_others(self, others: Load) -> None:
-        """What the other agents are now believed to have on it; the caller recounts the pools."""
-        self.others = others
+        """What the other agents are now believed to have on it."""
+        more, self.others = others.requests - self.others.requests, others
         view = self.view
-        view.in_flight = self.own + others.requests
+        view.in_flight += more
         view.prefill_us = self.own_prefill_us + others.prefill_us
         view.decode_us = self.own_decode_us + others.decode_us
+        if more and view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += more
         view.reckon()
 
     def resize(self, spec: EndpointSpec) -> None:

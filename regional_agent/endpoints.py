@@ -186,7 +186,6 @@ class Endpoints:
             others = loads.get(name, NOTHING)
             if others != endpoint.others:
                 endpoint.heard_of_others(others)
-        self._recount()
 
     def use_priors(self, policy: Policy) -> None:
         """Take each model's expected service time from a newly accepted policy, until completions have been seen."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.ejection import EjectionRules, Outcome
 from penstock.endpoint_health import ProbeOutcome
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge, Pool
+from regional_agent.endpoint import Endpoint, Judge, Load, Pool
 from regional_agent.endpoint_fields import EndpointSpec
 
 MEMBERS = 5
@@ -18,12 +18,13 @@ events = st.one_of(
     st.sampled_from(Outcome),
     st.just("broke"),
     st.floats(0.1, 30.0),
+    st.integers(0, 9),
 )
 
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
 def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
-    history: list[tuple[int, ProbeOutcome | Outcome | str | float]], most_ejected_share: float
+    history: list[tuple[int, ProbeOutcome | Outcome | str | float | int]], most_ejected_share: float
 ) -> None:
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, most_ejected_share=most_ejected_share)
@@ -39,6 +40,8 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
             one.probed(event)
         elif isinstance(event, Outcome):
             one.ended(event, now[0])
+        elif isinstance(event, int):
+            one.heard_of_others(Load(event, 1000 * event, 2000 * event))
         elif isinstance(event, float):
             now[0] += event
             for each in members:
@@ -49,6 +52,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         ready = [each for each in members if each.view.ready]
         alive = [each for each in members if each.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
+        assert pool.in_flight == sum(each.view.in_flight for each in ready)
         assert pool.out == sum(each.standing.out for each in members) <= MEMBERS * most_ejected_share
         assert all(each.health.ready for each in ready)
         assert len(ready) >= len(alive) - pool.out
