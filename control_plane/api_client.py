@@ -171,7 +171,8 @@ class ApiClient:
             except TokenRefused:
                 raise
             except ApiError as failure:
-                failures.append(str(failure))
+                told = str(failure)
+                failures.append(told if told.startswith(url) else f"{url}: {told}")
                 continue
             leader = status.leader
             if status.leading or leader is None or leader.url == url or not may_follow(url, leader.url):

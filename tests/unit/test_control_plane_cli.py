@@ -392,6 +392,11 @@ class TestStatus:
         assert result.exit_code == 1
         assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
 
+    def test_whatever_else_answers_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
+        servers[0].code = 404
+        result = run("status", "--url", servers[0].url, "--token-file", token)
+        assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: answered 404\n"
+
     def test_an_answer_that_is_no_status(self, servers: list[FakeControlPlane], token: str) -> None:
         result = run("status", "--url", servers[0].url, "--token-file", token)
         assert result.exit_code == 1
