@@ -35,9 +35,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def ask(one: Agent, *headers: str, body: bytes = BODY) -> tuple[int, dict[str, str], bytes]:
+async def ask(
+    one: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions"
+) -> tuple[int, dict[str, str], bytes]:
     client = await RawClient.connect(one.traffic)
-    client.say(post(body, *headers))
+    client.say(post(body, *headers, path=path))
     answer = await client.answer()
     client.close()
     return answer
@@ -198,7 +200,7 @@ async def test_what_cannot_be_changed_gets_the_version_of_its_name_or_is_told_th
     upload = ("content-type: audio/wav", "x-model: llama")
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], models=[MODEL, LIGHTER]) as one:
         with_lighter(one, 100.0)
-        status, _, body = await ask(one, *upload, body=b"RIFF")
+        status, _, body = await ask(one, *upload, body=b"RIFF", path="/v1/audio/transcriptions")
         assert (status, json.loads(body)["error"]["code"]) == (400, "bad_request")
         assert LIGHTER in json.loads(body)["error"]["message"]
         status, _, body = await ask(one, body=b'{"model": "llama", "model": "llama"}')
