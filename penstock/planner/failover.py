@@ -7,14 +7,14 @@ place for all that has one; where they overlap otherwise it may send some to a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
 
 from penstock.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.planner.cost import flows
-from penstock.planner.problem import Problem, summed
+from penstock.planner.problem import Ints, Problem, summed
 from penstock.slices import Key
 from penstock.steps import without_crumbs
 
@@ -26,6 +26,9 @@ SOON_S = 2.0
 
 MOST_ARCS = 4
 """A lost share goes to this many regions at most."""
+
+NEAR = 32
+"""A lost share nearly always fits into this many regions, the cheapest to reach; the others are looked at if not."""
 
 PARTS = 20
 """Shares of a table that plans carry are multiples of one part in this many."""
@@ -145,14 +148,20 @@ class _Nearest:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._known: dict[int, list[list[int]]] = {}
+        self._known: dict[int, tuple[Ints, list[list[int]]]] = {}
+        """By group: all of its pools that are alive, and by origin the NEAR first of them."""
 
-    def of(self, key: int) -> list[int]:
-        shape = self._problem.shape
-        group = int(shape.group_of[key])
-        by_origin = self._known.get(group)
-        if by_origin is None:
-            pools = np.flatnonzero(shape.permitted[group] & (self._problem.slots > 0.0))
-            order = np.argsort(self._problem.reach_s[:, pools], axis=1, kind="stable")
-            by_origin = self._known[group] = pools[order].tolist()
-        return by_origin[shape.origin_of[key]]
+    def of(self, key: int) -> Iterator[int]:
+        reach_s = self._problem.reach_s
+        group, origin = int(self._problem.shape.group_of[key]), int(self._problem.shape.origin_of[key])
+        if group not in self._known:
+            pools = np.flatnonzero(self._problem.shape.permitted[group] & (self._problem.slots > 0.0))
+            near = np.broadcast_to(pools, (len(reach_s), len(pools)))
+            if len(pools) > NEAR:
+                near = np.sort(pools[np.argpartition(reach_s[:, pools], NEAR, axis=1)[:, :NEAR]], axis=1)
+            order = np.argsort(np.take_along_axis(reach_s, near, axis=1), axis=1, kind="stable")
+            self._known[group] = pools, np.take_along_axis(near, order, axis=1).tolist()
+        pools, first = self._known[group]
+        yield from first[origin]
+        if len(pools) > NEAR:
+            yield from pools[np.argsort(reach_s[origin, pools], kind="stable")][NEAR:].tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lab.bench.planets import Planet, Size, planet
-from penstock.planner import starting
+from penstock.planner import failover, starting
 from penstock.planner.building import Builder
 from penstock.planner.distances import Distances
 from penstock.planner.failover import detours
@@ -177,6 +177,19 @@ def test_detours_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int)
     for lost, amounts in arriving.items():
         if lost not in told:
             assert all(load[name] + amount <= room[name] * (1.0 + 1e-6) for name, amount in amounts.items())
+
+
+def test_detours_reach_as_far_as_they_must_however_few_regions_are_looked_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = planet(Size(12, 10, 4, 1), 1)
+    snapshot = world.snapshot(Random(1), 0.0)
+    planned = FlowPlanner(30.0).decide(world.policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    problems = [one.problem for one in planned.answers]
+    tables = detours(problems, planned.plans)
+    assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)
+    monkeypatch.setattr(failover, "NEAR", 1)
+    assert detours(problems, planned.plans) == tables
 
 
 def test_the_planets_of_the_bench_are_worth_planning_for() -> None:
