@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from penstock import waterfall
 from penstock.interventions import Interventions, narrowed
 from penstock.overrides import Override, OverrideKind, lifted
-from penstock.plan import RegionPlan
+from penstock.plan import ArcReason, ClassPlan, RegionPlan
 from penstock.planner.flow import FlowPlanner
 from penstock.policy import Failover
 from penstock.reasons import Reason
@@ -116,7 +117,8 @@ def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_w
     plans = before
     for _ in range(20):
         after = planned(world, plans, meant, greedy)
-        assert all(step <= STEP + 1e-5 for step in steps(plans, after))
+        assert all(step <= STEP + 1e-5 for step in steps(plans, after, homeward=False))
+        assert all(part <= STEP + 1e-5 for part in came_home(world, plans, after))
         plans = after
     for one in demand(world.snapshot, 0.0):
         entry = plans[one.origin].lookup(one.model, one.residency)
@@ -129,16 +131,43 @@ def test_drains_move_small_steps_until_nothing_is_left_and_lifting_brings_back_w
         assert all(step <= 0.02 + 1e-5 for step in steps(before, plans))
 
 
-def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan]) -> list[float]:
-    """How much of each class's traffic moved."""
-    moved = []
+def steps(before: dict[str, RegionPlan], after: dict[str, RegionPlan], *, homeward: bool = True) -> list[float]:
+    """How much of each class's traffic moved, of those that came home only where it is asked for."""
+    return [moved_share(*shares) for _, _, home, shares in changes(before, after) if homeward or not more(home, shares)]
+
+
+def came_home(world: World, before: dict[str, RegionPlan], after: dict[str, RegionPlan]) -> list[float]:
+    """The part of each origin's demand for a model whose classes came home and moved."""
+    rates = {(one.origin, one.model, one.residency): one.requests_per_s for one in demand(world.snapshot, 0.0)}
+    asked: dict[tuple[str, str], float] = {}
+    for (origin, model, _), per_s in rates.items():
+        asked[origin, model] = asked.get((origin, model), 0.0) + per_s
+    moved: dict[tuple[str, str], float] = {}
+    for origin, one, home, shares in changes(before, after):
+        if more(home, shares):
+            per_s = rates[origin, one.model, one.residency] * moved_share(*shares)
+            moved[origin, one.model] = moved.get((origin, one.model), 0.0) + per_s
+    return [per_s / asked[at] for at, per_s in moved.items() if asked[at] > 0.0]
+
+
+Shares = tuple[dict[str, float], dict[str, float]]
+
+
+def changes(
+    before: dict[str, RegionPlan], after: dict[str, RegionPlan]
+) -> Iterator[tuple[str, ClassPlan, str | None, Shares]]:
+    """Each class with its origin, its home now, and its shares before and after."""
     for origin, plan in before.items():
         for one in plan.classes:
             now = after[origin].lookup(one.model, one.residency)
             assert now is not None
-            shares = [{arc.server: arc.share for arc in entry.arcs} for entry in (one, now)]
-            moved.append(moved_share(*shares))
-    return moved
+            was, is_now = ({arc.server: arc.share for arc in entry.arcs} for entry in (one, now))
+            yield origin, one, next((arc.server for arc in now.arcs if arc.why is ArcReason.HOME), None), (was, is_now)
+
+
+def more(home: str | None, shares: Shares) -> bool:
+    was, now = shares
+    return home is not None and now.get(home, 0.0) > was.get(home, 0.0)
 
 
 POLICY = planet.policy()
