@@ -79,14 +79,13 @@ class RepositoryReader:
                 await _end(await waiting)
 
     async def _ask(self, request: Request) -> Answer:
-        process = await self._process()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                said, complained = await _talk(process, msgspec.json.encode(request))
-        except TimeoutError:
-            raise Unreadable(f"{self.place}: not read within {self._timeout_s:g} s") from None
-        finally:
-            await _end(process)
+        question, said, complained = msgspec.json.encode(request), b"", b""
+        waiting = await self._waited()
+        if waiting is not None:
+            said, complained = await self._talk(waiting, question)
+        if not said and not complained:
+            # There was none, or it had died unnoticed: what answers at all says something.
+            said, complained = await self._talk(await _begin(), question)
         try:
             return _decoder.decode(said)
         except msgspec.DecodeError:
@@ -94,15 +93,25 @@ class RepositoryReader:
             last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
             raise Unreadable(f"{self.place}: the reading process ended unexpectedly: {last[:200]}") from None
 
-    async def _process(self) -> asyncio.subprocess.Process:
-        """The one that waits, unless there is none or it has died."""
+    async def _waited(self) -> asyncio.subprocess.Process | None:
+        """The process that waits, unless there is none or it is known to have died."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             with suppress(OSError):
                 process = await waiting
                 if process.returncode is None:
                     return process
-        return await _begin()
+        return None
+
+    async def _talk(self, process: asyncio.subprocess.Process, question: bytes) -> tuple[bytes, bytes]:
+        """What a process answers, and what it complains of; it has ended then."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _talk(process, question)
+        except TimeoutError:
+            raise Unreadable(f"{self.place}: not read within {self._timeout_s:g} s") from None
+        finally:
+            await _end(process)
 
 
 async def _begin() -> asyncio.subprocess.Process:
