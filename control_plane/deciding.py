@@ -15,6 +15,7 @@ import structlog
 from penstock import waterfall
 from penstock.forecast import Forecaster
 from penstock.interventions import NO_INTERVENTIONS, Interventions
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.cost import Cost
 from penstock.planner.greedy import GreedyPlanner
@@ -22,7 +23,6 @@ from penstock.planner.logics import planner
 from penstock.planner.planned import Planned, Planner
 from penstock.policy import PlanLogic, Policy
 from penstock.shortfall import Shortfall
-from penstock.slices import Key
 from penstock.snapshot import Snapshot, demand
 
 SOLVER_LIMIT_S = 0.25

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.slices import Key
+from penstock.moves import Key
 
 LEVEL_S = 10.0
 """The level forgets with this time constant (s)."""

@@ -6,32 +6,24 @@ may not be, and with what an origin had where it is not heard from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from penstock.interventions import NO_INTERVENTIONS, Interventions, Orders, capped, emptied, stays
+from penstock.interventions import NO_INTERVENTIONS, Interventions, emptied
+from penstock.moves import Key, Move, NearestFirst, Words, homeward
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.resting import Resting
 from penstock.snapshot import Demand, Snapshot, heard
-from penstock.spillover import kept_home
-from penstock.steps import moved_share, ramped, step_towards
+from penstock.steps import ramped, step_towards
 from penstock.supply import Supply
 
 MOST_FALLBACKS = 16
 """An origin is told of this many regions besides its arcs: it probes each of them all the time."""
-
-
-class Key(NamedTuple):
-    """What shares are decided for: one traffic class at one origin."""
-
-    origin: str
-    model: str
-    residency: str
 
 
 class Edition(NamedTuple):
@@ -45,9 +37,6 @@ class Edition(NamedTuple):
     elapsed_s: float
     """Time (s) since the plan in force was made."""
 
-
-NearestFirst = Callable[[str, frozenset[str]], tuple[str, ...]]
-"""`Policy.nearest_first`, or something that remembers what it answers."""
 
 Detail = Callable[[Key, str, str], str]
 """What to say of an arc besides its reason: of whom, from which home, to which server."""
@@ -125,14 +114,14 @@ def slices(
                 emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), largest_step)
                 for one in _still_standing(previous.get(region), policy)
             ]
-    words = _Words.of(snapshot)
+    words = Words.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
     if any(plan.policy_digest != edition.policy_digest for plan in previous.values()):
         before = {key: _known_tables(entry, policy) for key, entry in before.items()}
     resting = resting or Resting()
     resting.begin(None if ramps or interventions.overrides else (edition.policy_digest, alive, words))
-    found: list[tuple[str, _Move | ClassPlan]] = []
+    found: list[tuple[str, Move | ClassPlan]] = []
     for key, one in demands.items():
         if target := targets.get(key):
             entry = before.get(key)
@@ -142,47 +131,13 @@ def slices(
                 found.append(
                     (
                         key.origin,
-                        _Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions),
+                        Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions),
                     )
                 )
-    homeward = _homeward([one for _, one in found if isinstance(one, _Move)], demands, targets, largest_step)
-    for origin, move in found:
-        if isinstance(move, ClassPlan):
-            classes[origin].append(move)
-            continue
-        key, one, entry, orders, serving, nearest, home, standing, target, distance = move
-        closed = orders.closed
-        if distance <= 0.0:
-            shares: Mapping[str, float] = standing or target
-        else:
-            step = distance * homeward[one.origin, one.model] if move.comes_home else largest_step
-            shares = step_towards(standing, target, step, serving)
-        if ramps:
-            heirs = (name for name in nearest if name in serving and name not in closed)
-            shares = ramped(shares, _not_torn(ramps, standing, orders.returning), heirs)
-        away = _why_away(snapshot.state(home), home in serving and home not in closed, home in orders.returning)
-        ordered = orders.because.get(home, "")
-        arcs = tuple(
-            [
-                Arc(name, shares[name], ArcReason.HOME)
-                if name == home
-                else Arc(
-                    name,
-                    shares[name],
-                    away,
-                    ordered or (detail(key, home, name) if away is ArcReason.SPILLOVER else ""),
-                )
-                for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
-            ]
-        )
-        others = (name for name in nearest if name not in shares and name in serving and name not in closed)
-        spare = islice(others, MOST_FALLBACKS)
-        detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
-        now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
-        if entry is not None and entry == now:
-            now = entry
-            resting.note(key, entry, home)
-        classes[one.origin].append(now)
+    moves = [one for _, one in found if isinstance(one, Move)]
+    step = _Step(snapshot, ramps, largest_step, homeward(moves, demands, targets, largest_step), detail)
+    for origin, way in found:
+        classes[origin].append(step.taken(way, resting) if isinstance(way, Move) else way)
     return {
         region: RegionPlan(
             region,
@@ -198,6 +153,52 @@ def slices(
     }
 
 
+class _Step(NamedTuple):
+    """What moves every class of one plan a step further."""
+
+    snapshot: Snapshot
+    ramps: Mapping[str, float]
+    largest: float
+    homeward: Mapping[tuple[str, str], float]
+    detail: Detail
+
+    def taken(self, move: Move, resting: Resting) -> ClassPlan:
+        """A class's entry after it; the one in force where nothing changes."""
+        key, one, entry, orders, serving, nearest, home, standing, target, distance = move
+        closed = orders.closed
+        if distance <= 0.0:
+            shares: Mapping[str, float] = standing or target
+        else:
+            far = distance * self.homeward[one.origin, one.model] if move.comes_home else self.largest
+            shares = step_towards(standing, target, far, serving)
+        if self.ramps:
+            heirs = (name for name in nearest if name in serving and name not in closed)
+            shares = ramped(shares, _not_torn(self.ramps, standing, orders.returning), heirs)
+        away = _why_away(self.snapshot.state(home), home in serving and home not in closed, home in orders.returning)
+        ordered = orders.because.get(home, "")
+        arcs = tuple(
+            [
+                Arc(name, shares[name], ArcReason.HOME)
+                if name == home
+                else Arc(
+                    name,
+                    shares[name],
+                    away,
+                    ordered or (self.detail(key, home, name) if away is ArcReason.SPILLOVER else ""),
+                )
+                for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
+            ]
+        )
+        others = (name for name in nearest if name not in shares and name in serving and name not in closed)
+        spare = islice(others, MOST_FALLBACKS)
+        detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
+        now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
+        if entry is None or entry != now:
+            return now
+        resting.note(key, entry, home)
+        return entry
+
+
 def _rests(key: Key, entry: ClassPlan, target: Mapping[str, float], resting: Resting, detail: Detail) -> bool:
     """Whether an entry in force comes out as it is."""
     home = resting.home(key, entry, target)
@@ -207,78 +208,6 @@ def _rests(key: Key, entry: ClassPlan, target: Mapping[str, float], resting: Res
         if arc.server != home and arc.why is ArcReason.SPILLOVER and arc.detail != detail(key, home, arc.server):
             return False
     return True
-
-
-class _Move(NamedTuple):
-    """One class, from the shares in force to those that are wanted."""
-
-    key: Key
-    demand: Demand
-    entry: ClassPlan | None
-    orders: Orders
-    serving: Set[str]
-    nearest: tuple[str, ...]
-    home: str
-    standing: Mapping[str, float]
-    target: Mapping[str, float]
-    distance: float
-    """The part (0-1) of the class's traffic that is to change its server; none of it where an override says so."""
-
-    @classmethod
-    def of(
-        cls,
-        key: Key,
-        one: Demand,
-        target: Mapping[str, float],
-        entry: ClassPlan | None,
-        alive: Set[str],
-        nearest_first: NearestFirst,
-        words: _Words,
-        interventions: Interventions,
-    ) -> _Move:
-        orders = interventions.of(one.origin, one.model)
-        serving = alive - orders.at_once if orders.at_once else alive
-        standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-        nearest = nearest_first(one.origin, one.regions)
-        if orders.weights:
-            target = capped(target, orders, [name for name in nearest if name in serving])
-        if orders.most_away < 1.0 and one.origin in serving and one.origin in one.regions:
-            target = kept_home(target, one.origin, orders.most_away)
-        rests = not standing or standing == target or stays(standing, orders, serving)
-        distance = 0.0 if rests else moved_share(standing, target)
-        home = words.home(nearest, one.model)
-        return cls(key, one, entry, orders, serving, nearest, home, standing, target, distance)
-
-    @property
-    def comes_home(self) -> bool:
-        """Whether more of it is to be served at home; what a drain gives back returns as slowly as it went."""
-        more = self.target.get(self.home, 0.0) > self.standing.get(self.home, 0.0)
-        return more and self.home not in self.orders.returning
-
-
-def _homeward(
-    moves: Iterable[_Move],
-    demands: Mapping[Key, Demand],
-    targets: Mapping[Key, Mapping[str, float]],
-    largest_step: float,
-) -> dict[tuple[str, str], float]:
-    """How much (0-1) of their way home the classes of an origin and model go now; on other ways each goes by the step.
-
-    The bound is on an origin's demand for a model, not on a class of it. The cheapest plans take one class away whole
-    before they touch the next, and it would come back as slowly as if all of them had gone. On the way out there is no
-    hurry: overflow leaves on spill credits meanwhile, and what goes too far has to turn round.
-    """
-    coming: dict[tuple[str, str], float] = {}
-    for move in moves:
-        if move.distance > 0.0 and move.comes_home:
-            at = move.demand.origin, move.demand.model
-            coming[at] = coming.get(at, 0.0) + move.demand.requests_per_s * move.distance
-    asked = dict.fromkeys(coming, 0.0)
-    if coming:
-        for key, one in demands.items():
-            if (one.origin, one.model) in coming and targets.get(key):
-                asked[one.origin, one.model] += one.requests_per_s
-    return {at: min(1.0, largest_step * asked[at] / per_s) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
 
 
 def _not_torn(
@@ -315,30 +244,6 @@ def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan
         for one in (before.classes if before is not None else ())
         if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)
     ]
-
-
-class _Words(NamedTuple):
-    """What regions' agents say of the models that they have endpoints of, dead ones included."""
-
-    spoken: set[str]
-    having: set[tuple[str, str]]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> _Words:
-        having = {
-            (region, pool.model)
-            for (region, _), held in snapshot.agents.items()
-            for pool in held.report.pools
-            if pool.endpoints > 0
-        }
-        return cls({region for region, _ in snapshot.agents}, having)
-
-    def home(self, nearest: tuple[str, ...], model: str) -> str:
-        """The nearest whose agents do not say that it has no endpoints of the model at all; else the nearest."""
-        for name in nearest:
-            if (name, model) in self.having or name not in self.spoken:
-                return name
-        return nearest[0]
 
 
 def _why_away(home: RegionState, home_serves: bool, returning: bool) -> ArcReason:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.interventions import NO_INTERVENTIONS, Interventions, narrowed, scaled
+from penstock.moves import Key, NearestFirst
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
-from penstock.slices import Edition, Key, NearestFirst, in_force, planned_for, slices
+from penstock.slices import Edition, in_force, planned_for, slices
 from penstock.snapshot import Demand, Snapshot, demand
 from penstock.steps import without_crumbs
 from penstock.supply import Supply, supply

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.decision import admit_at_origin
 from penstock.geography import Location
+from penstock.moves import Key
 from penstock.planner.logics import planner
 from penstock.planner.queueing import waiting
 from penstock.policy import Policy
@@ -24,7 +25,6 @@ from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import Mask, RequestFacts, ResidencyClass
-from penstock.slices import Key
 from penstock.snapshot import Held, Snapshot
 from penstock.steer import Client, Steer
 from penstock.versions import WHOLE_PERCENT, versions_of

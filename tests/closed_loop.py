@@ -20,13 +20,13 @@ import msgspec
 from penstock.decision import decide
 from penstock.demand import Rate
 from penstock.load import expected_wait_s, headroom_slots, mean_with
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionHealth, RegionState, observe
 from penstock.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.residency import Mask, residency_class
-from penstock.slices import Key
 from penstock.snapshot import Snapshot, Verdict, settled, take_in, tick
 from penstock.spill import Grants, Wallet, grant, wanted
 from penstock.where import RegionView

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.moves import Key
 from penstock.planner.cost import Cost, evaluate
 from penstock.planner.distances import Distances
 from penstock.planner.losses import Confinements
@@ -14,7 +15,6 @@ from penstock.planner.problem import Ints, Problem, prices, summed
 from penstock.planner.queueing import PIECES, Floats
 from penstock.planner.shortfall import shortfalls
 from penstock.shortfall import Shortfall
-from penstock.slices import Key
 from penstock.steps import without_crumbs
 
 HOME_IS_FULL = "home is filled to its target"

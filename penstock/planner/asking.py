@@ -8,10 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.interventions import Interventions, narrowed, remaining, scaled
+from penstock.moves import Key
 from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.building import Builder
 from penstock.planner.problem import Problem
-from penstock.slices import Key, in_force, planned_for
+from penstock.slices import in_force, planned_for
 from penstock.snapshot import Demand, Snapshot, demand
 from penstock.supply import Supply, supply
 

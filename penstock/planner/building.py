@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.moves import Key
 from penstock.plan import ClassPlan
 from penstock.planner.distances import Distances
 from penstock.planner.losses import Confinements, confinements
 from penstock.planner.problem import Flags, Held, Ints, Problem, Shape
 from penstock.planner.queueing import Floats, pieces
 from penstock.policy import Model, Policy
-from penstock.slices import Key
 from penstock.snapshot import Demand
 from penstock.supply import Supply
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from penstock.moves import Key
 from penstock.planner.losses import Confinements, by_group, worst
 from penstock.planner.problem import Ints, Prices, Problem, located, summed
 from penstock.planner.queueing import PIECES, Floats
-from penstock.slices import Key
 
 
 class Cost(msgspec.Struct, frozen=True):

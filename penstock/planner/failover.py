@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import numpy as np
 
+from penstock.moves import Key
 from penstock.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.planner.cost import flows
 from penstock.planner.problem import Ints, Problem, summed
-from penstock.slices import Key
 from penstock.steps import without_crumbs
 
 KEPT_S = 10.0

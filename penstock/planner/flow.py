@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.interventions import NO_INTERVENTIONS, Interventions
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.answers import Details, Flows, cost, lacking, shares
 from penstock.planner.asking import Asked, ask
@@ -23,7 +24,7 @@ from penstock.planner.solving import solve
 from penstock.planner.steadiness import Steadiness
 from penstock.policy import Policy
 from penstock.resting import Resting, is_as_wanted
-from penstock.slices import Edition, Key, slices
+from penstock.slices import Edition, slices
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
 

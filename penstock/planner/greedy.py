@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.interventions import NO_INTERVENTIONS, Interventions
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.answers import Flows, cost, lacking
 from penstock.planner.asking import ask
@@ -18,7 +19,7 @@ from penstock.planner.failover import Tables
 from penstock.planner.planned import NOT_AHEAD, Planned
 from penstock.policy import Policy
 from penstock.resting import Resting
-from penstock.slices import Edition, Key, slices
+from penstock.slices import Edition, slices
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
 

@@ -9,12 +9,12 @@ from typing import Protocol
 import msgspec
 
 from penstock.interventions import NO_INTERVENTIONS, Interventions
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.answers import Flows
 from penstock.planner.cost import Cost
 from penstock.policy import Policy
 from penstock.shortfall import Shortfall
-from penstock.slices import Key
 from penstock.snapshot import Snapshot
 
 NOT_AHEAD: Mapping[Key, float] = MappingProxyType({})

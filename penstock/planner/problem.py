@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.moves import Key
 from penstock.planner.queueing import Floats
-from penstock.slices import Key
 
 Ints = NDArray[np.intp]
 Flags = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.slices import Key
+from penstock.moves import Key
 
 TURN_AWAY = 2.0
 """A share turns away from home once the turn wanted, summed over the time (s) it was wanted, has come to this: half the

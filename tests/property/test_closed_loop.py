@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import waterfall
+from penstock.moves import Key
 from penstock.planner.flow import FlowPlanner
 from penstock.policy import Failover, Model, Objective, Policy, Region
 from penstock.region_health import RegionState
 from penstock.residency import residency_class
-from penstock.slices import Key
 from penstock.steps import DEADBAND
 from tests.closed_loop import TICK_S, Loop, Plan, World
 from tests.property.test_planner_stability import reversals

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock import waterfall
+from penstock.moves import Key
 from penstock.plan import ClassPlan, RegionPlan
 from penstock.planner.answers import Flows, cost
 from penstock.planner.building import LEAST_DEMAND_PER_S
@@ -20,7 +21,6 @@ from penstock.planner.master import Master
 from penstock.planner.planned import Planned
 from penstock.planner.problem import Prices, Problem, prices
 from penstock.planner.solving import solve
-from penstock.slices import Key
 from penstock.snapshot import demand
 from tests.property.planner_worlds import NAMES, World, WrittenOut, worlds
 

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.forecast import Forecaster
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.flow import FlowPlanner
 from penstock.policy import Model, Policy, Region, Spillover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
-from penstock.slices import Key
 from penstock.snapshot import Held, Snapshot
 from penstock.steps import DEADBAND
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.forecast import DAY_S, FORGET_S, MOST_GROWTH, SILENT_S, Forecaster
-from penstock.slices import Key
+from penstock.moves import Key
 
 KEY, OTHER = Key("de", "m", "de+es"), Key("es", "m", "de+es")
 

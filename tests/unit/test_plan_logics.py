@@ -12,6 +12,7 @@ from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from penstock import waterfall
+from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.greedy import GreedyPlanner
 from penstock.planner.logics import LOGICS, planner
@@ -21,7 +22,6 @@ from penstock.policy_diff import diff
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
-from penstock.slices import Key
 from penstock.snapshot import Held, Snapshot
 from penstock.what_if import Asked, Capacity, outcome
 from tests.control_planes import PLANET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.moves import Key
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planner import answers
 from penstock.planner.asking import BELIEVED_AHEAD
@@ -14,7 +15,6 @@ from penstock.policy import Failover, Model, Objective, Policy, Region, Spillove
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
-from penstock.slices import Key
 from penstock.snapshot import FADED_S, Held, Snapshot
 
 EVERYWHERE = ("de", "es", "us")

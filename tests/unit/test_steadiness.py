@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.moves import Key
 from penstock.planner.steadiness import PASSING, SETTLED_S, TURN_AWAY, TURN_HOME, Steadiness
-from penstock.slices import Key
 
 KEY = Key("a", "m", "r")
 Shares = dict[str, float]
