@@ -47,11 +47,12 @@ class ClientWire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still there."""
         if self._transport is not None:
-            self._transport.write(data)
+            self._listener.outgoing.write(self._transport, data)
 
     def write_eof(self) -> None:
         """Say that nothing more will be written; where the transport cannot (TLS), close."""
         if self._transport is not None:
+            self._listener.outgoing.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
@@ -108,6 +109,7 @@ class ClientWire(asyncio.Protocol):
         """Close when everything is written, which a client that does not read cannot put off for ever."""
         if self._transport is not None:
             self._linger_until = self._listener.clock() + self._limits.write_stall_timeout_s
+            self._listener.outgoing.flush()
             self._transport.close()
 
     def _linger(self, seconds: float) -> None:
@@ -115,5 +117,6 @@ class ClientWire(asyncio.Protocol):
         if self._transport is not None:
             self._linger_until = self._listener.clock() + seconds
             self.resume_reading()
+            self._listener.outgoing.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()

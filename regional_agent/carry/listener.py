@@ -19,6 +19,7 @@ from regional_agent.carry.doorway import Doorway
 from regional_agent.carry.kept_bodies import KeptBodies
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
+from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.port import SETTLE_S, open_port, send_to_successor
 
 SWEEP_S = 0.5
@@ -75,6 +76,7 @@ class Listener:
         self.connections: set[ClientConnection] = set()
         self.bodies = KeptBodies(limits)
         self.departures = Departures()
+        self.outgoing = Outgoing()
         self.draining = False
         self.draining_since = 0.0
         self._tls = tls

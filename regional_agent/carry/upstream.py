@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from regional_agent.carry.host_names import is_host
+from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed
 
@@ -57,6 +58,7 @@ class UpstreamPool:
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
         """Starts empty. `tls` gives the context for a new connection to an address that speaks TLS."""
+        self.outgoing = Outgoing()
         self._idle: dict[Address, list[UpstreamConnection]] = {}
         self._tls = tls
 

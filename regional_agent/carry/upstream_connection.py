@@ -92,7 +92,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.sink = sink
         self._in_head, self._fed_bytes, self._left_bytes, self._interim, self._done = True, 0, 0, 0, False
         assert self._transport is not None
-        self._transport.write(request)
+        self._pool.outgoing.write(self._transport, request)
 
     def send_beginning(self, sink: Sink, head: bytes, body: bytes, *, chunked: bool) -> None:
         """Write a request of whose body `send_more` brings the rest."""
@@ -103,12 +103,12 @@ class UpstreamConnection(asyncio.Protocol):
     def send_more(self, body: bytes) -> None:
         """More of a body that was not whole."""
         if self._transport is not None and body:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body) if self._chunks else body)
+            self._pool.outgoing.write(self._transport, b"%x\r\n%b\r\n" % (len(body), body) if self._chunks else body)
 
     def end_request(self) -> None:
         """The body is whole."""
         if self._chunks and self._transport is not None:
-            self._transport.write(b"0\r\n\r\n")
+            self._pool.outgoing.write(self._transport, b"0\r\n\r\n")
         self._request_whole, self._chunks = True, False
 
     def offer_upgrade(self, sink: TunnelSink, request: bytes) -> None:
@@ -119,17 +119,19 @@ class UpstreamConnection(asyncio.Protocol):
     def write_bytes(self, data: bytes) -> None:
         """Bytes through the tunnel that this has become."""
         if self._transport is not None:
-            self._transport.write(data)
+            self._pool.outgoing.write(self._transport, data)
 
     def close(self) -> None:
         """Close once what was written has been sent."""
         self.sink = self._tunnel = None
         if self._transport is not None:
+            self._pool.outgoing.flush()
             self._transport.close()
 
     def write_eof(self) -> None:
         """Nothing more will be written into the tunnel; where the transport cannot say so (TLS), close."""
         if self._transport is not None:
+            self._pool.outgoing.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:

@@ -92,6 +92,7 @@ def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
             if wire.closed or not piece:
                 continue
             connection.data_received(piece)
+            listener.outgoing.flush()
         ends = wire.closed or wire.ended
         connection.connection_lost(None)
         assert (listener.connections, listener.bodies.bytes_kept) == (set(), 0)

@@ -44,6 +44,7 @@ async def told(connection: ClientConnection, read: bytes) -> bytes:
     wire: Any = connection._transport
     wire.written.clear()
     connection.data_received(read)
+    connection._listener.outgoing.flush()
     return bytes(wire.written) + (b" and ends" if wire.closed or wire.ended else b"")
 
 
@@ -172,6 +173,7 @@ def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
         wire: Any = connection._transport
         assert wire.written == b""
         connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
+        connection._listener.outgoing.flush()
         assert wire.written.startswith(b"HTTP/1.1 408")
 
     asyncio.run(body())
