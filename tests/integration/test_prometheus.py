@@ -36,7 +36,7 @@ from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
 from penstock.shortfall import Shortfall
-from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason
+from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
 
 RULES = GENERATED / "rules.yaml"
 
@@ -192,6 +192,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.ejected(Outcome.UNREACHABLE)
+    metrics.waited("m", 0.2, WaitEnd.SERVED)
 
 
 def leader() -> ControlPlaneMetrics:
