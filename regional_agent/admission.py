@@ -54,6 +54,10 @@ Masks = dict[str, Mask | Refusal]
 """What the mask says of requests of one tenant from one place, by model."""
 
 
+About = tuple[bytes | None, bytes | None, bytes | None, str]
+"""By what a client is recognised: its key, its chain, where a trusted proxy says that it is, and the peer's address."""
+
+
 class Sender:
     """Who asks and from where, under one policy."""
 
@@ -76,10 +80,11 @@ class Admission:
         self._key = key
         self._rng = rng
         self._expectations = expectations
+        self._location_header = knowing.locator.header
         self._policy: Policy | None = None
         """What all that is kept here was worked out under."""
         self._keyring: Keyring
-        self._senders: dict[tuple[bytes | None, bytes | None, str], Sender] = {}
+        self._senders: dict[About, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
         self._trace_ids = _trace_ids(rng)
 
@@ -92,7 +97,11 @@ class Admission:
         if policy is not self._policy:
             self._begin(policy)
         headers = request.by_name or request.index()
-        about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), peer_ip)
+        told = headers.get(self._location_header)
+        # Anybody else's word changes nothing, so it is not kept by it either.
+        if told is not None and not knowing.locator.trusts(peer_ip):
+            told = None
+        about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
         sender = self._senders.get(about)
         if sender is None or request.repeats:
             found = self._recognise(request, about)
@@ -203,16 +212,17 @@ class Admission:
         self._senders.clear()
         self._masks.clear()
 
-    def _recognise(self, request: Request, about: tuple[bytes | None, bytes | None, str]) -> Sender | Refusal:
+    def _recognise(self, request: Request, about: About) -> Sender | Refusal:
         """Identify and locate. Kept, unless a header is there twice or more than a usual proxy chain would be kept."""
-        authorization, forwarded_for, peer_ip = about
+        authorization, forwarded_for, told, peer_ip = about
         tenant = self._keyring.identify(authorization)
         if isinstance(tenant, Refusal):
             return tenant
-        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"))
+        told_there = request.every(self._location_header) if told is not None else ()
+        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
         facts = RequestFacts(tenant.name, tenant.data_class, location)
         sender = Sender(tenant, facts, self._masks_of(facts))
-        if not request.repeats and len(forwarded_for or b"") <= LONGEST_CACHED_CHAIN_BYTES:
+        if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= LONGEST_CACHED_CHAIN_BYTES:
             if len(self._senders) >= MOST_SENDERS:
                 del self._senders[next(iter(self._senders))]
             self._senders[about] = sender

@@ -83,7 +83,13 @@ async def serve(settings: AgentSettings) -> None:
                 await _settle(knowing)
             limits = bounded[name]
             context = shown.context if shown is not None else None
-            listeners[name] = Listener(service, limits, tls=context, trusts=knowing.locator.trusts)
+            listeners[name] = Listener(
+                service,
+                limits,
+                tls=context,
+                trusts=knowing.locator.trusts,
+                location_header=knowing.locator.header,
+            )
             host, port = await listeners[name].start(listen.host, listen.port)
             where[name] = f"{'http' if shown is None else 'https'}://{Address(host, port)}"
         _settle_memory()

@@ -92,7 +92,7 @@ class Knowing:
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
-        self.locator = Locator(settings.geoip_file, settings.trusted_proxies)
+        self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
         self.endpoints = Endpoints(
             settings.endpoints_file,
             pool,

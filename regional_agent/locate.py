@@ -1,11 +1,13 @@
-"""Step 3 of a request's road: where its client is, from the address that the trusted proxy chain gives.
+"""Step 3 of a request's road: where its client is, as a trusted proxy says in a header, else from the address that the
+trusted proxy chain gives.
 
 A wrong country is a residency violation, so nothing is guessed: an address that cannot be trusted, is not in the
-database, or has no country there is nowhere.
+database, or has no country there is nowhere, and so is a client of whom a proxy says something that cannot be read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +15,7 @@ from typing import TypeVar
 import structlog
 
 from control_plane.client.geoip import DamagedThere, GeoDatabase, IpAddress, IpNetwork, parse_address
+from penstock.countries import COUNTRIES
 from penstock.geography import NOWHERE, Location
 
 MOST_CACHED = 65_536
@@ -27,6 +30,12 @@ LONGEST_CACHED_CHAIN_BYTES = 128
 CACHED_PREFIX = {4: 24, 6: 48}
 """Bits of an address that share an entry, where the database says that all of them are in one place."""
 
+_CODE = re.compile(r"([A-Z]{2})(?:-([A-Z0-9]{1,3}))?")
+"""A country of ISO 3166-1, or a subdivision of ISO 3166-2 with it."""
+
+_NO_SUBDIVISION = frozenset({"XX", "ZZ"})
+"""What some write who do not know it, and no subdivision's code anywhere."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -36,16 +45,19 @@ log = structlog.get_logger()
 class Locator:
     """Locates clients; one look-up costs about 15 µs, so answers are kept by network."""
 
-    def __init__(self, database: Path | None, trusted_proxies: Sequence[IpNetwork]) -> None:
+    def __init__(self, database: Path | None, trusted_proxies: Sequence[IpNetwork], header: str = "") -> None:
         """Open the database, and look something up so that a broken one is found now.
 
         Args:
             database: MaxMind City or Country file; None leaves every client nowhere.
-            trusted_proxies: networks whose X-Forwarded-For is believed.
+            trusted_proxies: networks whose X-Forwarded-For and `header` are believed.
+            header: name of the header in which they say where the client is; empty is none.
 
         Raises:
             BadGeoDatabase: the file is missing, damaged, or of another kind.
         """
+        self.header = header.lower().encode()
+        """The header's name as requests have it; empty is none."""
         self._trusted = tuple(trusted_proxies)
         self._is_trusted: dict[str, bool] = {}
         self._clients: dict[tuple[str | bytes, ...], Location] = {}
@@ -58,8 +70,17 @@ class Locator:
         if self._database is not None:
             self._database.close()
 
-    def locate_client(self, peer_ip: str, forwarded_for: Sequence[bytes]) -> Location:
-        """Where the client of a request is, by the address it came from and its X-Forwarded-For headers in order."""
+    def locate_client(self, peer_ip: str, forwarded_for: Sequence[bytes], told: Sequence[bytes]) -> Location:
+        """Where the client of a request is.
+
+        Args:
+            peer_ip: the address that it came from.
+            forwarded_for: its X-Forwarded-For headers, in order.
+            told: all its headers of the name `header`. From a trusted proxy they alone count, even if they say nothing
+                that can be read: the proxy knows more than the database, and what it knows is not clear.
+        """
+        if told and self.trusts(peer_ip):
+            return read_place(told[0]) if len(told) == 1 else NOWHERE
         seen: tuple[str | bytes, ...] = (peer_ip, *forwarded_for)
         place = self._clients.get(seen)
         if place is None:
@@ -116,6 +137,17 @@ class Locator:
         whole = network is not None and network.prefixlen <= CACHED_PREFIX[address.version]
         _remember(self._places, key if whole else address, place)
         return place
+
+
+def read_place(value: bytes) -> Location:
+    """The place that a header names, such as `DE` or `US-CA`, in capitals or not; NOWHERE where it names no single one.
+
+    Whether a country has the subdivision is not known here, as it is not of policy's.
+    """
+    code = _CODE.fullmatch(value.decode("latin-1").upper()) if value.isascii() else None
+    if code is None or code[1] not in COUNTRIES or code[2] in _NO_SUBDIVISION:
+        return NOWHERE
+    return Location(code[1], code[2])
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import BeforeValidator, Field, InstanceOf, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
 from penstock.route_context import LONGEST_DEADLINE_S
 from regional_agent.carry.limits import Limits
+from regional_agent.carry.messages import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
+from regional_agent.carry.request_head import MAY_NOT_REPEAT
 from regional_agent.carry.upstream import Address
 
 PREFIX = "PENSTOCK_AGENT_"
+
+_HEADER_NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
+_WITH_MEANING = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(MAY_NOT_REPEAT)
+"""Headers that mean something else here, or to engines."""
 
 
 class BadSettings(Exception):
@@ -68,6 +84,15 @@ def _limits(value: Any) -> Any:
             if name.endswith("_s") and number > LONGEST_DEADLINE_S:
                 raise ValueError(f"{name} is {number}; it must be no more than a day ({LONGEST_DEADLINE_S:g})")
     return limits
+
+
+def _location_header(value: str) -> str:
+    if value and not _HEADER_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of a header of 1 to 64 letters, digits and hyphens, such as X-Country")
+    name = value.lower().encode()
+    if name in _WITH_MEANING or name.startswith(OWN_PREFIX):
+        raise ValueError(f"{value} means something else here; have the proxies use a header of its own")
+    return value
 
 
 def _http_url(value: str) -> str:
@@ -138,6 +163,9 @@ class AgentSettings(BaseSettings):
     """Directory of this agent's own, for the last-known-good configuration; made if it is missing."""
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
+    location_header: Annotated[str, AfterValidator(_location_header)] = ""
+    """Name of the header in which the trusted proxies, each of them, say where the client is (`DE`, `US-CA`) and let no
+    client say it; believed from them alone, before the database. Empty believes none."""
 
     limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_limits)] = Limits()
     """What clients and engines may make this agent hold and wait for, as a JSON object of the fields of
@@ -171,6 +199,12 @@ class AgentSettings(BaseSettings):
                 f"ADVERTISE_PEER_URL: {self.peer_listen.host} is every address of this machine and none that others can"
                 " reach; set it to http://host:port as they do"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_says_where_clients_are(self) -> AgentSettings:
+        if self.location_header and not self.trusted_proxies:
+            raise ValueError("LOCATION_HEADER: is believed from trusted proxies alone; set TRUSTED_PROXIES too")
         return self
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ from regional_agent.carry.listener import Listener
 from regional_agent.carry.tls import ServerTls
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoints import Endpoints
+from regional_agent.locate import Locator
 from regional_agent.metrics import AgentMetrics
 from regional_agent.quotas import Quotas
 from regional_agent.road import Road
@@ -81,6 +82,7 @@ class FixedKnowing:
         name: str = "agent-1",
         redis_url: str | None = None,
         metrics: AgentMetrics | None = None,
+        locator: Locator | None = None,
     ) -> None:
         self.metrics = metrics or AgentMetrics()
         home = classes_at_home(plan) if plan is not None else {}
@@ -92,7 +94,9 @@ class FixedKnowing:
         self.agents_here = 1
         self.quotas = Quotas(lambda: self.agents_here)
         self.location: Location = NOWHERE
-        self.locator = SimpleNamespace(locate_client=lambda ip, forwarded_for: self.location)
+        self.locator: Any = locator or SimpleNamespace(
+            header=b"", locate_client=lambda ip, forwarded_for, told: self.location
+        )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)
         self.answers = AnswerTally()
@@ -161,6 +165,7 @@ async def agent(
     credits: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     trusted: bool = False,
+    locator: Locator | None = None,
     tls: ServerTls | None = None,
     peer_tls: ServerTls | None = None,
     pool: UpstreamPool | None = None,
@@ -174,6 +179,8 @@ async def agent(
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
 
     Args:
+        trusted: whether every client is a proxy of ours, as far as there is no `locator` that knows.
+        locator: None locates nobody.
         redis_url: what it shares its view through with other agents of other names; None is the only agent.
     """
     connections = pool or UpstreamPool()
@@ -183,7 +190,7 @@ async def agent(
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
-    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url, metrics)
+    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url, metrics, locator)
     knowing.peers = FixedPeers(peers or {}, credits or {})
     road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
     bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
@@ -200,8 +207,11 @@ async def agent(
     carrier.start()
     knowing.shared_view.start()
     service = TrafficService(road, carrier, knowing)
-    traffic = Listener(service, bounds, tls=tls.context if tls else None, trusts=lambda ip: trusted)
-    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_tls.context if peer_tls else None)
+    trusts = locator.trusts if locator is not None else lambda ip: trusted
+    header = knowing.locator.header
+    shown, peer_shown = (one.context if one is not None else None for one in (tls, peer_tls))
+    traffic = Listener(service, bounds, tls=shown, trusts=trusts, location_header=header)
+    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_shown, location_header=header)
     one = Agent(knowing, carrier, traffic, metrics)
     one.traffic = Address(*await traffic.start("127.0.0.1", port), tls is not None)
     one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)

@@ -15,10 +15,10 @@ from control_plane.api.openapi import gives
 from control_plane.daemon import ControlPlane
 from control_plane.policy.belonging import MOST_FILES
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.countries import COUNTRIES
 from control_plane.policy.errors import PolicyRefused
 from control_plane.problems import Problem
 from control_plane.what_if import WhatIf
+from penstock.countries import COUNTRIES
 from penstock.policy import Policy
 from penstock.snapshot import demand, pools
 from penstock.what_if import Asked, Capacity, outcome

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regional_agent.carry.kept_bodies import KeptBodies
     from regional_agent.carry.listener import Listener
+    from regional_agent.carry.messages import PassingNames
 
 
 class ClientWire(asyncio.Protocol):
@@ -77,6 +78,11 @@ class ClientWire(asyncio.Protocol):
     def trusted(self) -> bool:
         """Whether the other side is a proxy of ours, believed about who asked."""
         return self._listener.trusts(self.peer_ip)
+
+    @property
+    def names_onward(self) -> PassingNames:
+        """Which headers of a request pass on from here."""
+        return self._listener.names_onward
 
     def pause_reading(self) -> None:
         """Take no more bytes in."""

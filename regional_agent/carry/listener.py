@@ -18,7 +18,7 @@ from regional_agent.carry.departures import Departures
 from regional_agent.carry.doorway import Doorway
 from regional_agent.carry.kept_bodies import KeptBodies
 from regional_agent.carry.limits import Limits
-from regional_agent.carry.messages import Request
+from regional_agent.carry.messages import NOT_FOR_ENGINES, TO_ENGINE, PassingNames, Request
 from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.port import SETTLE_S, open_port, send_to_successor
 
@@ -61,16 +61,21 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         trusts: Callable[[str], bool] = trusts_nobody,
+        location_header: bytes = b"",
     ) -> None:
         """Not listening yet.
 
         Args:
             tls: None speaks plain HTTP.
             trusts: whether an address is a proxy of ours.
+            location_header: name of the one in which those say where a client is, in lower case: it ends here, whoever
+                sent it. Empty is none.
         """
         self.application = application
         self.limits = limits
         self.trusts = trusts
+        self.location_header = location_header
+        self.names_onward = PassingNames(NOT_FOR_ENGINES | {location_header}) if location_header else TO_ENGINE
         self.secure = tls is not None
         self.clock = asyncio.get_running_loop().time
         self.connections: set[ClientConnection] = set()

@@ -1,9 +1,9 @@
 """HTTP heads as they pass through: what a request is here, which headers travel, and how heads are written.
 
 Hop-by-hop headers end at each hop (RFC 9110, section 7.6.1). Our own headers are removed from whatever a client sends,
-so that nothing it claims about routing is ever believed. An engine never learns a client's key or address; it is told
-`x-forwarded-proto` and `x-forwarded-host`, for those that write links to themselves. A proxy in `trusted_proxies` is
-believed about these two and anybody else is not.
+so that nothing it claims about routing is ever believed. An engine never learns a client's key, address or place; it is
+told `x-forwarded-proto` and `x-forwarded-host`, for those that write links to themselves. A proxy in `trusted_proxies`
+is believed about these two and anybody else is not.
 """
 
 from __future__ import annotations
@@ -196,13 +196,15 @@ class PassingNames(dict[bytes, bytes]):
         return start
 
 
-_TO_ENGINE = PassingNames(NOT_FOR_ENGINES)
+TO_ENGINE = PassingNames(NOT_FOR_ENGINES)
+"""Where no proxy says in a header where clients are."""
+
 _FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
 _FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 
-def request_headers_onward(request: Request, *, keep_trace_state: bool) -> list[bytes]:
-    """The header lines of `request` that an engine or a peer may see.
+def request_headers_onward(request: Request, names: PassingNames, *, keep_trace_state: bool) -> list[bytes]:
+    """The header lines of `request` that an engine or a peer may see: those of `names`.
 
     `tracestate` belongs to a trace, and goes only where that is continued.
     """
@@ -211,7 +213,7 @@ def request_headers_onward(request: Request, *, keep_trace_state: bool) -> list[
         headers = _not_named_by_connection(headers)
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
-    return _TO_ENGINE.lines(headers)
+    return names.lines(headers)
 
 
 def response_headers_back(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:

@@ -48,9 +48,10 @@ def request_onward(
         through,
     )
     passing = request.passing
-    parts = (
-        [own, passing] if passing is not None else [own, *request_headers_onward(request, keep_trace_state=continued)]
-    )
+    if passing is not None:
+        parts = [own, passing]
+    else:
+        parts = [own, *request_headers_onward(request, client.names_onward, keep_trace_state=continued)]
     if target.route_header:
         parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
     if request.upgrade:

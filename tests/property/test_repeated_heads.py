@@ -26,7 +26,7 @@ class Tells(Repeater):
     """Answers everything that it understood of a request, and what would be passed on."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
-        passing = b"".join(request_headers_onward(request, keep_trace_state=True))
+        passing = b"".join(request_headers_onward(request, connection.names_onward, keep_trace_state=True))
         assert request.passing in (None, passing)
         said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "passing")]
         connection.respond(200, [], repr((*said, bytes(request.body))).encode())
@@ -49,7 +49,7 @@ async def told(connection: ClientConnection, read: bytes) -> bytes:
 
 
 def connected() -> ClientConnection:
-    connection = ClientConnection(Listener(Tells(), BOUNDS))
+    connection = ClientConnection(Listener(Tells(), BOUNDS, location_header=b"x-country"))
     connection.connection_made(Wire())
     return connection
 
@@ -64,6 +64,7 @@ GOOD = st.sampled_from(
         (b"X-Forwarded-For", b": ", b"192.0.2.1, 192.0.2.2"),
         (b"x-forwarded-for", b":  ", b"192.0.2.3"),
         (b"Date", b": ", b"Sun, 1 Nov"),
+        (b"X-Country", b": ", b"DE"),
         (b"accept", b": ", b"*/*"),
         (b"Connection", b": ", b"x-request-id"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from itertools import islice
 from random import Random
@@ -23,6 +24,8 @@ from regional_agent.knowing import Knowing
 from regional_agent.locate import LONGEST_CACHED_CHAIN_BYTES
 from regional_agent.ticket import Ticket
 
+PROXY = "127.0.0.9"
+TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
 PLACES = {b"10.0.0.1": Location("DE"), b"10.0.0.2": Location("FR")}
 
 
@@ -38,28 +41,33 @@ class Here:
         self.located: list[bytes] = []
         knowing = SimpleNamespace(
             directives=self.directives,
-            locator=SimpleNamespace(locate_client=self._locate),
+            locator=SimpleNamespace(header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate),
             demand=SimpleNamespace(offered=lambda model, permitted: None),
         )
         key = FleetKey(b"tests-only-tests-only-tests-only")
         self.admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
 
-    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1") -> Any:
+    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()) -> Any:
         request = Request()
         request.whole, request.body = True, msgspec.json.encode({"model": "m"})
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", one) for one in chain]
+        request.headers += [(b"x-country", one) for one in told]
         return self.admission.ticket_from_client(request, peer_ip, 0.0)
 
-    def whose(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1") -> tuple[str, str | None] | Reason:
-        ticket = self.ask(key, *chain, peer_ip=peer_ip)
+    def whose(
+        self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()
+    ) -> tuple[str, str | None] | Reason:
+        ticket = self.ask(key, *chain, peer_ip=peer_ip, told=told)
         if isinstance(ticket, Refusal):
             return ticket.reason
         assert isinstance(ticket, Ticket)
         return ticket.facts.tenant, ticket.facts.location.country
 
-    def _locate(self, ip: str, chain: list[bytes]) -> Location:
-        self.located.append(b",".join(chain))
+    def _locate(self, ip: str, chain: list[bytes], told: list[bytes]) -> Location:
+        self.located.append(b",".join((*chain, *told)))
+        if told:
+            return TOLD.get(b",".join(told), Location())
         return PLACES.get(chain[0] if chain else ip.encode(), Location())
 
 
@@ -85,6 +93,28 @@ def test_chains_in_several_headers_are_read_whole_each_time() -> None:
     assert here.whose("red", b"10.0.0.2", b"10.0.0.1") == ("red", "FR"), "its last header alone is another chain"
     assert here.whose("red", b"10.0.0.1", b"10.0.0.2") == ("red", "DE")
     assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+
+
+def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
+    here = Here(policy())
+    for _ in range(2):
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"FR"]) == ("red", "FR")
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+        assert here.whose("red", b"10.0.0.2", peer_ip=PROXY) == ("red", "FR"), "nothing is said: the chain counts"
+    assert here.located == [b"10.0.0.1,FR", b"10.0.0.1,DE", b"10.0.0.2"]
+    assert here.whose("red", peer_ip=PROXY, told=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
+    assert here.whose("red", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+    long = b"D" * (LONGEST_CACHED_CHAIN_BYTES + 1)
+    before = len(here.admission._senders)
+    assert here.whose("red", peer_ip=PROXY, told=[long]) == ("red", None)
+    assert len(here.admission._senders) == before
+
+
+def test_what_anybody_else_says_of_places_fills_no_memory() -> None:
+    here = Here(policy())
+    for word in (b"FR", b"DE", b"BE"):
+        assert here.whose("red", b"10.0.0.1", told=[word]) == ("red", "DE")
+    assert here.located == [b"10.0.0.1"]
 
 
 def test_a_new_policy_knows_nobody_and_decides_anew() -> None:

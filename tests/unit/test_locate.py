@@ -7,7 +7,7 @@ from netaddr import IPSet
 
 from control_plane.client.geoip import BadGeoDatabase
 from penstock.geography import NOWHERE, Location
-from regional_agent.locate import LONGEST_CHAIN_BYTES, Locator
+from regional_agent.locate import LONGEST_CHAIN_BYTES, Locator, read_place
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 REAL = Path(__file__).parents[3] / "shared/data/geoip"
@@ -31,11 +31,11 @@ def locator(tmp_path: Path) -> Locator:
 
 
 def country(locator: Locator, peer: str, *forwarded: bytes) -> str | None:
-    return locator.locate_client(peer, forwarded).country
+    return locator.locate_client(peer, forwarded, []).country
 
 
 def test_locates_by_the_connection_where_no_proxy_stands_before_it(locator: Locator) -> None:
-    assert locator.locate_client("203.0.113.9", []) == Location("DE", "BE", 52.5, 13.4)
+    assert locator.locate_client("203.0.113.9", [], []) == Location("DE", "BE", 52.5, 13.4)
     assert country(locator, "2001:db8::1") == "ES"
     assert country(locator, "::ffff:198.51.100.7") == "JP"
 
@@ -61,7 +61,7 @@ def test_reads_addresses_as_proxies_write_them(locator: Locator, hop: bytes) -> 
     "chain", [b"unknown", b"", b"198.51.100.7, ", b"198.51.100.7, _hidden", b"x" * (LONGEST_CHAIN_BYTES + 1)]
 )
 def test_a_chain_that_is_no_chain_is_nowhere_rather_than_the_proxy(locator: Locator, chain: bytes) -> None:
-    assert locator.locate_client("10.0.0.1", [chain]) == NOWHERE
+    assert locator.locate_client("10.0.0.1", [chain], []) == NOWHERE
 
 
 def test_neighbours_share_an_answer_only_where_the_database_says_so(locator: Locator) -> None:
@@ -73,18 +73,18 @@ def test_neighbours_share_an_answer_only_where_the_database_says_so(locator: Loc
 
 
 def test_what_the_database_does_not_know_is_nowhere(locator: Locator) -> None:
-    assert locator.locate_client("8.8.8.8", []) == NOWHERE
-    assert locator.locate_client("192.0.2.1", []) == NOWHERE
-    assert locator.locate_client("not an address", []) == NOWHERE
+    assert locator.locate_client("8.8.8.8", [], []) == NOWHERE
+    assert locator.locate_client("192.0.2.1", [], []) == NOWHERE
+    assert locator.locate_client("not an address", [], []) == NOWHERE
 
 
 def test_a_country_database_will_do(tmp_path: Path) -> None:
     locator = Locator(write(tmp_path / "geo.mmdb", "GeoLite2-Country"), ())
-    assert locator.locate_client("203.0.113.9", []) == Location("DE")
+    assert locator.locate_client("203.0.113.9", [], []) == Location("DE")
 
 
 def test_without_a_database_everybody_is_nowhere() -> None:
-    assert Locator(None, PROXIES).locate_client("203.0.113.9", []) == NOWHERE
+    assert Locator(None, PROXIES).locate_client("203.0.113.9", [], []) == NOWHERE
 
 
 def test_a_database_that_cannot_be_used_is_told_by_name(tmp_path: Path) -> None:
@@ -100,11 +100,75 @@ def test_a_database_that_cannot_be_used_is_told_by_name(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (b"DE", Location("DE")),
+        (b"de", Location("DE")),
+        (b"US-CA", Location("US", "CA")),
+        (b"us-ca", Location("US", "CA")),
+        (b"FR-75C", Location("FR", "75C")),
+        (b"XK", Location("XK")),
+    ],
+)
+def test_a_trusted_proxys_word_goes_before_the_database(locator: Locator, value: bytes, place: Location) -> None:
+    assert read_place(value) == place
+    assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [value]) == place
+    assert locator.locate_client("10.0.0.1", [b"no chain"], [value]) == place, "whatever clients write before it"
+    assert country(locator, "10.0.0.1", b"198.51.100.7") == "JP", "nothing is said: the database, as ever"
+
+
+@pytest.mark.parametrize("said", [[b"FR"], [b"XX"], [b"FR", b"FR"], [b""]])
+def test_nobody_else_is_believed_about_places(locator: Locator, said: list[bytes]) -> None:
+    assert locator.locate_client("203.0.113.9", [], said) == Location("DE", "BE", 52.5, 13.4)
+    assert locator.locate_client("203.0.113.9", [b"10.0.0.1"], said).country == "DE"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"XX",
+        b"ZZ",
+        b"T1",
+        b"UK",
+        b"EU",
+        b"A1",
+        b"DEU",
+        b"Germany",
+        b"276",
+        b"DE,FR",
+        b"DE, DE",
+        b"DE;q=1",
+        b"DE-",
+        b"DE-ABCD",
+        b"US_CA",
+        b"US-CA-LA",
+        b"US-XX",
+        b"us-zz",
+        b"CA-\xe9",
+        b"\xdf",
+        b" DE",
+        b"DE\n",
+        b"null",
+        b"?",
+        b"D" * 10_000,
+    ],
+)
+def test_what_cannot_be_read_is_nowhere_rather_than_where_the_database_says(locator: Locator, value: bytes) -> None:
+    assert read_place(value) == NOWHERE
+    assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [value]) == NOWHERE
+
+
+def test_two_words_are_none(locator: Locator) -> None:
+    assert locator.locate_client("10.0.0.1", [b"198.51.100.7"], [b"DE", b"DE"]) == NOWHERE
+
+
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real MaxMind files beside the project")
 def test_real_maxmind_files() -> None:
     city = Locator(REAL / "GeoIP2-City-Test.mmdb", ())
-    assert city.locate_client("81.2.69.142", []).country == "GB"
-    assert city.locate_client("2001:218::1", []).country == "JP"
+    assert city.locate_client("81.2.69.142", [], []).country == "GB"
+    assert city.locate_client("2001:218::1", [], []).country == "JP"
     for damaged in ("GeoIP2-City-Test-Broken-Double-Format.mmdb", "GeoIP2-City-Test-Invalid-Node-Count.mmdb"):
         with pytest.raises(BadGeoDatabase, match="fetch"):
             Locator(REAL / damaged, ())

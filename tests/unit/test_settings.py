@@ -32,6 +32,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         CONTROL_PLANE_URLS='["http://127.0.0.1:9002"]',
         REDIS_URL="redis://:hidden@127.0.0.1:6379/0",
         TRUSTED_PROXIES="10.0.0.0/8,::1/128",
+        LOCATION_HEADER="CF-IPCountry",
         GEOIP_FILE="",
         LIMITS='{"idle_timeout_s": 5, "most_connections": 10}',
     )
@@ -43,6 +44,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.peer_urls == {"eu-es": ("http://127.0.0.1:9001",)}
     assert settings.control_plane_urls == ("http://127.0.0.1:9002",)
     assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+    assert settings.location_header == "CF-IPCountry"
     assert settings.endpoints_file == Path("/etc/penstock/endpoints.yaml")
     assert settings.geoip_file is None
     assert settings.limits == Limits(idle_timeout_s=5.0, most_connections=10)
@@ -85,6 +87,18 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
         ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
         ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE"),
+        (
+            "LOCATION_HEADER",
+            "X-Country",
+            "LOCATION_HEADER: is believed from trusted proxies alone; set TRUSTED_PROXIES",
+        ),
+        ("LOCATION_HEADER", "X_Country", "LOCATION_HEADER: 'X_Country' is no name of a header"),
+        ("LOCATION_HEADER", "X-Country\n", "LOCATION_HEADER: 'X-Country\\n' is no name of a header"),
+        ("LOCATION_HEADER", "a" * 65, "LOCATION_HEADER: 'aaa"),
+        ("LOCATION_HEADER", "Authorization", "LOCATION_HEADER: Authorization means something else here"),
+        ("LOCATION_HEADER", "X-Forwarded-For", "LOCATION_HEADER: X-Forwarded-For means something else here"),
+        ("LOCATION_HEADER", "Content-Type", "LOCATION_HEADER: Content-Type means something else here"),
+        ("LOCATION_HEADER", "X-Penstock-Place", "LOCATION_HEADER: X-Penstock-Place means something else here"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The country codes that a bundle may use: ISO 3166-1 alpha-2 as officially assigned, and XK."""
+"""The country codes that a bundle, and a proxy that says where a client is, may use: ISO 3166-1 alpha-2 as officially
+assigned, and XK.
+"""
 
 from __future__ import annotations
 

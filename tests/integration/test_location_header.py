@@ -1,0 +1,175 @@
+"""Where a client is by a trusted proxy's word: residency goes by it, nobody else is believed, and it ends here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_network
+from pathlib import Path
+from random import Random
+
+from mmdb_writer import MMDBWriter
+from msgspec.structs import replace
+from netaddr import IPSet
+
+from lab.servers.etcd import EtcdServer
+from penstock import route_context
+from penstock.geography import Location
+from penstock.policy import ResidencyRule
+from penstock.route_context import RouteContext
+from regional_agent.carry.access_log import AccessLog
+from regional_agent.carry.upstream import Address
+from regional_agent.locate import Locator
+from tests.agent_processes import AgentProcess, publish, write_endpoints
+from tests.agents import KEY, Agent, agent
+from tests.integration.test_carrying import BODY, answers
+from tests.planet import policy
+from tests.sockets import PATIENCE_S, Answer, Heard, RawClient, ScriptedEngine, engine, post
+
+PROXY, STRANGER = "127.0.0.1", "127.0.0.2"
+"""Addresses of this machine; the database says that the whole machine is in the US."""
+
+RULES = (
+    ResidencyRule("germans-stay", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"})),
+    ResidencyRule("americans-stay", client_countries=frozenset({"US"}), allow=frozenset({"us-east"})),
+    ResidencyRule("french-nowhere", client_countries=frozenset({"FR"}), deny=frozenset({"eu-de", "eu-es", "us-east"})),
+)
+
+
+def locator(directory: Path) -> Locator:
+    writer = MMDBWriter(database_type="GeoLite2-Country")
+    writer.insert_network(IPSet(["127.0.0.0/8"]), {"country": {"iso_code": "US"}})
+    writer.to_db_file(str(directory / "geo.mmdb"))
+    return Locator(directory / "geo.mmdb", [ip_network(PROXY)], "CF-IPCountry")
+
+
+class Client:
+    """One connection, kept over requests, from one of the addresses."""
+
+    def __init__(self, raw: RawClient) -> None:
+        self.raw = raw
+
+    async def ask(self, *headers: str) -> Answer:
+        self.raw.say(post(BODY, *headers))
+        return await self.raw.answer()
+
+    async def told(self, country: str) -> tuple[int, str]:
+        """Status, and the reason where it is a refusal."""
+        answer = await self.ask(f"CF-IPCountry: {country}")
+        return answer.status, answer.headers.get("x-penstock-refusal", "")
+
+
+@asynccontextmanager
+async def client(traffic: Address, ip: str) -> AsyncIterator[Client]:
+    raw = RawClient(*await asyncio.open_connection(traffic.host, traffic.port, local_addr=(ip, 0)))
+    try:
+        yield Client(raw)
+    finally:
+        raw.close()
+
+
+def govern(one: Agent) -> None:
+    one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=RULES)
+
+
+async def test_residency_goes_by_what_a_trusted_proxy_says(tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    log = AccessLog(file, 1.0, Random(1))
+    where = locator(tmp_path)
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where, access_log=log) as one:
+        govern(one)
+        async with client(one.traffic, PROXY) as proxy:
+            for _ in range(2):
+                assert await proxy.told("DE") == (200, "")
+                assert await proxy.told("US") == (421, "misdirected")
+                assert await proxy.told("FR") == (451, "no_permitted_region")
+                assert await proxy.told("de-be") == (200, "")
+                for unreadable in ("XX", "T1", "DE, DE", "Germany", ""):
+                    assert await proxy.told(unreadable) == (451, "location_unknown")
+            twice = await proxy.ask("CF-IPCountry: DE", "CF-IPCountry: DE")
+            assert twice.headers["x-penstock-refusal"] == "location_unknown"
+            assert (await proxy.ask("X-Forwarded-For: 127.0.0.2")).status == 421, "nothing said: the database"
+            assert (await proxy.ask("X-Forwarded-For: forged, 8.8.8.8", "CF-IPCountry: DE")).status == 200
+        assert len(gpu.heard) == 5
+        assert all(heard.header("cf-ipcountry") is None for heard in gpu.heard)
+    log.close()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    served = [(line.get("country"), line.get("subdivision")) for line in lines if line["status"] == 200]
+    assert sorted(served, key=str) == [("DE", "BE")] * 2 + [("DE", None)] * 3
+
+
+async def test_nobody_else_is_believed_nor_heard_by_engines(tmp_path: Path) -> None:
+    where = locator(tmp_path)
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], locator=where) as one:
+        govern(one)
+        async with client(one.traffic, PROXY) as proxy, client(one.traffic, STRANGER) as stranger:
+            for _ in range(2):
+                assert await proxy.told("DE") == (200, "")
+                for forged in ("DE", "de", "XX", "FR"):
+                    assert await stranger.told(forged) == (421, "misdirected"), "in the US by its address"
+                forwarded = await stranger.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
+                assert forwarded.status == 421
+            assert len(gpu.heard) == 2
+            one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=RULES[:1])
+            assert [await stranger.told(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
+        assert len(gpu.heard) == 5
+        assert all(heard.header("cf-ipcountry") is None for heard in gpu.heard)
+
+
+async def test_an_agent_in_earnest_is_set_up_so(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    await publish(own_etcd, replace(policy(*RULES), anonymous_tenant="open"))
+    async with engine(answers) as gpu:
+        process = AgentProcess(
+            "a",
+            tmp_path,
+            region="eu-de",
+            etcd_endpoint=own_etcd.endpoint,
+            redis_url=None,
+            endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], slots=4),
+            settings={"TRUSTED_PROXIES": PROXY, "LOCATION_HEADER": "CF-IPCountry"},
+        )
+        process.start()
+        try:
+            await asyncio.to_thread(process.wait_ready, PATIENCE_S)
+            traffic = process.faces()["traffic"]
+            async with client(traffic, PROXY) as proxy, client(traffic, STRANGER) as stranger:
+                assert await proxy.told("DE") == (200, "")
+                assert await proxy.told("US") == (421, "misdirected")
+                assert await stranger.told("DE") == (451, "location_unknown"), "there is no database either"
+            assert [heard.header("cf-ipcountry") for heard in gpu.heard if heard.body] == [None]
+        finally:
+            await asyncio.to_thread(process.kill)
+
+
+async def test_a_peer_is_told_by_the_signed_context_alone(tmp_path: Path) -> None:
+    heard_by_peer: list[Heard] = []
+
+    async def peer(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        heard_by_peer.append(heard)
+        await answers(e, heard, writer)
+
+    where = locator(tmp_path)
+    async with (
+        engine(answers) as gpu,
+        engine(peer) as serving,
+        agent(tmp_path / "serving", [gpu.address], locator=where) as server,
+        agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.address}, locator=where) as origin,
+    ):
+        govern(server)
+        async with client(origin.traffic, PROXY) as proxy:
+            assert await proxy.told("DE-BE") == (200, "")
+        (heard,) = heard_by_peer
+        token = heard.header("x-penstock-route") or ""
+        context = route_context.accept(token, KEY, server.knowing.directives.policy, "eu-de", time.time())
+        assert isinstance(context, RouteContext)
+        assert context.location == Location("DE", "BE")
+        assert heard.header("cf-ipcountry") is None
+        raw = await RawClient.connect(server.peer)
+        raw.say(heard.head.replace(b"\r\n\r\n", b"\r\nCF-IPCountry: FR\r\n\r\n") + heard.body)
+        assert (await raw.answer()).status == 200, "a German's, whatever else is said of it"
+        raw.close()
+        (reached,) = gpu.heard
+        assert reached.header("cf-ipcountry") is None

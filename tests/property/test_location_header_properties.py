@@ -1,0 +1,104 @@
+"""Whatever headers anybody but a trusted proxy sends, and whoever asked before, its place is what its address says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from ipaddress import ip_network
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mmdb_writer import MMDBWriter
+from netaddr import IPSet
+
+from penstock.cost import Expectations
+from penstock.countries import COUNTRIES
+from penstock.geography import NOWHERE, Location
+from penstock.policy import Model, Policy, Region, Tenant
+from penstock.signing import FleetKey
+from regional_agent.admission import Admission
+from regional_agent.carry.messages import Request
+from regional_agent.knowing import Knowing
+from regional_agent.locate import Locator
+from regional_agent.ticket import Ticket
+
+POLICY = Policy(
+    {"de-1": Region("de-1", "DE", 50.0, 8.0)},
+    {"m": Model("m")},
+    {"t": Tenant("t", "open", (sha256(b"key").hexdigest(),))},
+    (),
+)
+PROXY = "10.0.0.1"
+PLACES = {"203.0.113.9": "DE", "198.51.100.7": "JP", "192.0.2.1": None}
+"""Clients' addresses, and what the database says of them."""
+
+
+@pytest.fixture(scope="module")
+def locator() -> Iterator[Locator]:
+    """Of PLACES, behind PROXY."""
+    writer = MMDBWriter(database_type="GeoLite2-Country")
+    for ip, country in PLACES.items():
+        if country is not None:
+            writer.insert_network(IPSet([ip]), {"country": {"iso_code": country}})
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "geo.mmdb"
+        writer.to_db_file(str(file))
+        made = Locator(file, [ip_network("10.0.0.0/8")], "X-Country")
+        yield made
+        made.close()
+
+
+def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]) -> Location:
+    """Where the client of a request is taken to be."""
+    request = Request()
+    request.whole, request.body = True, msgspec.json.encode({"model": "m"})
+    request.headers = [(b"authorization", b"Bearer key"), *headers]
+    ticket = admission.ticket_from_client(request, peer_ip, 0.0)
+    assert isinstance(ticket, Ticket)
+    return ticket.facts.location
+
+
+CODES = st.sampled_from(["DE", "de", "US", "US-CA", "JP", "XX", "T1", "ZZ", "", "DE,US"]).map(str.encode)
+VALUES = CODES | st.binary(max_size=200)
+HEADERS = st.lists(
+    st.tuples(st.just(b"x-country"), VALUES)
+    | st.tuples(st.just(b"x-forwarded-for"), st.sampled_from([PROXY, *PLACES]).map(str.encode) | VALUES)
+    | st.tuples(st.sampled_from([b"x-real-ip", b"forwarded", b"cf-ipcountry", b"connection"]), VALUES),
+    max_size=5,
+)
+ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size=1, max_size=8)
+
+
+@given(asked=ASKED)
+def test_only_a_trusted_proxy_says_where_a_client_is(
+    locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
+) -> None:
+    knowing = SimpleNamespace(
+        directives=SimpleNamespace(policy=POLICY),
+        locator=locator,
+        demand=SimpleNamespace(offered=lambda model, permitted: None),
+    )
+    key = FleetKey(b"tests-only-tests-only-tests-only")
+    admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
+    for peer_ip, headers in asked:
+        found = place(admission, peer_ip, headers)
+        words = [value for name, value in headers if name == b"x-country"]
+        if peer_ip != PROXY:
+            assert found == Location(PLACES[peer_ip])
+        elif not words:
+            assert found.country in PLACES.values()
+        elif len(words) > 1:
+            assert found == NOWHERE
+        elif found != NOWHERE:
+            assert found.country in COUNTRIES
+            said = "-".join(part for part in (found.country, found.subdivision) if part)
+            assert words[0].decode().upper() == said
+        else:
+            assert words[0].decode("latin-1").upper() not in COUNTRIES
