@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from control_plane.client.members import Member
+from control_plane.objective_status import ObjectiveStatus
 from control_plane.overrides.shown import OverrideStatus
 from control_plane.policy.judgement import Origin
 from control_plane.rollout.shown import RolloutSummary
@@ -130,6 +131,8 @@ class RegionStatus(msgspec.Struct, frozen=True):
     """Of its newest report; None before the first."""
     pools: tuple[PoolStatus, ...]
     demand: tuple[DemandStatus, ...]
+    objectives: tuple[ObjectiveStatus, ...] = ()
+    """Of the models that have one, as the region's agents tell; one for each if they go by different policies."""
 
 
 class ArcStatus(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from control_plane.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.provenance import Provenance
 from penstock.region_health import RegionState
@@ -25,7 +26,14 @@ _COLOURS = {
 
 def status_view(status: Status) -> RenderableType:
     """Who leads, every region with its load, and who serves whom."""
-    return Group(_heading(status), _regions(status), _serving(status), *_overrides(status), *_warnings(status))
+    return Group(
+        _heading(status),
+        _regions(status),
+        *_objectives(status),
+        _serving(status),
+        *_overrides(status),
+        *_warnings(status),
+    )
 
 
 def _heading(status: Status) -> Text:
@@ -93,6 +101,30 @@ def _pool(pool: PoolStatus) -> str:
     part = f" {pool.in_flight / pool.slots:.0%}" if pool.slots else ""
     missing = f", {pool.ready} of {pool.endpoints} ready" if pool.ready < pool.endpoints else ""
     return f"{pool.model} {pool.in_flight}/{pool.slots}{part}{missing}"
+
+
+def _objectives(status: Status) -> Iterable[Table]:
+    """How service objectives are kept over all regions, and where they are not."""
+    whole = objective_statuses(one for region in status.regions for one in region.objectives)
+    if not whole:
+        return
+    table = Table(title="Service objectives, last 5 minutes", title_justify="left")
+    for column in ("model", "answers begin within", "wanted", "attained", "missed in"):
+        table.add_column(column)
+    for one in whole:
+        missed = [f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, one)]
+        colour = "green" if one.is_met else "dim" if one.is_met is None else "bold red"
+        within = f"{one.first_byte_s:g} s"
+        table.add_row(one.model, within, f"{one.share:.2%}", Text(_attained(one), colour), ", ".join(missed) or "-")
+    yield table
+
+
+def _missed(region: RegionStatus, whole: ObjectiveStatus) -> Iterable[ObjectiveStatus]:
+    return (one for one in region.objectives if one.is_met is False and one.wanted == whole.wanted)
+
+
+def _attained(one: ObjectiveStatus) -> str:
+    return "no answers" if one.attained is None else f"{one.attained:.2%} of {one.answers}"
 
 
 def _serving(status: Status) -> Table:

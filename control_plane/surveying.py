@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from control_plane.client.members import AgentMember
+from control_plane.objective_status import objective_statuses
 from control_plane.policy_source import PolicySource
 from control_plane.status import (
     AgentStatus,
@@ -22,7 +23,8 @@ from penstock.plan import RegionPlan
 from penstock.policy import Policy, Region
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import PoolReport
-from penstock.snapshot import Held, Snapshot, demand, pools
+from penstock.service_objective import ObjectiveReport
+from penstock.snapshot import Held, Snapshot, demand, freshness, pools
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:
@@ -58,8 +60,12 @@ def region_statuses(policy: Policy | None, snapshot: Snapshot, now: float) -> tu
     for (region, model), seen in sorted(pools(snapshot, now).items()):
         if model in policy.models:
             by_region.setdefault(region, []).append(seen.report)
+    kept: dict[str, list[ObjectiveReport]] = {}
+    for (region, _), held in snapshot.agents.items():
+        if freshness(now - held.received_at) > 0.0:
+            kept.setdefault(region, []).extend(held.report.objectives)
     return tuple(
-        _region_status(one, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), now)
+        _region_status(one, snapshot, by_region.get(name, ()), tuple(by_origin.get(name, ())), kept.get(name, ()), now)
         for name, one in sorted(policy.regions.items())
     )
 
@@ -84,7 +90,12 @@ def arc_statuses(plans: Mapping[str, RegionPlan]) -> tuple[ArcStatus, ...]:
 
 
 def _region_status(
-    region: Region, snapshot: Snapshot, reports: Iterable[PoolReport], offered: tuple[DemandStatus, ...], now: float
+    region: Region,
+    snapshot: Snapshot,
+    reports: Iterable[PoolReport],
+    offered: tuple[DemandStatus, ...],
+    kept: Iterable[ObjectiveReport],
+    now: float,
 ) -> RegionStatus:
     newest = snapshot.newest(region.name)
     health = snapshot.health.get(region.name, RegionHealth())
@@ -101,6 +112,7 @@ def _region_status(
             PoolStatus(one.model, one.endpoints, one.ready, one.slots, one.in_flight, one.service_s) for one in reports
         ),
         demand=offered,
+        objectives=objective_statuses(kept),
     )
 
 

@@ -6,10 +6,26 @@ takes away the means to react to the next failure.
 
 from __future__ import annotations
 
-from dashboards.recording_rules import REGION_STATE, REQUESTS, STATE_CODES, UTILISATION
+from dashboards.recording_rules import (
+    BURN_1H,
+    BURN_5M,
+    BURN_6H,
+    BURN_30M,
+    REGION_STATE,
+    REQUESTS,
+    STATE_CODES,
+    UTILISATION,
+)
 from dashboards.rules import Alert
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+
+_OBJECTIVE_RUNBOOK = """
+            1. Panel "Service objectives attained": is it one region or all? `penstock status` has the last minutes.
+            2. Panel "Requests that did not end well": failures count as missed. See to what fails first.
+            3. One region: panel "Utilisation" there, and "Time in the queue". It is short of endpoints.
+            4. All regions: has policy or the model's version changed (`penstock rollout show`)? Take it back.
+        """
 
 ALERTS = (
     Alert(
@@ -166,6 +182,25 @@ ALERTS = (
             2. Down: see the endpoints' own logs and health. Full: see the alert on saturation.
             3. Only governed traffic is refused: the regions its residency class allows are too few. Add one.
         """,
+    ),
+    Alert(
+        name="PenstockObjectiveMissed",
+        expr=f"{BURN_1H.record} > 14.4 and {BURN_5M.record} > 14.4",
+        for_s=60,
+        severity="page",
+        summary="Answers of {{ $labels.model }} miss its objective {{ $value | humanize }} times as often as it allows",
+        impact="Clients wait or are refused; in two days so many are as the objective allows in a month.",
+        runbook=_OBJECTIVE_RUNBOOK,
+    ),
+    Alert(
+        name="PenstockObjectiveMissedSlowly",
+        expr=f"{BURN_6H.record} > 6 and {BURN_30M.record} > 6",
+        for_s=900,
+        severity="ticket",
+        summary="For hours answers of {{ $labels.model }} miss its objective {{ $value | humanize }} times as often"
+        " as it allows",
+        impact="Some clients wait or are refused; in five days so many are as the objective allows in a month.",
+        runbook=_OBJECTIVE_RUNBOOK,
     ),
     Alert(
         name="PenstockSharedViewDown",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.overview_traffic import FROM_CLIENTS
 from dashboards.panels import GREEN, GREY, RED, Panel, Prose, Query, Row, lines, rows_of, states
-from dashboards.recording_rules import REFUSALS, REQUEST_SECONDS, REQUESTS, TTFT, WAITS
+from dashboards.recording_rules import ATTAINED, REFUSALS, REQUEST_SECONDS, REQUESTS, TTFT, WAITS
 from dashboards.rules import Recording
 
 YES_NO = {0: ("no", GREY), 1: ("yes", GREEN)}
@@ -56,6 +56,23 @@ LATENCY = Row(
                 "and `saturated` refusals follow; add some, or let another region in.",
             ),
             WAITS,
+        ),
+        lines(
+            Prose(
+                "Service objectives attained",
+                "The part of requests, by model and the region they came in at, whose answer began in the time that "
+                "the model's service objective allows; dashed the part that should.",
+                "Below the dashed line: see time to first token and in the queue there, and requests that did not end "
+                "well. PenstockObjectiveMissed has the steps.",
+            ),
+            [
+                Query(f'{ATTAINED.record}{{site=~"$region",model=~"$model"}}', "{{site}} {{model}}"),
+                Query(
+                    'max by (model) (penstock_agent_objective_share{model=~"$model"})', "{{model}} wanted", dashed=True
+                ),
+            ],
+            "percentunit",
+            span=24,
         ),
     ),
 )

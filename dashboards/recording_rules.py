@@ -91,6 +91,27 @@ MISSING = Recording(
     "max by (region, model, when) (penstock_missing_slots)",
 )
 
+_ANSWERS = "penstock_agent_objective_answers_total"
+
+
+def _burn(window: str) -> Recording:
+    """How many times as fast as the objective allows its answers are late or fail; at 1 it is just met."""
+    missed = f'sum by (model) (rate({_ANSWERS}{{within="no"}}[{window}]))'
+    return Recording(
+        ("model",),
+        f"penstock_objective_burn:rate{window}",
+        f"{missed} / sum by (model) (rate({_ANSWERS}[{window}]))"
+        " / (1 - max by (model) (penstock_agent_objective_share))",
+    )
+
+
+BURN_5M, BURN_30M, BURN_1H, BURN_6H = map(_burn, ("5m", "30m", "1h", "6h"))
+ATTAINED = Recording(
+    ("site", "model"),
+    "penstock_objective_attained:ratio_rate5m",
+    f'sum by (site, model) (rate({_ANSWERS}{{within="yes"}}[5m])) / sum by (site, model) (rate({_ANSWERS}[5m]))',
+)
+
 RECORDINGS = (
     REQUESTS,
     TTFT,
@@ -105,4 +126,9 @@ RECORDINGS = (
     UTILISATION,
     DEMAND,
     MISSING,
+    BURN_5M,
+    BURN_30M,
+    BURN_1H,
+    BURN_6H,
+    ATTAINED,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.geography import estimated_rtt_ms, great_circle_km, lifted_ms
+from penstock.service_objective import ServiceObjective
 
 
 class Noun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +75,8 @@ class Model(Noun, frozen=True):
     fallback: str | None = None
     """A lighter model that serves its requests while every permitted region lacks it, or is full of it; None refuses
     them then."""
+    service_objective: ServiceObjective | msgspec.UnsetType = msgspec.UNSET
+    """How soon its answers should begin; unset, and not written, where policy wants nothing of the kind."""
 
 
 class Version(Noun, frozen=True):

@@ -8,6 +8,7 @@ from penstock.answers import Answers
 from penstock.endpoint_report import EndpointReport
 from penstock.load import MEMORY_COMPLETIONS
 from penstock.region_health import RegionState
+from penstock.service_objective import ObjectiveReport
 
 
 class PoolReport(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +73,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     """The policy that what was refused names; empty where nothing was refused, or it could merely not be read yet."""
     answers: Answers = Answers()
     """How its clients' requests ended since this epoch of the agent began."""
+    objectives: tuple[ObjectiveReport, ...] = ()
+    """How it kept the service objectives of the policy in force there, lately; one for each model that has one."""
     endpoints: tuple[EndpointReport, ...] | None = None
     """Every endpoint of the region; None: not told this time, what this epoch of the agent told last stands."""
     endpoints_left_out: int = 0

@@ -296,6 +296,7 @@ def _possible(report: AgentReport) -> bool:
         and all(0 <= n <= LARGEST_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
         and report.answers.are_possible
+        and all(one.is_possible for one in report.objectives)
         and len(endpoints) <= MOST_ENDPOINTS
         and 0 <= report.endpoints_left_out <= LARGEST_COUNT
         and all(one.is_possible(LARGEST_COUNT) for one in endpoints)

@@ -135,7 +135,7 @@ class Knowing:
         self.quotas = Quotas(lambda: len(self._directory.names(settings.region)))
         self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
         self._state_metrics = StateMetrics(
-            metrics, self.directives, self.endpoints, self.shared_view, self.peers, self.waiting
+            metrics, self.directives, self.endpoints, self.shared_view, self.peers, self.waiting, self.answers
         )
         self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._report)
 
@@ -260,6 +260,7 @@ class Knowing:
     def _use(self, policy: Policy) -> None:
         """A policy has come into force."""
         self._metrics.use_names(policy.models, policy.regions)
+        self.answers.use(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)
 
@@ -297,6 +298,7 @@ class Knowing:
             refused_plan=self.directives.refused,
             refused_digest=self.directives.refused_digest,
             answers=self.answers.report(),
+            objectives=self.answers.report_objectives(self._clock()),
             endpoints=told.endpoints,
             endpoints_left_out=told.left_out,
         )

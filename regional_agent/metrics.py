@@ -17,6 +17,7 @@ from penstock.ejection import FAILURES, Outcome
 from penstock.engine_signals import Signal
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
+from regional_agent.objective_tally import ObjectiveTally
 from regional_agent.request_metrics import CounterOfSeries, HistogramOfTimes, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -201,7 +202,16 @@ class AgentMetrics:
             "shared_view_age_seconds",
             "Seconds since the shared in-flight view was read; +Inf when it never was.",
         )
-        for collector in (self._requests, self._ttft, self._request_seconds, self._wait_seconds):
+        self._objective_share = self._gauge(
+            "objective_share", "Share (0-1) of answers that policy wants to begin in time, by model.", ("model",)
+        )
+        self._objective_answers = CounterOfSeries(
+            "penstock_agent_objective_answers",
+            "Requests for a model with a service objective that were answered or failed, and whether within it.",
+            ("model", "within"),
+        )
+        measured = (self._requests, self._ttft, self._request_seconds, self._wait_seconds, self._objective_answers)
+        for collector in measured:
             self.registry.register(collector)
         for outcome in FAILURES:
             self._ejections.labels(outcome.value)
@@ -327,6 +337,16 @@ class AgentMetrics:
         self._plan_epoch.set(plan_epoch)
         self._plan_generation.set(plan_generation)
         self._config_age.set(age_s)
+
+    def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
+        """Show how every model's service objective is kept, and forget those that are not given."""
+        self._objective_share.clear()
+        self._objective_answers.series.clear()
+        for model, one in tallies.items():
+            self._objective_share.labels(model).set(one.objective.share)
+            for within, count in (("yes", one.within), ("no", one.answers - one.within)):
+                self._objective_answers.series[model, within] = series = Series(None, None)
+                series.count = count
 
     def set_shared_view(self, up: bool, age_s: float) -> None:
         """Show whether the shared view answers, and how old (s) the one in use is; inf when there is none."""

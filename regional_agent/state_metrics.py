@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from regional_agent.answer_tally import AnswerTally
 from regional_agent.directives import Directives
 from regional_agent.endpoints import Endpoints
 from regional_agent.metrics import AgentMetrics
@@ -24,6 +25,7 @@ class StateMetrics:
         shared_view: SharedView,
         peers: Peers,
         waiting: WaitingRoom,
+        answers: AnswerTally,
     ) -> None:
         """Nothing is shown yet."""
         self._metrics = metrics
@@ -32,6 +34,7 @@ class StateMetrics:
         self._shared_view = shared_view
         self._peers = peers
         self._waiting = waiting
+        self._answers = answers
         self._shown_endpoints: set[str] = set()
         self._shown_peers: set[str] = set()
 
@@ -47,6 +50,7 @@ class StateMetrics:
         self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
         for model in self._endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._waiting.waiting_here(model))
+        self._metrics.set_objectives(self._answers.objectives)
         self._show_endpoints()
         self._show_peers()
 

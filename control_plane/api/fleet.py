@@ -50,7 +50,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
     @router.get("/regions", responses=gives(FleetPage[RegionStatus], "A page of regions, by name."))
     async def regions(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """Every region of the policy: where it is, its state, pools and demand."""
+        """Every region of the policy: where it is, its state, pools, demand, and how service objectives are kept."""
         status = control_plane.status()
         return _page(status, paged(status.regions, lambda one: one.name, cursor, limit))
 

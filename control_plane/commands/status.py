@@ -27,7 +27,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show regions, their state and load, and who serves whom, as the leader sees it."""
+    """Show regions, their state and load, service objectives, and who serves whom, as the leader sees it."""
     with telling("status"), fleet.connect() as api:
         if watch:
             _watch(api, output)

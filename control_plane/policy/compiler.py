@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from control_plane.client.codec import CodecError, encode
 from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, MOST_FILES
 from control_plane.policy.check import Catalogue, check
@@ -53,6 +55,7 @@ from penstock.policy import (
     Tenant,
     Version,
 )
+from penstock.service_objective import ServiceObjective
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """What a text that could not be read as YAML says of its documents."""
@@ -224,7 +227,7 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
             one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
             for _, one in catalogue.of(RegionDocument)
         },
-        models={one.name: Model(**_fields(one) | {"cost": _cost(one.cost)}) for _, one in catalogue.of(ModelDocument)},
+        models={one.name: _model(one) for _, one in catalogue.of(ModelDocument)},
         tenants={
             one.name: Tenant(
                 **_fields(one) | {"key_digests": tuple(sorted(one.key_digests)), "quota": _quota(one.quota)}
@@ -306,6 +309,12 @@ def _rollout(shape: RolloutDocument) -> RolloutRules:
 
 def _quota(shape: QuotaShape | None) -> Quota | None:
     return None if shape is None else Quota(shape.requests_per_s, shape.burst_requests, shape.concurrent)
+
+
+def _model(shape: ModelDocument) -> Model:
+    wanted = shape.service_objective
+    objective = msgspec.UNSET if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
+    return Model(**_fields(shape) | {"cost": _cost(shape.cost), "service_objective": objective})
 
 
 def _cost(shape: CostShape) -> Cost:

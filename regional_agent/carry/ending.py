@@ -207,7 +207,7 @@ class Ending:
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
         if ticket.context is None:
-            carrier.road.answers.ended(outcome, ttft_s)
+            carrier.road.answers.ended(ticket.model, outcome, ttft_s)
         carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
         if carrier.access_log is not None and carrier.access_log.wants(outcome is _OK):
             carrier.access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))

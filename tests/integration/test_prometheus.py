@@ -35,8 +35,10 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from penstock.service_objective import ServiceObjective
 from penstock.shortfall import Shortfall
 from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
+from regional_agent.objective_tally import ObjectiveTally
 
 RULES = GENERATED / "rules.yaml"
 
@@ -101,6 +103,26 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         },
         "4m",
     ),
+    (
+        "PenstockObjectiveMissed",
+        {
+            f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x80",
+            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+80x80",
+            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+20x80",
+        },
+        "4m",
+    ),
+    (
+        "PenstockObjectiveMissedSlowly",
+        {
+            "penstock_leader": "1x300",
+            'penstock_publish_total{outcome="unchanged"}': "0+3x300",
+            f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x300",
+            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+92x300",
+            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+8x300",
+        },
+        "20m",
+    ),
     ("PenstockRolloutHeld", {f'penstock_rollout_phase{{phase="{Phase.CANARY_HELD}"}}': "1x40"}, "2m"),
     ("PenstockPolicyRolledBack", {f'penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}': "1x40"}, "2m"),
     ("PenstockSharedViewDown", {f"penstock_agent_shared_view_up{{{AGENT}}}": "0x40"}, "2m"),
@@ -122,6 +144,12 @@ WELL = {
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_view_up{{{AGENT}}}": "1x80",
+    f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x80",
+    f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+98x80",
+    f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+2x80",
+    f'penstock_agent_objective_share{{{AGENT},model="idle"}}': "0.99x80",
+    f'penstock_agent_objective_answers_total{{{AGENT},model="idle",within="yes"}}': "0x80",
+    f'penstock_agent_objective_answers_total{{{AGENT},model="idle",within="no"}}': "0x80",
 }
 """A fleet that nobody needs to be told of."""
 
@@ -170,6 +198,9 @@ def test_a_fleet_that_is_well_alarms_nobody(tmp_path: Path) -> None:
     assert firing(tmp_path, WELL, "6m", []) == ""
 
 
+KEPT = ObjectiveTally(ServiceObjective(1.5, 0.99))
+
+
 def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     """An agent that has seen a bit of everything."""
     metrics = AgentMetrics()
@@ -193,6 +224,8 @@ def work(metrics: AgentMetrics) -> None:
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.ejected(Outcome.UNREACHABLE)
     metrics.waited("m", 0.2, WaitEnd.SERVED)
+    KEPT.ended(True, 0.05)
+    metrics.set_objectives({"m": KEPT})
 
 
 def leader() -> ControlPlaneMetrics:

@@ -13,17 +13,17 @@ from regional_agent.metrics import RequestOutcome
 def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
     tally = AnswerTally()
     for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
-        tally.ended(outcome, 1.0)
+        tally.ended("m", outcome, 1.0)
     tally.turned_away(Reason.BODY_TOO_LARGE)
     assert tally.report() == Answers()
 
 
 def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
     tally = AnswerTally()
-    tally.ended(RequestOutcome.OK, 0.5)
-    tally.ended(RequestOutcome.OK, 1.5)
-    tally.ended(RequestOutcome.ENGINE_ERROR, None)
-    tally.ended(RequestOutcome.REFUSED, None)
+    tally.ended("m", RequestOutcome.OK, 0.5)
+    tally.ended("m", RequestOutcome.OK, 1.5)
+    tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
+    tally.ended("m", RequestOutcome.REFUSED, None)
     tally.turned_away(Reason.UNKNOWN_KEY)
     told = tally.report()
     assert told == Answers(ended=5, failed=3, begun=2, first_byte_s=2.0)

@@ -23,9 +23,11 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Reason
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from penstock.service_objective import ServiceObjective
 from penstock.shortfall import Shortfall
 from regional_agent import metrics as agent_metrics
 from regional_agent.metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
+from regional_agent.objective_tally import ObjectiveTally
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -37,6 +39,8 @@ AGENT_CONTRACT = {
     "ttft_seconds": ("histogram", {"model"}),
     "request_seconds": ("histogram", {"model"}),
     "wait_seconds": ("histogram", {"model", "end"}),
+    "objective_answers": ("counter", {"model", "within"}),
+    "objective_share": ("gauge", {"model"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
     "endpoint_ready": ("gauge", {"endpoint"}),
     "endpoint_weight": ("gauge", {"endpoint"}),
@@ -106,6 +110,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
     agent.ejected(Outcome.STALLED)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
+    agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
 
 
 def leading() -> ControlPlaneMetrics:

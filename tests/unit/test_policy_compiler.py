@@ -21,7 +21,7 @@ from control_plane.policy.kinds.planning import ObjectiveDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
 from control_plane.policy.kinds.senders import QuotaShape, TenantDocument
-from control_plane.policy.kinds.serving import CostShape, ModelDocument, VersionShape
+from control_plane.policy.kinds.serving import CostShape, ModelDocument, ServiceObjectiveShape, VersionShape
 from control_plane.policy.kinds.shape import Shape
 from penstock.policy import (
     Cost,
@@ -43,6 +43,7 @@ from penstock.policy import (
     Tenant,
     Version,
 )
+from penstock.service_objective import ServiceObjective
 
 DIGEST = "ab" * 32
 
@@ -105,6 +106,7 @@ request_bytes: 4000
 response_bytes: 4000
 cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
 fallback: null
+service_objective: null
 ---
 apiVersion: penstock/v1
 kind: GeoRouting
@@ -185,7 +187,7 @@ expected_service_s: 5
 request_bytes: 4000
 response_bytes: 4000
 cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
-
+service_objective: null
 fallback: llama-3.1-8b
 ---
 apiVersion: penstock/v1
@@ -207,6 +209,7 @@ request_bytes: 4000
 response_bytes: 4000
 cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
 fallback: null
+service_objective: null
 """
 
 
@@ -307,6 +310,27 @@ regions: [us-east, eu-de]
         error = "versions.yaml:13: name: hides the model llama-next, which nobody could ask for any more; "
         assert any(one.startswith(error) for one in refused(BUNDLE | {"versions.yaml": text}))
 
+    def test_a_service_objective(self) -> None:
+        without = compile_bundle(BUNDLE)
+        assert b"service_objective" not in msgspec.json.encode(without)
+        text = "service_objective: {first_byte_s: 1.5, share: 0.99}"
+        policy = compile_bundle(changed("serving.yaml", "service_objective: null", text))
+        assert policy.models["llama-3.1-8b"].service_objective == ServiceObjective(1.5, 0.99)
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("{first_byte_s: 1.5, share: 99}", "serving.yaml:9: service_objective.share: "),
+            ("{first_byte_s: 1.5, share: 1}", "serving.yaml:9: service_objective.share: "),
+            ("{first_byte_s: 0, share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
+            ("{share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
+            ("0.99", "serving.yaml:9: service_objective: "),
+        ],
+    )
+    def test_service_objectives_that_cannot_be(self, text: str, error: str) -> None:
+        said = refused(changed("serving.yaml", "service_objective: null", f"service_objective: {text}"))
+        assert [one.startswith(error) and "; " in one for one in said] == [True], said
+
     def test_a_rule_knows_where_it_was_written(self) -> None:
         assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
@@ -334,6 +358,7 @@ regions: [us-east, eu-de]
             (ModelDocument, Model, set()),
             (VersionShape, Version, set()),
             (CostShape, Cost, set()),
+            (ServiceObjectiveShape, ServiceObjective, set()),
             (TenantDocument, Tenant, set()),
             (QuotaShape, Quota, set()),
             (SpilloverDocument, Spillover, set()),
@@ -389,15 +414,15 @@ SHAPE = [
     ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:29: hits_to_rise: input should be a valid integer; write a number, without quotes"),
-    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:20: margin_s: input should be a valid number; write a number, without quotes"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:30: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:21: margin_s: input should be a valid number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
-    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:13: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
 REFERENCES = [
     ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
-    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:46: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:47: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
     ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),
@@ -411,12 +436,12 @@ REFERENCES = [
     ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
     ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
     ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:16: tenant: there is no Tenant nobody; use one of one"),
-    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:15: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
-    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:13: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:16: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:14: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
     ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
     ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nquota: null\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:20: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:19: kind: too many documents of kind AnonymousAccess; keep at most 1"),
-    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\nfallback: null\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\nfallback: null\nservice_objective: null\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
 ]  # fmt: skip
 
 

@@ -22,6 +22,16 @@ class CostShape(Shape):
     """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
 
 
+class ServiceObjectiveShape(Shape):
+    """How soon most answers should begin, as clients see it: waiting, round trips and other regions are in it."""
+
+    first_byte_s: float = Field(gt=0, le=600)
+    """Time (s) from a client's request to the first byte of the answer's body."""
+    share: float = Field(gt=0, lt=1)
+    """The part (0-1, both not in it) of requests that are to be answered well and to begin within that; what fails
+    misses it."""
+
+
 class ModelDocument(PolicyDocument):
     """A model that clients may ask for."""
 
@@ -39,6 +49,9 @@ class ModelDocument(PolicyDocument):
     fallback: ModelName | None
     """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
     and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
+    service_objective: ServiceObjectiveShape | None
+    """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, and nothing is
+    planned by it. null where nothing is wanted."""
 
 
 class VersionShape(Shape):

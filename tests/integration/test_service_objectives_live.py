@@ -1,0 +1,91 @@
+"""A service objective from a bundle through a real agent and back: a slow engine misses it, and the status says so."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+from pathlib import Path
+from shutil import copytree
+
+from rich.console import Console
+
+from control_plane.status import RegionStatus, Status
+from control_plane.status_view import status_view
+from lab.servers.etcd import EtcdServer
+from tests import reports
+from tests.agent_processes import AgentProcess, write_endpoints
+from tests.control_planes import PLANET, Operator, control_planes
+from tests.integration.test_carrying import BODY
+from tests.planet import MODEL
+from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+
+WANTED = "service_objective: {first_byte_s: 1.5, share: 0.99}"
+ASKED = 3
+
+
+def bundle(directory: Path, objective: str) -> Path:
+    """The demonstration's, open to everybody, with one objective."""
+    copytree(PLANET, directory)
+    for file, old, new in (("models.yaml", WANTED, objective), ("tenants.yaml", "tenant: null", "tenant: open")):
+        text = (directory / file).read_text()
+        assert text.count(old) == 1
+        (directory / file).write_text(text.replace(old, new))
+    return directory
+
+
+def here(status: Status) -> RegionStatus:
+    return next(one for one in status.regions if one.name == "eu-de")
+
+
+def render(status: Status) -> str:
+    """As `penstock status` prints it."""
+    console = Console(width=200, file=StringIO())
+    console.print(status_view(status))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+async def test_an_engine_too_slow_for_the_objective_is_told_of(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    async def slowly(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if heard.head.startswith(b"POST"):
+            await asyncio.sleep(0.05)  # five times as long as the objective allows
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    policies = bundle(tmp_path / "bundle", "service_objective: {first_byte_s: 0.01, share: 0.9}")
+    with control_planes("a", tmp_path, own_etcd.endpoint, policies) as (server,):
+        async with engine(slowly) as gpu, Operator() as operator:
+            key = tmp_path / "agents.key"
+            key.write_bytes(reports.SECRET)
+            key.chmod(0o600)
+            agent = AgentProcess(
+                "one",
+                tmp_path / "agent",
+                region="eu-de",
+                etcd_endpoint=own_etcd.endpoint,
+                redis_url=None,
+                endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], 4),
+                settings={"CONTROL_PLANE_URLS": server.url, "FLEET_KEY_FILE": str(key)},
+            )
+            agent.start()
+            try:
+                await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+                before = await operator.until(server, lambda status: bool(here(status).objectives))
+                (told,) = here(before).objectives
+                assert (told.model, told.first_byte_s, told.share) == (MODEL, 0.01, 0.9)
+                assert (told.answers, told.is_met) == (0, None)
+                for _ in range(ASKED):
+                    client = await RawClient.connect(agent.faces()["traffic"])
+                    client.say(post(BODY))
+                    assert (await client.answer()).status == 200
+                    client.close()
+                after = await operator.until(server, lambda status: here(status).objectives[0].answers == ASKED)
+                (told,) = here(after).objectives
+                assert (told.within, told.attained, told.is_met) == (0, 0.0, False)
+                table = render(after)
+                assert "0.01 s" in table
+                assert f"eu-de 0.00% of {ASKED}" in table
+                page = (await operator.http.get(f"http://{agent.faces()['admin']}/metrics")).text
+                missed = f'penstock_agent_objective_answers_total{{model="{MODEL}",within="no"}} {float(ASKED)}'
+                assert missed in page.splitlines()
+            finally:
+                await asyncio.to_thread(agent.kill)
