@@ -84,6 +84,17 @@ def test_spillover_that_does_not_end_is_missed() -> None:
     assert missed(run) == {"end of spillover"}
 
 
+@pytest.mark.parametrize(("seconds", "forgiven"), [(1, True), (2, False)])
+def test_one_second_in_which_a_burst_overflows_is_no_surge_that_goes_on(seconds: int, forgiven: bool) -> None:
+    run, surge = RUN, RUN.scenario.phase(PhaseName.SURGE)
+    from_s = int(surge.to_s) - 3
+    for number in in_phase(RUN, PhaseName.SURGE):
+        one = run.served[number]
+        if one.home == "eu-de" and from_s <= one.due_s < from_s + seconds:
+            run = change(run, number, server="eu-es")
+    assert (missed(run) == set()) == forgiven
+
+
 @pytest.mark.parametrize("late_s", [1.01, 3.0])
 def test_a_late_attempt_of_a_client_at_the_dead_region_is_missed(late_s: float) -> None:
     number = next(n for n, one in enumerate(RUN.served) if one.due_s > KILLED_S + late_s)
