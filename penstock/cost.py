@@ -28,7 +28,7 @@ TEXT_BYTES_PER_SECOND = 15.0
 MEMORY_REQUESTS = 50
 """A mean remembers about this many requests."""
 
-LIKE_ENOUGH = 4
+LIKE_ENOUGH = 2
 """Answers to requests with a like limit after which their mean is what counts."""
 
 LEARN_EVERY_S = 0.02
