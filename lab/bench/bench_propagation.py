@@ -49,6 +49,7 @@ from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import start_server
+from penstock.snapshot import SETTLE_S
 
 AGENTS = 100
 PROCESSES = 4
@@ -257,6 +258,8 @@ async def _measured(
         first = compile_bundle(bundle(0))
         await agents.start(etcd.endpoint, directory, sorted(first.regions))
         await agents.all_at(first.digest())
+        # No region reports here, so that a new leader waits for them as long as it ever does before it plans again.
+        await asyncio.sleep(SETTLE_S)
         every: list[float] = []
         changes: list[Stages] = []
         for number in range(1, CHANGES + 1):
