@@ -126,4 +126,4 @@ def homeward(
         for key, one in demands.items():
             if (one.origin, one.model) in coming and targets.get(key):
                 asked[one.origin, one.model] += one.requests_per_s
-    return {at: min(1.0, largest_step * asked[at] / per_s) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
+    return {at: min(1.0, largest_step * (asked[at] / per_s)) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}

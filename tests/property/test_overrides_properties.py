@@ -29,7 +29,7 @@ from tests.property.planner_worlds import MODELS, NAMES, World, worlds
 
 STEP = 0.125
 RAMP_S = 4.0
-few = settings(max_examples=60, derandomize=True)
+few = settings(max_examples=60)
 
 
 @st.composite

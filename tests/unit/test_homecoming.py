@@ -97,6 +97,13 @@ def test_classes_that_come_home_together_share_what_may_move_by_how_far_they_hav
     assert at_home(plans) == pytest.approx({name_of(first): 0.5, name_of(second): 0.75, name_of(third): 1.0})
 
 
+def test_a_class_that_nobody_hardly_asks_for_comes_home_like_another() -> None:
+    """The least rate there is: a part of it is nothing, and nothing of the way is no way."""
+    first, _, _ = CLASSES
+    after = at_home(next_plan(fleet({first: 5e-324}), away({first: 0.0})))
+    assert after[name_of(first)] == pytest.approx(STEP_PER_S)
+
+
 def test_on_the_way_out_each_class_goes_by_the_step() -> None:
     first, second, _ = CLASSES
     snapshot = fleet({first: 2.0, second: 8.0}, slots_de=10)
