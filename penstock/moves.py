@@ -89,8 +89,7 @@ class Move(NamedTuple):
         nearest = nearest_first(one.origin, one.regions)
         if orders.weights:
             target = capped(target, orders, [name for name in nearest if name in serving])
-        limited = orders.most_away < 1.0 and one.origin not in orders.closed
-        if limited and one.origin in serving and one.origin in one.regions:
+        if orders.most_away < 1.0 and one.origin in serving and one.origin in one.regions:
             target = kept_home(target, one.origin, orders.most_away)
         rests = not standing or standing == target or stays(standing, orders, serving)
         distance = 0.0 if rests else moved_share(standing, target)
