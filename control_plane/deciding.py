@@ -7,7 +7,9 @@ has no answer in time, the waterfall decides for that model; where the logic fai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -30,6 +32,8 @@ SOLVER_LIMIT_S = 0.25
 
 WHOLE_FLEET = "*"
 """Stands for every model, where the program failed altogether."""
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -77,8 +81,8 @@ class Decider:
         One call at a time.
         """
 
-        def plan() -> Planned:
-            return self._planner(policy.objective.plan_logic).decide(
+        def by(door: Callable[..., T]) -> T:
+            return door(
                 policy,
                 snapshot,
                 previous,
@@ -86,21 +90,12 @@ class Decider:
                 epoch=epoch,
                 generation=generation,
                 elapsed_s=elapsed_s,
-                ahead=self._ahead(policy, snapshot, now),
                 interventions=interventions,
             )
 
-        def pour() -> Planned:
-            return self._greedy.decide(
-                policy,
-                snapshot,
-                previous,
-                now=now,
-                epoch=epoch,
-                generation=generation,
-                elapsed_s=elapsed_s,
-                interventions=interventions,
-            )
+        def plan() -> Planned:
+            named = self._planner(policy.objective.plan_logic)
+            return by(partial(named.decide, ahead=self._ahead(policy, snapshot, now)))
 
         try:
             planned = await asyncio.to_thread(plan)
@@ -111,22 +106,12 @@ class Decider:
             self._named = None
             greedy = {WHOLE_FLEET: str(error) or type(error).__name__}
             try:
-                planned = await asyncio.to_thread(pour)
+                planned = await asyncio.to_thread(by, self._greedy.decide)
             except Exception:
                 # Nor is it left without a plan for the sake of failover tables and what capacity is missing.
                 _log.exception("the waterfall failed beyond its shares")
                 self._greedy = GreedyPlanner()
-                plans = waterfall.plan(
-                    policy,
-                    snapshot,
-                    previous,
-                    now=now,
-                    epoch=epoch,
-                    generation=generation,
-                    elapsed_s=elapsed_s,
-                    interventions=interventions,
-                )
-                planned = Planned(plans, {}, Cost(), (), ())
+                planned = Planned(by(waterfall.plan), {}, Cost(), (), ())
         missing = sorted(planned.shortfalls, key=lambda one: (one.lost is not None, -one.slots, one.model))
         self._tell(greedy)
         return Decided(planned.plans, greedy, tuple(missing))
