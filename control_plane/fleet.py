@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from penstock import snapshot as snapshots
 from penstock.policy import Policy
+from penstock.region_health import RegionHealth
 from penstock.report import AgentReport
 from penstock.snapshot import Snapshot, Verdict
 
@@ -28,3 +29,7 @@ class Fleet:
     def resume(self, now: float) -> None:
         """Begin to lead: what was heard long ago counts no more."""
         self.snapshot = snapshots.resume(self.snapshot, now)
+
+    def inherit(self, beliefs: Mapping[str, RegionHealth]) -> None:
+        """Go on where whoever led before was with some regions."""
+        self.snapshot = snapshots.inherit(self.snapshot, beliefs)

@@ -100,4 +100,6 @@ class PlanHistory:
 
 def _content(slices: Mapping[str, RegionPlan]) -> dict[str, RegionPlan]:
     """Slices without what differs each time they are written."""
-    return {region: msgspec.structs.replace(one, generation=0, made_at=0.0) for region, one in slices.items()}
+    return {
+        region: msgspec.structs.replace(one, generation=0, made_at=0.0, health=None) for region, one in slices.items()
+    }

@@ -17,6 +17,7 @@ from control_plane.overrides.ledger import Ledger
 from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
 from control_plane.rollout.staging import Accepted, Staged, Staging
+from penstock.inheritance import inheritance, told
 from penstock.policy import Policy
 from penstock.shadow import shadow
 from penstock.shortfall import Shortfall
@@ -69,6 +70,7 @@ class Planning:
         self._metrics = metrics
         self._clock = clock
         self._epoch: int | None = None
+        self._inherited = False
         self._decider = Decider()
         self._trying = Decider()
         """Plans by the candidate of a rollout."""
@@ -97,6 +99,8 @@ class Planning:
         if policy is not self._shown_policy:
             self._metrics.set_policy(policy.digest())
             self._shown_policy = policy
+        if epoch is not None and self._publisher.uncertain:
+            await self._adopt(epoch, now, policy)
         meant = self._overrides.interventions(policy, now)
         self._fleet.tick(now, policy, meant.drained)
         if epoch is None:
@@ -104,9 +108,9 @@ class Planning:
         self._show_fleet(policy, now)
         holding = [one for one in meant.overrides if one.holds(now)]
         self._metrics.show_overrides((one.kind.value, one.region or "") for one in holding)
+        if self._publisher.uncertain:
+            return
         try:
-            if self._publisher.uncertain:
-                await self._publisher.adopt(epoch)
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
                 staged = await self.staging.step(epoch, now, snapshot, heard_since=self._leading_since)
@@ -120,6 +124,17 @@ class Planning:
             self._conclude(PublishOutcome.FENCED)
         except StoreError as error:
             self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+
+    async def _adopt(self, epoch: int, now: float, policy: Policy) -> None:
+        """Begin with what is in the store; once in an office, also with what is held against regions there."""
+        try:
+            await self._publisher.adopt(epoch)
+        except StoreError as error:
+            self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+            return
+        if not self._inherited:
+            self._fleet.inherit(inheritance(self._publisher.in_force, now, policy.failover))
+            self._inherited = True
 
     async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
         elapsed_s = min(LONGEST_STEP_S, now - self._planned_at)
@@ -152,7 +167,13 @@ class Planning:
             elapsed_s=elapsed_s,
             interventions=self._overrides.interventions(by.policy, now),
         )
-        plans = {name: msgspec.structs.replace(one, provenance=by.provenance) for name, one in decided.plans.items()}
+        health = self._fleet.snapshot.health
+        plans = {
+            name: msgspec.structs.replace(
+                one, provenance=by.provenance, health=told(health[name]) if name in health else None
+            )
+            for name, one in decided.plans.items()
+        }
         return msgspec.structs.replace(decided, plans=plans)
 
     async def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
@@ -187,6 +208,7 @@ class Planning:
         if epoch is not None:
             self._fleet.resume(now)
             self._publisher.uncertain = True
+            self._inherited = False
             self._leading_since = now
             self._planned_at = now - TICK_S
 

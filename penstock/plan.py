@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from penstock.provenance import Provenance
+from penstock.region_health import RegionHealth
 
 NONE_CLOSED: Mapping[str, bool] = MappingProxyType({})
 
@@ -88,6 +89,8 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """The commit that the policy is from; None where it is from a folder."""
     closed: tuple[Closed, ...] = ()
     """Where nothing may go that no arc says, neither as the nearest nor on a credit."""
+    health: RegionHealth | None = None
+    """What its leader holds against the region: where whoever leads next goes on. None: nothing."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""

@@ -7,7 +7,7 @@ the other regions sees of it decides, and its own word only where they are split
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from math import isfinite
 
@@ -69,6 +69,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     agents: dict[tuple[str, str], Held] = {}
     """By (region, agent)."""
     health: dict[str, RegionHealth] = {}
+    inherited: dict[str, RegionHealth] = {}
+    """What whoever led before held against regions: where judging them begins, once there is any word of them."""
 
     def newest(self, region: str) -> Held | None:
         """The freshest report of a region's agents."""
@@ -104,7 +106,8 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
     elif len(snapshot.of(report.region)) >= MOST_AGENTS:
         return snapshot, Verdict.TOO_MANY_AGENTS
     aged = _aged_while_heard(snapshot, now)
-    return Snapshot({**aged, key: _held(report, aged.get(key), now)}, snapshot.health), Verdict.ACCEPTED
+    after = msgspec.structs.replace(snapshot, agents={**aged, key: _held(report, aged.get(key), now)})
+    return after, Verdict.ACCEPTED
 
 
 def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
@@ -117,12 +120,14 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
         drained: regions that operators want empty now; one that no longer is returns by the failback ramp.
     """
     agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
-    kept = Snapshot(agents, snapshot.health)
+    kept = msgspec.structs.replace(snapshot, agents=agents)
     listened = _listened_until(kept, now)
     health = {}
     for region in policy.regions:
         before = snapshot.health.get(region, RegionHealth())
         good = _seems_good(kept, region, listened)
+        if region not in snapshot.health and (good is not None or region in drained):
+            before = snapshot.inherited.get(region, before)
         if good is not None:
             health[region] = observe(before, good, now, policy.failover)
         elif before.state is not RegionState.UNKNOWN:
@@ -130,15 +135,29 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
         if (region in drained) is not before.drained:
             event = RegionEvent.DRAIN if region in drained else RegionEvent.UNDRAIN
             health[region] = command(health.get(region, before), event, now)
-    return Snapshot(agents, health)
+    return msgspec.structs.replace(kept, health=health)
 
 
 def resume(snapshot: Snapshot, now: float) -> Snapshot:
     """What a new leader may still believe of what it last heard: the reports of just now, and no judgement.
 
-    Agents report to the leader alone, so the silence that a follower judged regions by is no sign of a failure.
+    Agents report to the leader alone, so the silence that a follower judged regions by is no sign of a failure. What
+    the leader before held against them it may `inherit`.
     """
     return Snapshot({key: held for key, held in snapshot.agents.items() if now - held.received_at <= FRESH_S})
+
+
+def inherit(snapshot: Snapshot, beliefs: Mapping[str, RegionHealth]) -> Snapshot:
+    """Let judging regions begin where whoever led before was with them.
+
+    That takes the place of what is thought of them already. One of which nothing is heard stays unknown: on the word of
+    another alone nobody is given traffic, nor said to be silent.
+
+    Args:
+        beliefs: what was held against regions, as far as it still counts (`penstock.inheritance`).
+    """
+    health = {region: one for region, one in snapshot.health.items() if region not in beliefs}
+    return msgspec.structs.replace(snapshot, health=health, inherited=dict(beliefs))
 
 
 def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:

@@ -26,7 +26,7 @@ from control_plane.publishing import Publisher
 from control_plane.rollout.staging import Staging
 from penstock.overrides import Override, OverrideSet
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.region_health import RegionState
+from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, PeerReport
 from penstock.snapshot import SETTLE_S, Verdict
 from tests import planet
@@ -283,6 +283,53 @@ async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(
     await office.elect()
     await office.tick(*whole_fleet())
     assert office.fleet.snapshot.state("eu-de") is RegionState.HEALTHY
+
+
+async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(office: Office) -> None:
+    await office.elect()
+    for _ in range(3):
+        await office.tick(*whole_fleet())
+    lost = (PeerReport("eu-de", RegionState.FAILED, 0.0),)
+    others = [report("eu-es", peers=lost), report("us-east", peers=lost)]
+    for _ in range(POLICY.failover.misses_to_fail + 1):
+        await office.tick(report("eu-de", offered(10.0, *EU)), *others)
+    told = (await office.plan("eu-de")).health  # type: ignore[union-attr]
+    assert told is not None
+    assert (told.state, (await office.plan("eu-es")).health) == (RegionState.FAILED, None)  # type: ignore[union-attr]
+    next_one = Office(office.shared)
+    next_one.now = office.now
+    async with next_one.overrides.mirror.informer as informer:
+        await informer.wait_synced()
+        await next_one.elect()
+        await next_one.tick(*whole_fleet())
+        assert next_one.fleet.snapshot.state("eu-de") is RegionState.FAILED
+        assert await next_one.shares() == {"eu-es": 1.0}
+        while next_one.fleet.snapshot.state("eu-de") is RegionState.FAILED:
+            await next_one.tick(*whole_fleet())
+        assert next_one.now - told.since >= POLICY.failover.hold_down_s
+        began = next_one.fleet.snapshot.health["eu-de"].since
+        for _ in range(int(POLICY.failover.failback_ramp_s / 3 / TICK_S)):
+            await next_one.tick(*whole_fleet())
+        await next_one.elect()
+        await next_one.tick(*whole_fleet())
+        health = next_one.fleet.snapshot.health["eu-de"]
+        assert (health.state, health.since) == (RegionState.RECOVERING, began)
+        weight = health.weight(next_one.now, POLICY.failover)
+        assert (await next_one.shares())["eu-de"] <= weight + 1e-9 < 0.5
+
+
+async def test_a_leader_that_cannot_read_the_store_at_first_inherits_as_soon_as_it_can(office: Office) -> None:
+    await in_force(office.shared)
+    lost = RegionHealth(RegionState.FAILED, office.now)
+    plan = msgspec.structs.replace(await office.plan("eu-es"), health=lost, made_at=office.now)
+    await office.shared.commit([], [Put(keys.plan("eu-es"), encode(plan))])
+    await office.elect()
+    office.store.away = True
+    await office.tick(*whole_fleet())
+    assert office.fleet.snapshot.state("eu-es") is RegionState.HEALTHY
+    office.store.away = False
+    await office.tick(*whole_fleet())
+    assert office.fleet.snapshot.state("eu-es") is RegionState.FAILED
 
 
 async def set_override(office: Office, one: Override) -> Override:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import snapshot as snapshots
 from penstock.policy import Failover, Model, Policy, Region
-from penstock.region_health import RegionState
+from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.residency import residency_class
 from penstock.snapshot import (
@@ -22,6 +22,7 @@ from penstock.snapshot import (
     demand,
     freshness,
     heard,
+    inherit,
     pool,
     resume,
     settled,
@@ -221,6 +222,33 @@ class TestLeading:
         resumed = resume(heard, 4.1)
         assert resumed == Snapshot(heard.agents)
         assert tick(resumed, 4.1, POLICY).state("a") is RegionState.HEALTHY
+
+    def test_judging_goes_on_from_what_was_inherited(self) -> None:
+        lost = RegionHealth(RegionState.FAILED, since=9.5)
+        whole = inherit(tick(held(report("a"), at=10.0), 10.1, POLICY), {"a": lost})
+        states = []
+        for at in (10.2, 10.4, 10.6):
+            whole = tick(whole, at, POLICY)
+            states.append(whole.state("a"))
+        assert states == [RegionState.FAILED, RegionState.FAILED, RegionState.RECOVERING], "hold-down of 1 s, 2 hits"
+
+    def test_a_region_that_was_on_its_ramp_goes_on_with_it(self) -> None:
+        whole = inherit(held(report("a"), at=10.0), {"a": RegionHealth(RegionState.RECOVERING, since=6.0)})
+        assert tick(whole, 10.0, POLICY).health["a"].weight(10.0, POLICY.failover) == pytest.approx(0.4)
+
+    def test_what_was_inherited_of_a_region_that_nobody_speaks_of_is_no_silence(self) -> None:
+        whole = inherit(Snapshot(), {"a": RegionHealth(RegionState.RECOVERING, since=15.0)})
+        for at in range(10, 20):
+            whole = tick(whole, float(at), POLICY)
+            assert whole.state("a") is RegionState.UNKNOWN
+        whole, _ = take_in(whole, report("a"), 20.0, POLICY)
+        assert tick(whole, 20.0, POLICY).state("a") is RegionState.RECOVERING
+
+    def test_an_inherited_drain_that_was_lifted_meanwhile_comes_back_by_the_ramp(self) -> None:
+        drained = {"a": RegionHealth(RegionState.DRAINING, since=6.0, drained=True)}
+        whole = inherit(held(report("a"), at=10.0), drained)
+        assert tick(whole, 10.0, POLICY, ("a",)).health["a"] == RegionHealth(RegionState.DRAINING, 6.0, 0, 1, True)
+        assert tick(whole, 10.0, POLICY).health["a"] == RegionHealth(RegionState.RECOVERING, 10.0, 0, 1)
 
     def test_settled_when_every_region_spoke_or_it_took_too_long(self) -> None:
         some = held(report("a"), report("b"), report("c"))

@@ -1,0 +1,56 @@
+"""What one leader tells the next of regions: only what it holds against them, and it counts for less as it gets older.
+
+Detection may begin anew with every leader, since it takes a second. Hold-down and ramp may not: a region that failed
+just now would be whole again with the next leader, and flap along with leadership. It travels in the plan, so it is
+fenced as plans are, and there is just as much of it as agents obey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.plan import RegionPlan
+from penstock.policy import Failover
+from penstock.region_health import RegionHealth, RegionState
+from penstock.snapshot import FADED_S
+
+HELD_AGAINST = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING})
+"""States that keep traffic away from a region; of the others there is nothing to tell."""
+
+
+def told(health: RegionHealth) -> RegionHealth | None:
+    """What a plan tells of a region: what stays the same while its state does, or nothing."""
+    return msgspec.structs.replace(health, misses=0, hits=0) if health.state in HELD_AGAINST else None
+
+
+def inheritance(slices: Mapping[str, RegionPlan], now: float, failover: Failover) -> dict[str, RegionHealth]:
+    """What is still to be held against regions by whoever begins to lead.
+
+    Args:
+        slices: the plan in force.
+        now: Unix time (s) by our clock; the other leader's may differ.
+    """
+    found = {}
+    for region, plan in slices.items():
+        if plan.health is not None:
+            health = _as_of_now(plan.health, plan.made_at, now, failover)
+            if health is not None:
+                found[region] = health
+    return found
+
+
+def _as_of_now(health: RegionHealth, told_at: float, now: float, failover: Failover) -> RegionHealth | None:
+    """A belief of `told_at`; one that faded is worth no more than if the region had been good all the time since."""
+    health = msgspec.structs.replace(health, since=min(health.since, now))
+    if now - told_at <= FADED_S:
+        return health
+    if health.state is RegionState.FAILED:
+        risen_at = max(told_at, health.since + failover.hold_down_s)
+        if risen_at > now:
+            return health
+        health = RegionHealth(RegionState.RECOVERING, risen_at)
+    # How drains end is in the store, with its time.
+    returning = health.state is RegionState.RECOVERING and health.weight(now, failover) < 1.0
+    return health if returning else None
