@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 LARGEST_READ_BYTES = 256 * 1024
 """What the event loop reads at once; the end of one request and the start of the next may share it."""
 
+MOST_AHEAD = 256
+"""Requests of one connection that may wait parsed: reading stops long before, but one read holds many small ones."""
+
 CHUNK_OVERHEAD_BYTES = 16 * 1024
 """Chunk sizes, extensions and trailers of one body may take this much beyond eight times the body."""
 
@@ -165,8 +168,7 @@ class ClientConnection(ClientTurns):
         request = self._current = Request()
         self._take_header = request.headers.append
         self._in_head, self._fed_bytes = True, self._read_bytes
-        if self._serving is None:
-            self._since = self._listener.clock()
+        self._since = self._listener.clock()
 
     def on_url(self, url: bytes) -> None:
         if self._current is not None:
@@ -229,7 +231,11 @@ class ClientConnection(ClientTurns):
             self._waiting.append(request)
         if self._serving is None:
             self._serve_next()
-        elif len(self._waiting) >= self._limits.most_pipelined:
+            return
+        self._owes_continue = False
+        if len(self._waiting) > MOST_AHEAD:
+            self._refuse(Reason.BAD_REQUEST, f"more than {MOST_AHEAD} requests at once; wait for answers")
+        elif self._far_ahead:
             self.pause_reading()
 
     # heads that come again
@@ -247,9 +253,7 @@ class ClientConnection(ClientTurns):
                 if length <= SMALL_BODY_BYTES:
                     self._misses, self._current, self._left_bytes = 0, request, length
                     if len(data) - body_at < length:
-                        self._in_head = False
-                        if self._serving is None:
-                            self._since = self._listener.clock()
+                        self._in_head, self._since = False, self._listener.clock()
                     return self._take_counted(data[body_at:])
             self._misses += 1
         self._read = data
@@ -316,7 +320,7 @@ class ClientConnection(ClientTurns):
         full = size >= self._limits.kept_body_bytes
         doubled = before_bytes.bit_length() != size.bit_length()
         if not request.queued and (full or (doubled and self._listener.application.knows_enough(request))):
-            request.queued = True
+            request.queued, self._owes_continue = True, False
             self._waiting.append(request)
             if self._serving is None:
                 self._serve_next()

@@ -23,6 +23,10 @@ connection, and the client might never read why."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+STAYS = b"connection: keep-alive\r\n"
+"""Said to HTTP/1.0 clients alone: without it they take the connection's end for the answer's."""
+
+
 class Handler(Protocol):
     """What is at work on a request and must hear how its client fares."""
 
@@ -103,6 +107,8 @@ class ClientTurns(ClientWire):
         )
         if not keep_alive:
             lines.append(b"connection: close\r\n")
+        elif request is not None and request.http_1_0:
+            lines.append(STAYS)
         head_only = request is not None and request.method == b"HEAD"
         self.write(response_head(status, lines) + (b"" if head_only else body))
         self.finished(keep_alive=keep_alive)
@@ -164,8 +170,16 @@ class ClientTurns(ClientWire):
             elif self._owes_continue:
                 self._owes_continue = False
                 self.write(CONTINUE)
-        if not self._reading and self._mode is REQUESTS and len(self._waiting) < self._limits.most_pipelined:
+        if not self._reading and self._mode is REQUESTS and not self._far_ahead:
             self._resume_unless_uploading()
+
+    @property
+    def _far_ahead(self) -> bool:
+        """So much waits that no more is read for now."""
+        waiting = self._waiting
+        return len(waiting) >= self._limits.most_pipelined or (
+            len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES
+        )
 
     def _resume_unless_uploading(self) -> None:
         """An upload that is being handled paces its reading itself."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock import orca
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.answer_head import AnswerHead
+from regional_agent.carry.client_turns import STAYS
 from regional_agent.carry.ending import DONE, REFUSED, SEEKING, SENT, STREAMING, TUNNEL, WAITING, Ending
 from regional_agent.carry.errors import REFUSAL_HEADER
 from regional_agent.carry.messages import NO_BODY_STATUSES, Header, response_headers_back, status_line
@@ -332,7 +333,7 @@ class Exchange(Ending):
             % (
                 answer.onward(from_peer=target.endpoint is None),
                 framing,
-                b"" if self._keep_alive else b"connection: close\r\n",
+                (STAYS if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
                 self._signature(target),
             )
         )

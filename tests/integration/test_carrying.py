@@ -14,7 +14,7 @@ from penstock.region_health import RegionState
 from regional_agent.carry.upstream import Address
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
 from tests.planet import MODEL, plan
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import PATIENCE_S, Heard, RawClient, Script, ScriptedEngine, engine, post
 
 BODY = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -41,6 +41,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
     writer.write(JSON_ANSWER)
+
+
+def answers_after(release: asyncio.Event) -> Script:
+    """Of an engine that answers as soon as it may."""
+
+    async def answers_later(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.write(JSON_ANSWER)
+
+    return answers_later
 
 
 async def streams_forever(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from tests.agents import agent
-from tests.integration.test_carrying import BODY, answers, code, is_busy, until
+from tests.integration.test_carrying import BODY, answers, answers_after, code, is_busy, until
 from tests.planet import MODEL
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
@@ -185,6 +185,22 @@ async def test_continue_is_said_only_for_what_will_be_served(tmp_path: Path) -> 
         client.say(BODY)
         assert (await client.answer()).status == 200
         assert gpu.heard[0].header("expect") is None
+
+
+async def test_continue_is_not_said_to_who_did_not_wait_for_it(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await until(lambda: bool(gpu.heard))
+        client.say(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions") + BODY)
+        connection = next(iter(one.listener.connections))
+        await until(lambda: bool(connection._waiting))
+        release.set()
+        for _ in range(2):
+            assert (await client.answer()).body == b'{"ok": 1}'
+        client.say(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await client.answer()).body == b"ok\n", "and nothing before it"
 
 
 async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None:

@@ -148,6 +148,19 @@ async def test_http_1_0_gets_what_it_understands(tmp_path: Path) -> None:
         assert await client.reader.read() == b"data: 1\n\n", "delimited by the close"
 
 
+async def test_http_1_0_is_told_that_its_connection_stays(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        for _ in range(2):
+            client.say(post(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"))
+            assert (await client.answer()).headers["connection"] == "keep-alive"
+        client.say(b"GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert (await client.answer()).headers["connection"] == "keep-alive"
+        client.say(b"GET /livez HTTP/1.0\r\n\r\n")
+        assert (await client.answer()).headers["connection"] == "close"
+        assert await client.closed()
+
+
 async def test_headers_by_trust(tmp_path: Path) -> None:
     claims = (
         "X-Forwarded-For: 192.0.2.1",

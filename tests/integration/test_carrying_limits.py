@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from regional_agent.carry.client_connection import MOST_AHEAD
 from regional_agent.carry.limits import Limits
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
-from tests.integration.test_carrying import BODY, CHAT, SSE_HEAD, answers, chunk, code, says_nothing, until
+from tests.integration.test_carrying import (
+    BODY,
+    CHAT,
+    SSE_HEAD,
+    answers,
+    answers_after,
+    chunk,
+    code,
+    says_nothing,
+    until,
+)
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
 
@@ -111,6 +122,39 @@ async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path)
         client = await RawClient.connect(one.traffic)
         client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
+
+
+async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY) + b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
+        await until(lambda: bool(gpu.heard))
+        release.set()
+        assert (await client.answer()).status == 200
+        for _ in range(MOST_AHEAD + 1):
+            assert (await client.answer()).body == b"ok\n"
+        assert (await client.answer()).status == 400
+        assert await client.closed()
+
+
+async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
+        loop, later_s = asyncio.get_running_loop(), 0.0
+        one.listener.clock = lambda: loop.time() + later_s
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await until(lambda: bool(gpu.heard))
+        later_s = 100.0
+        client.say(post(BODY)[:-5])
+        connection = next(iter(one.listener.connections))
+        await until(lambda: connection._current is not None)
+        connection.check_timeouts(one.listener.clock())
+        release.set()
+        assert (await client.answer()).status == 200
+        client.say(BODY[-5:])
+        assert (await client.answer()).status == 200
 
 
 async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine(tmp_path: Path) -> None:
