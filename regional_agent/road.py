@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
 
+MOST_BROKEN = 2
+"""Engines that may break under one request before they answer; it is offered to no third, for it may be what breaks
+them."""
+
 BUSY_REST_S = 0.5
 """A request that engines turned down as busy waits at least so long (s) before it is offered to them again. Nobody else
 is kept from them: what one is told (429 for a quota of its own, say) says nothing of the others."""
@@ -77,6 +81,9 @@ class Road:
                 return refusal
         if ticket.attempts >= MOST_ATTEMPTS:
             return Refusal(ticket.failed_because, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
+        if ticket.broken >= MOST_BROKEN:
+            detail = f"{MOST_BROKEN} engines broke off before they answered: the request may be what breaks them"
+            return Refusal(Reason.ENGINE_FAILED, detail)
         target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
         if isinstance(target, Target):
             ticket.attempts += 1
@@ -180,10 +187,15 @@ class Road:
         else:
             self._knowing.peers.broken(target.region, target.address)
 
-    def unreachable(self, ticket: Ticket, target: Target) -> None:
-        """Nobody answered there, or the connection broke before a byte: look elsewhere, and remember it."""
+    def unreachable(self, ticket: Ticket, target: Target, *, broke: bool) -> None:
+        """Nobody answered there: look elsewhere, and remember it.
+
+        Args:
+            broke: it was sent the request before the connection ended.
+        """
         ticket.failed_because = Reason.ENGINE_FAILED
         if target.endpoint is not None:
+            ticket.broken += broke
             ticket.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
             self._knowing.endpoints.failed(target.endpoint)
@@ -199,6 +211,7 @@ class Road:
             ticket.busy_endpoints |= {target.endpoint.name}
             ticket.rests_until = self._clock() + BUSY_REST_S
         else:
+            ticket.broken += reason is Reason.ENGINE_FAILED
             ticket.tried(target.region, reason)
 
     def origin_of(self, ticket: Ticket) -> str:

@@ -33,6 +33,7 @@ class Ticket:
         "admitted",
         "asked_for",
         "attempts",
+        "broken",
         "busy_endpoints",
         "context",
         "counted",
@@ -69,6 +70,8 @@ class Ticket:
         """Set when another region's agent forwarded it here."""
         self.traceparent = ""
         self.attempts = 0
+        self.broken = 0
+        """Engines that broke off after they were sent it."""
         self.priority = 0
         """Its tenant's: higher goes first where something must wait."""
         self.counted = False

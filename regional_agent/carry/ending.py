@@ -66,6 +66,7 @@ class Ending:
         "_heard_at",
         "_keep_alive",
         "_place",
+        "_reconnected",
         "_refused_because",
         "_request",
         "_sent_at",
@@ -89,6 +90,8 @@ class Ending:
         self._target: Target | None = None
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._reconnected = False
+        """A kept connection turned out to be closing, and its target got the request again on a new one."""
         self._tunnel: Tunnel | None = None
         self._place: Place | None = None
         self._status = 0

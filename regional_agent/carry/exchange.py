@@ -20,7 +20,7 @@ from regional_agent.carry.messages import NO_BODY_STATUSES, Header, response_hea
 from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream_connection import UpstreamConnection
-from regional_agent.carry.upstream_sink import ConnectFailed, TimedOut, UpstreamError
+from regional_agent.carry.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.ticket import Target
 
@@ -32,6 +32,9 @@ BUSY_STATUSES = frozenset({429, 503})
 
 REFUSAL_S = 1.0
 """How long (s) the rest of a refusal is read, so that its connection can be used again; then it is closed."""
+
+STALE_S = 1.0
+"""A kept connection that ends so soon (s) after a request was written to it was closing already."""
 
 _OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
 """In Python 3.11, to read a member off its class is a function call."""
@@ -272,8 +275,12 @@ class Exchange(Ending):
             self._client.resume_reading()
 
     def _turned_down(self) -> None:
-        """The target has said that it will not start this one."""
+        """The target has said that it will not start this one; or, a peer, that its engine may have."""
         assert self._target is not None
+        if self._refused_because is Reason.ENGINE_TIMEOUT:
+            detail = f"the engine in {self._target.region} did not begin in time"
+            self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
+            return
         self._carrier.road.busy(self._ticket, self._target, self._refused_because)
         local = self._target.endpoint is not None
         self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
@@ -285,10 +292,22 @@ class Exchange(Ending):
             self._carrier.road.broke_off(self._target)
             self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
             return
+        if isinstance(error, Stale) and self._may_reconnect():
+            self._reconnected, self._stage = True, SEEKING
+            if not self._request.whole:
+                self._client.pause_reading()
+            self._carrier.metrics.retried(RetryReason.STALE_CONNECTION)
+            self._connecting = asyncio.create_task(self._connect(self._target))
+            return
         self._drop_upstream()
-        self._carrier.road.unreachable(self._ticket, self._target)
         failed_connect = isinstance(error, ConnectFailed)
+        self._carrier.road.unreachable(self._ticket, self._target, broke=not failed_connect)
         self._seek_again(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
+
+    def _may_reconnect(self) -> bool:
+        """Whether its target has not seen the request, as far as can be told; once, for it may be what breaks it."""
+        soon = self._carrier.clock() - self._sent_at < STALE_S
+        return soon and not self._reconnected and not self._request.forgotten
 
     def _seek_again(self, why: RetryReason) -> None:
         assert self._target is not None

@@ -14,7 +14,7 @@ import httptools
 
 from regional_agent.carry.answer_head import AnswerHead, KnownAnswer, may_be_known
 from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
-from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, TooLarge, TunnelSink, UpstreamError
+from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, Stale, TooLarge, TunnelSink, UpstreamError
 
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address, UpstreamPool
@@ -51,6 +51,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_request_whole",
         "_transport",
         "_tunnel",
+        "_used",
         "address",
         "sink",
         "writable",
@@ -70,6 +71,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep_alive = True
         self._done = False
         """The response is whole."""
+        self._used = False
+        """It has brought an answer before."""
         self._request_whole = True
         self._chunks = False
         """The body of the request at hand is sent in chunks."""
@@ -214,7 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is None and self._close_delimits_body():
             sink.on_end()
         else:
-            sink.on_broken(Broken(f"closed before the response was whole{f': {exc}' if exc else ''}"))
+            silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
+            kind = Stale if self._used and silent else Broken
+            sink.on_broken(kind(f"closed before the response was whole{f': {exc}' if exc else ''}"))
 
     def pause_writing(self) -> None:
         """The other side reads slowly."""
@@ -328,12 +333,13 @@ class UpstreamConnection(asyncio.Protocol):
     def _end(self) -> None:
         """Everything that came with the response's end has been read: free for another request, or closed."""
         sink, self.sink = self.sink, None
-        self._done = False
+        self._done, self._used = False, True
         transport = self._transport
         if self._keep_alive and self._request_whole and transport is not None and not transport.is_closing():
             self._pool.give_back(self)
         elif transport is not None:
-            transport.close()
+            # What the server has not read of an upload it will not read any more, and must not be waited for.
+            transport.abort()
         if sink is not None:
             sink.on_end()
 

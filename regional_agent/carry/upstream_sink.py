@@ -19,6 +19,10 @@ class Broken(UpstreamError):
     """The connection closed, was reset, or carried something that is not HTTP."""
 
 
+class Stale(Broken):
+    """A connection that was kept ended before it said anything more: the server was closing it as the request came."""
+
+
 class TimedOut(UpstreamError):
     """No answer within the time allowed."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.geography import Location
 from penstock.region_health import RegionState
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
 from tests.planet import MODEL, plan
@@ -530,3 +531,50 @@ async def test_a_drain_finishes_streams_and_takes_no_more(tmp_path: Path) -> Non
         assert await busy.chunk() == b""
         assert await busy.closed()
         assert await drained == 0
+
+
+async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing(tmp_path: Path) -> None:
+    served: set[asyncio.StreamWriter] = set()
+
+    async def answers_once(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if writer in served:
+            writer.transport.abort()
+        else:
+            served.add(writer)
+            writer.write(JSON_ANSWER)
+
+    async with engine(answers_once) as gpu, agent(tmp_path, [gpu.address]) as one:
+        for _ in range(8):
+            assert (await ask(one))[0] == 200
+        endpoint = next(iter(one.knowing.endpoints.every()))
+        assert (endpoint.health.ready, endpoint.standing.failures) == (True, 0)
+        assert len(gpu.heard) == 15, "each but the first was sent again at once"
+
+
+async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with (
+        engine(dies) as a,
+        engine(dies) as b,
+        engine(dies) as c,
+        agent(tmp_path, [a.address, b.address, c.address]) as one,
+    ):
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (502, "engine_failed")
+        assert sum(len(gpu.heard) for gpu in (a, b, c)) == 2
+
+
+async def test_a_peer_whose_engine_may_have_started_is_the_last_to_be_tried(tmp_path: Path) -> None:
+    slow = Limits(first_byte_timeout_s=0.2, idle_linger_s=0.0)
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(says_nothing) as far,
+        engine(answers) as near,
+        agent(tmp_path / "es", [far.address], region="eu-es", limits=slow) as server,
+        agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as one,
+    ):
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (504, "engine_timeout")
+        assert not near.heard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import agent
 from tests.integration.test_carrying import BODY, answers, answers_after, code, is_busy, until
 from tests.planet import MODEL
@@ -113,6 +115,30 @@ async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: P
         assert endpoint.standing.failures == 1
         client.close()
         gpu.read_on.set()
+
+
+async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connection(tmp_path: Path) -> None:
+    held: list[asyncio.StreamWriter] = []
+    full = asyncio.Event()
+
+    async def answers_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await full.wait()
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        held.append(writer)
+
+    server = await asyncio.start_server(answers_early, "127.0.0.1", 0)
+    address = Address(*server.sockets[0].getsockname()[:2])
+    async with agent(tmp_path, [address], limits=LIMITS) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(60_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 50_000_000)
+        await until(lambda: one.listener.departures.watching == 1)
+        full.set()
+        assert (await client.answer()).status == 413
+        connections = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
+        await until(lambda: all(found._transport is None for found in connections if found.address == address))
+    server.close()
 
 
 async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
