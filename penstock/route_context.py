@@ -1,6 +1,12 @@
-"""What a forwarded request carries from its origin to its server: signed, short-lived, good for one hop."""
+"""What a forwarded request carries from its origin to its server: signed, short-lived, good for one hop of one request.
+
+It is bound to what it was signed for, and each agent takes it once: whoever has seen one can neither ask for something
+else with it nor have the same run again.
+"""
 
 from __future__ import annotations
+
+from hashlib import sha256
 
 import msgspec
 
@@ -23,6 +29,15 @@ LIFETIME_S = 30.0
 
 LONGEST_DEADLINE_S = 86_400.0
 """No request lasts longer than a day (s); a deadline beyond is a mistake that would hold a slot for ever."""
+
+BOUND_BYTES = 64 * 1024
+"""So much of a body's beginning is signed for; of a larger one the length besides, where it is known beforehand."""
+
+REMEMBERED_S = LIFETIME_S + CLOCK_SKEW_S
+"""One that was signed by a clock that is ahead is good for as long (s) after its first use."""
+
+MOST_REMEMBERED = 1 << 19
+"""Contexts taken within REMEMBERED_S: 15,000 a second, beyond what one agent can serve."""
 
 LONGEST_HEADER = 512
 """Characters of what goes into the header of a request to an engine."""
@@ -48,6 +63,47 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix time (s) after which nobody waits for the answer."""
     hops: int = 1
     traceparent: str = ""
+    content: str = ""
+    """`content_digest` of the request."""
+    body_bytes: int | None = None
+    """How long its body is; None where that was not known."""
+
+    def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
+        """Whether this was signed for the request that has come; see `content_digest`. `length` is its body's."""
+        return self.body_bytes in (None, length) and self.content == content_digest(method, target, body)
+
+
+def content_digest(method: bytes, target: bytes, body: bytes | bytearray) -> str:
+    """What binds a context to its request.
+
+    Args:
+        target: as it is in the request line.
+        body: whole, or at least BOUND_BYTES of it.
+    """
+    digest = sha256(b"%b %b\n" % (method, target))
+    digest.update(body if len(body) <= BOUND_BYTES else memoryview(body)[:BOUND_BYTES])
+    return digest.hexdigest()
+
+
+class Used:
+    """Contexts that one agent has taken lately, by numbers that stand for their signatures."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._lately: set[int] = set()
+        self._before: set[int] = set()
+        self._since = 0.0
+
+    def first(self, token: str, now: float) -> bool:
+        """Whether a token that was accepted has not been used here before; from now on (s, monotonic) it has."""
+        if now - self._since >= REMEMBERED_S:
+            self._before = self._lately if now - self._since < 2 * REMEMBERED_S else set()
+            self._lately, self._since = set(), now
+        number = hash(token.partition(".")[2])
+        if number in self._lately or number in self._before or len(self._lately) >= MOST_REMEMBERED:
+            return False
+        self._lately.add(number)
+        return True
 
 
 def seal(context: RouteContext, key: FleetKey) -> str:

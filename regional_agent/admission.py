@@ -19,6 +19,7 @@ from penstock.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.queueing import SHORTEST_RETRY_S
 from penstock.reasons import Reason, Refusal
 from penstock.residency import Mask, RequestFacts, residency_class
+from penstock.route_context import RouteContext, Used
 from penstock.signing import FleetKey
 from penstock.versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from regional_agent.carry.messages import Request
@@ -87,6 +88,7 @@ class Admission:
         self._senders: dict[About, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
         self._trace_ids = _trace_ids(rng)
+        self._used = Used()
 
     def ticket_from_client(self, request: Request, peer_ip: str, now: float) -> Ticket | Refusal:
         """For a request that a client sent here."""
@@ -129,7 +131,8 @@ class Admission:
         trace_id = next(self._trace_ids)
         given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
-        ticket = Ticket(request_id, self.errand(request, asked, policy, facts.tenant), facts, admitted, now)
+        errand = self.errand(request, asked, policy, facts.tenant)
+        ticket = Ticket(request, request_id, errand, facts, admitted, now)
         ticket.priority = tenant.priority
         ticket.counted = counted
         ticket.asked_for = asked_for
@@ -139,28 +142,40 @@ class Admission:
         return ticket
 
     def ticket_from_peer(self, request: Request, now: float) -> Ticket | Refusal:
-        """The same for a request that another region's agent forwarded: its facts are believed if signed for us."""
+        """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
+        this request, once."""
         policy = self._knowing.directives.policy
-        if policy is None:
-            return Refusal(Reason.NO_POLICY, _NO_POLICY)
-        token = request.header(_ROUTE_HEADER) or b""
-        context = route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
-        if isinstance(context, Refusal):
-            return context
+        context = self.context_of(request)
+        if isinstance(context, Refusal) or policy is None:
+            return context if isinstance(context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
+        if not context.fits(request.method, request.target, request.body, request.length):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "signed for another request")
+        if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "used before")
         facts = RequestFacts(context.tenant, context.data_class, context.location)
         admitted = Mask(residency_class(frozenset(context.residency)))
         asked = asked_of(request)
         if isinstance(asked, Refusal):
             asked = Asked(context.model)
         asked.model = context.model
-        ticket = Ticket(context.request_id, self.errand(request, asked, policy, context.tenant), facts, admitted, now)
+        errand = self.errand(request, asked, policy, context.tenant)
+        ticket = Ticket(request, context.request_id, errand, facts, admitted, now)
         ticket.context = context
         ticket.policy = policy
         sender = policy.tenants.get(context.tenant)
         ticket.priority = sender.priority if sender is not None else 0
-        ticket.deadline_at = now + max(0.0, context.deadline_at - time.time())
+        # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
+        ticket.deadline_at = now + context.deadline_at - context.issued_at
         ticket.traceparent = context.traceparent
         return ticket
+
+    def context_of(self, request: Request) -> RouteContext | Refusal:
+        """What another region's agent has signed, as far as a request's head tells."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, _NO_POLICY)
+        token = request.header(_ROUTE_HEADER) or b""
+        return route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""

@@ -300,7 +300,7 @@ class Road:
         if where.spends_credit:
             self._knowing.peers.spend(where.region, ticket.model)
         target = Target(where.region, address, where.why)
-        wall = time.time()
+        request, wall = ticket.request, time.time()
         context = RouteContext(
             request_id=ticket.request_id,
             origin=self.region,
@@ -314,6 +314,8 @@ class Road:
             issued_at=wall,
             deadline_at=wall + ticket.deadline_at - self._clock(),
             traceparent=ticket.traceparent,
+            content=route_context.content_digest(request.method, request.target, request.body),
+            body_bytes=request.length,
         )
         target.route_header = route_context.seal(context, self._key).encode()
         return target

@@ -156,8 +156,8 @@ class PeerService(_Service):
         """Only what an origin has signed is listened to."""
         if request.header(ROUTE_HEADER) is None or not _is_carried(request):
             return _no_such(request)
-        ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
-        return ticket if isinstance(ticket, Refusal) else None
+        context = self._road.admission.context_of(request)
+        return context if isinstance(context, Refusal) else None
 
     def knows_enough(self, request: Request) -> bool:
         """The origin's signed facts say all there is to know."""

@@ -15,6 +15,7 @@ from regional_agent.choosing import Placement
 from regional_agent.errand import Errand
 
 if TYPE_CHECKING:
+    from regional_agent.carry.messages import Request
     from regional_agent.endpoint import Endpoint
 
 REQUEST_DEADLINE_S = 600.0
@@ -46,6 +47,7 @@ class Ticket:
         "policy",
         "priority",
         "received_at",
+        "request",
         "request_id",
         "rests_until",
         "traceparent",
@@ -53,7 +55,10 @@ class Ticket:
         "tried_regions",
     )
 
-    def __init__(self, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float) -> None:
+    def __init__(
+        self, request: Request, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float
+    ) -> None:
+        self.request = request
         self.request_id = request_id
         self.errand = errand
         """What it is to whoever runs it."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock import route_context
 from penstock.geography import NOWHERE
 from penstock.policy import ResidencyRule
-from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext
+from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
 from penstock.signing import FleetKey
 from tests.agents import KEY, agent
 from tests.integration.test_carrying import BODY, answers, ask, code
@@ -39,6 +39,9 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         assert not gpu.heard
 
 
+PATH = b"/v1/chat/completions"
+
+
 def signed(key: FleetKey = KEY, **fields: object) -> str:
     """A route context for eu-de as another region's agent would seal it now."""
     now = time.time()
@@ -55,6 +58,8 @@ def signed(key: FleetKey = KEY, **fields: object) -> str:
         issued_at=now,
         deadline_at=now + 60,
         traceparent="",
+        content=content_digest(b"POST", PATH, BODY),
+        body_bytes=len(BODY),
     )
     return route_context.seal(replace(context, **fields), key)
 
@@ -77,6 +82,23 @@ async def test_what_is_signed_for_us_is_served(tmp_path: Path) -> None:
     assert (await forwarded(tmp_path, signed())).status == 200
 
 
+async def test_what_is_signed_is_served_once(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.peer)
+        request = post(BODY, f"X-Penstock-Route: {signed()}")
+        client.say(request + request)
+        assert (await client.answer()).status == 200
+        again = await client.answer()
+        assert (again.status, code(again.body)) == (403, "bad_route_context")
+        assert len(gpu.heard) == 1
+
+
+async def test_the_clock_of_its_origin_says_how_long_it_may_take(tmp_path: Path) -> None:
+    late = time.time() - CLOCK_SKEW_S
+    token = signed(issued_at=late, deadline_at=late + CLOCK_SKEW_S - 0.5)
+    assert (await forwarded(tmp_path, token)).status == 200, "its clock is some seconds behind ours"
+
+
 @pytest.mark.parametrize(
     ("token", "status", "reason"),
     [
@@ -88,8 +110,27 @@ async def test_what_is_signed_for_us_is_served(tmp_path: Path) -> None:
         (lambda: signed(deadline_at=time.time() - CLOCK_SKEW_S - 5), 504, "deadline_passed"),
         (lambda: signed(hops=MOST_HOPS + 1), 508, "too_many_hops"),
         (lambda: signed(residency=("us-east",)), 451, "residency_denied"),
+        (lambda: signed(content=content_digest(b"POST", PATH, BODY + b" ")), 403, "bad_route_context"),
+        (lambda: signed(content=content_digest(b"POST", PATH + b"?x=1", BODY)), 403, "bad_route_context"),
+        (lambda: signed(content=content_digest(b"GET", PATH, BODY)), 403, "bad_route_context"),
+        (lambda: signed(content=""), 403, "bad_route_context"),
+        (lambda: signed(body_bytes=len(BODY) + 1), 403, "bad_route_context"),
     ],
-    ids=["other key", "tampered", "other region", "old", "from the future", "late", "hops", "not by its origin"],
+    ids=[
+        "other key",
+        "tampered",
+        "other region",
+        "old",
+        "from the future",
+        "late",
+        "hops",
+        "not by its origin",
+        "other body",
+        "other target",
+        "other method",
+        "for nothing",
+        "other length",
+    ],
 )
 async def test_a_forwarded_request_is_refused_with_its_reason(
     tmp_path: Path, token: object, status: int, reason: str

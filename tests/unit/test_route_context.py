@@ -8,7 +8,7 @@ import pytest
 from penstock.geography import Location
 from penstock.policy import ResidencyRule
 from penstock.reasons import Reason, Refusal
-from penstock.route_context import RouteContext, accept, seal
+from penstock.route_context import BOUND_BYTES, REMEMBERED_S, RouteContext, Used, accept, content_digest, seal
 from penstock.signing import FleetKey, Purpose
 from tests.planet import EU_ONLY, MODEL, policy
 
@@ -87,3 +87,46 @@ def test_a_newer_policy_at_the_server_refuses_what_the_origin_s_allowed() -> Non
     assert isinstance(answer, Refusal)
     assert answer.reason is Reason.RESIDENCY_DENIED
     assert "madrid-is-out" in answer.rejected[-1].detail
+
+
+TARGET = b"/v1/chat/completions"
+BODY = b'{"model": "m"}'
+
+
+@pytest.mark.parametrize(
+    ("came", "fits"),
+    [
+        ((b"POST", TARGET, BODY, len(BODY)), True),
+        ((b"POST", TARGET, bytearray(BODY), len(BODY)), True),
+        ((b"GET", TARGET, BODY, len(BODY)), False),
+        ((b"POST", TARGET + b"?a", BODY, len(BODY)), False),
+        ((b"POST", TARGET, BODY + b" ", len(BODY) + 1), False),
+        ((b"POST", TARGET, BODY, None), False),
+    ],
+)
+def test_it_fits_what_it_was_signed_for_alone(
+    came: tuple[bytes, bytes, bytes | bytearray, int | None], fits: bool
+) -> None:
+    context = msgspec.structs.replace(GOOD, content=content_digest(b"POST", TARGET, BODY), body_bytes=len(BODY))
+    assert context.fits(*came) is fits
+    assert not GOOD.fits(*came), "one that was signed for nothing fits nothing"
+
+
+def test_of_a_large_body_the_beginning_and_the_length_count() -> None:
+    beginning = bytearray(b"x" * (BOUND_BYTES + 9))
+    context = msgspec.structs.replace(GOOD, content=content_digest(b"POST", TARGET, beginning), body_bytes=900_000)
+    assert context.fits(b"POST", TARGET, b"x" * BOUND_BYTES + b"y", 900_000)
+    assert not context.fits(b"POST", TARGET, beginning, 900_001)
+    chunked = msgspec.structs.replace(context, body_bytes=None)
+    assert chunked.fits(b"POST", TARGET, beginning, None)
+
+
+def test_each_is_used_once_and_remembered_for_as_long_as_it_is_good() -> None:
+    used, tokens = Used(), [seal(msgspec.structs.replace(GOOD, request_id=f"r-{n}"), KEY) for n in range(3)]
+    assert used.first(tokens[0], 1000.0)
+    assert not used.first(tokens[0], 1000.1)
+    assert not used.first("A" + tokens[0][1:], 1000.2), "it goes by the signature"
+    assert used.first(tokens[1], 1000.0 + REMEMBERED_S - 1)
+    assert not used.first(tokens[1], 1000.0 + 2 * REMEMBERED_S - 2)
+    assert used.first(tokens[2], 1000.0 + 9 * REMEMBERED_S)
+    assert used.first(tokens[1], 1000.0 + 9 * REMEMBERED_S), "it would be refused as expired"
