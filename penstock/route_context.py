@@ -30,8 +30,9 @@ LIFETIME_S = 30.0
 LONGEST_DEADLINE_S = 86_400.0
 """No request lasts longer than a day (s); a deadline beyond is a mistake that would hold a slot for ever."""
 
-BOUND_BYTES = 64 * 1024
-"""So much of a body's beginning is signed for; of a larger one the length besides, where it is known beforehand."""
+BOUND_BYTES = 16 * 1024
+"""So much of a body's beginning is signed for, beside the length: some ten microseconds. All of a long prompt takes
+more than the rest of its way through an agent."""
 
 REMEMBERED_S = LIFETIME_S + CLOCK_SKEW_S
 """One that was signed by a clock that is ahead is good for as long (s) after its first use."""
