@@ -129,7 +129,10 @@ def _limits(limits: Limits) -> dict[str, Limits]:
     bounded = {}
     for face, most in shares._asdict().items():
         wanted = ADMIN_LIMITS if face == "admin" else limits
-        bounded[face] = msgspec.structs.replace(wanted, most_connections=min(wanted.most_connections, most))
+        most = min(wanted.most_connections, most)
+        # Peers are few, and one of them may have to send what a whole region cannot serve.
+        of_address = wanted.most_connections_per_address or (most if face == "peer" else None)
+        bounded[face] = msgspec.structs.replace(wanted, most_connections=most, most_connections_per_address=of_address)
     if shares.traffic < limits.most_connections:
         log.warning(
             "fewer connections than the limits allow; raise the hard limit of open files (ulimit -Hn) for more",

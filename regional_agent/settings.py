@@ -79,6 +79,8 @@ def _limits(value: Any) -> Any:
         raise ValueError(f"{error}; the fields are in regional_agent/carry/limits.py") from None
     if isinstance(limits, Limits):
         for name, number in msgspec.structs.asdict(limits).items():
+            if number is None:
+                continue
             if number < 0 or (number == 0 and name != "idle_linger_s"):
                 raise ValueError(f"{name} is {number}; it must be more than 0")
             if name.endswith("_s") and number > LONGEST_DEADLINE_S:

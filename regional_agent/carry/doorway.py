@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
+from regional_agent.carry.client_addresses import counted_as
+
 MOST_AT_ONCE = 64
 """Connections taken in one turn of the event loop; the kernel keeps the others."""
 
@@ -41,7 +43,7 @@ class Doorway:
             on_ended: hears of the end of every handshake, however it ended.
             timeout_s: how long (s) a handshake may take.
         """
-        self.of_address: Counter[str] = Counter()
+        self.of_address: Counter[str | bytes] = Counter()
         """How many are shaking hands."""
         self._listening = listening
         self._tls = tls
@@ -84,23 +86,24 @@ class Doorway:
                 return
             if self._admits(address):
                 accepted.setblocking(False)
-                greeting = self._loop.create_task(self._greet(accepted, address))
+                counted = counted_as(address)
+                greeting = self._loop.create_task(self._greet(accepted, counted))
                 self._greeting.add(greeting)
-                self.of_address[address] += 1
+                self.of_address[counted] += 1
                 greeting.add_done_callback(self._ended)
             else:
                 accepted.close()
 
-    async def _greet(self, accepted: socket.socket, address: str) -> None:
+    async def _greet(self, accepted: socket.socket, counted: str | bytes) -> None:
         try:
             with suppress(OSError):  # who leaves in the middle of it, or speaks no TLS, has no answer
                 await self._loop.connect_accepted_socket(
                     self._make, accepted, ssl=self._tls, ssl_handshake_timeout=self._timeout_s
                 )
         finally:
-            self.of_address[address] -= 1
-            if not self.of_address[address]:
-                del self.of_address[address]
+            self.of_address[counted] -= 1
+            if not self.of_address[counted]:
+                del self.of_address[counted]
 
     def _ended(self, greeting: asyncio.Task[None]) -> None:
         self._greeting.discard(greeting)

@@ -40,8 +40,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_connections: int = 32_768
     """Connections at once, TLS handshakes counted; more are answered 429 and closed; many more, and those over TLS, are
     just closed. Fewer where the process may have fewer open files: two for each connection, and some besides."""
-    most_connections_per_address: int = 8192
-    """Connections at once from one client address; trusted proxies are exempt."""
+    most_connections_per_address: int | None = None
+    """Connections at once from one client address (of IPv6, from one /64); null is a quarter of all that there may be.
+    Trusted proxies are exempt. A balancer or NAT that is none and hides its clients' addresses is one address."""
 
     # how long an engine may take
 

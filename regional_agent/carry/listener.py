@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.background import keep_running
+from regional_agent.carry.client_addresses import counted_as
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.client_turns import ClientTurns, Handler
 from regional_agent.carry.departures import Departures
@@ -26,6 +27,9 @@ SWEEP_S = 0.5
 """How often timeouts are looked at: one timer for a listener, not one for a connection."""
 
 BACKLOG = 1024
+
+ADDRESS_PART = 4
+"""One address gets one in so many of the connections, where the limits do not say how many."""
 
 _TOO_MANY = Reason.TOO_MANY_CONNECTIONS
 
@@ -85,7 +89,8 @@ class Listener:
         self.draining = False
         self.draining_since = 0.0
         self._tls = tls
-        self._of_address: Counter[str] = Counter()
+        self._most_of_address = limits.most_connections_per_address or max(1, limits.most_connections // ADDRESS_PART)
+        self._of_address: Counter[str | bytes] = Counter()
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._doorway: Doorway | None = None
@@ -150,8 +155,9 @@ class Listener:
         """A connection has begun; the reason, where there are too many."""
         self.connections.add(connection)
         address = connection.peer_ip
-        self._of_address[address] += 1
-        return None if self._fits(address, len(self.connections), self._of_address[address]) else _TOO_MANY
+        counted = counted_as(address)
+        self._of_address[counted] += 1
+        return None if self._fits(address, len(self.connections), self._of_address[counted]) else _TOO_MANY
 
     @property
     def crowded(self) -> bool:
@@ -162,10 +168,10 @@ class Listener:
     def left(self, connection: ClientConnection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
-        address = connection.peer_ip
-        self._of_address[address] -= 1
-        if self._of_address[address] <= 0:
-            del self._of_address[address]
+        counted = counted_as(connection.peer_ip)
+        self._of_address[counted] -= 1
+        if self._of_address[counted] <= 0:
+            del self._of_address[counted]
         self._look_deserted()
 
     def _is_deserted(self) -> bool:
@@ -178,14 +184,14 @@ class Listener:
     def _admits(self, address: str) -> bool:
         """Whether a TLS handshake may begin: those under way count as connections."""
         assert self._doorway is not None
-        of_address = self._of_address[address] + self._doorway.of_address[address]
+        counted = counted_as(address)
+        of_address = self._of_address[counted] + self._doorway.of_address[counted]
         return self._fits(address, len(self.connections) + self.handshakes + 1, of_address + 1)
 
     def _fits(self, address: str, together: int, of_address: int) -> bool:
-        limits = self.limits
-        if together > limits.most_connections:
+        if together > self.limits.most_connections:
             return False
-        return of_address <= limits.most_connections_per_address or self.trusts(address)
+        return of_address <= self._most_of_address or self.trusts(address)
 
     async def _sweep(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from regional_agent.carry.client_addresses import counted_as
 from regional_agent.carry.client_connection import MOST_AHEAD
 from regional_agent.carry.limits import Limits
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
@@ -111,6 +112,21 @@ async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -
         await until(lambda: len(one.listener.connections) == 1)
         assert (await (await RawClient.connect(one.traffic)).answer()).status == 429, "a trusted proxy counts here too"
         first.close()
+
+
+async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(most_connections=8)) as one:
+        clients = [await RawClient.connect(one.traffic) for _ in range(3)]
+        assert (await clients[2].answer()).status == 429
+        clients[0].say(post(BODY))
+        assert (await clients[0].answer()).status == 200
+
+
+def test_what_counts_as_one_address() -> None:
+    assert counted_as("192.0.2.1") == counted_as("::ffff:192.0.2.1") != counted_as("::ffff:192.0.2.2")
+    assert counted_as("2001:db8:1:2::1") == counted_as("2001:db8:1:2:ffff::") != counted_as("2001:db8:1:3::1")
+    assert counted_as("fe80::1%eth0") == counted_as("fe80::2")
+    assert counted_as("") == ""
 
 
 async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path) -> None:
