@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct):
     Raw ones only help to guess a cost: what engines make of them is their business, so no type of them is refused.
     """
 
-    model: Annotated[str, msgspec.Meta(max_length=LONGEST_MODEL)]
+    model: str
     stream: bool | None = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -58,14 +58,43 @@ class Asked(msgspec.Struct):
     user: msgspec.Raw = NOT_SAID
 
 
-_decoder = msgspec.json.Decoder(Asked)
+class _Name(str):
+    """A model's name as a body says it: a type of our own, so that msgspec calls `_note` each time that one is there."""
+
+    __slots__ = ()
+
+
+class _Body(Asked):
+    model: _Name
+
+
+_NOTED = _Name()
+_names: list[str] = []
+"""In the body at hand."""
+
+
+def _note(wanted: type, value: Any) -> _Name:
+    if not isinstance(value, str):
+        raise TypeError("Expected `str`")
+    if len(value) > LONGEST_MODEL:
+        raise ValueError(f"Expected `str` of length <= {LONGEST_MODEL}")
+    if _names:
+        raise ValueError("it is there twice, and engines differ in which they take; name one model")
+    _names.append(value)
+    return _NOTED
+
+
+_decoder = msgspec.json.Decoder(_Body, dec_hook=_note)
 
 
 def classify(body: bytes | bytearray) -> Asked | Refusal:
     """Read the body's routing fields, or say which one is wrong."""
+    _names.clear()
     try:
-        return _decoder.decode(body)
+        asked: Asked = _decoder.decode(body)
     except msgspec.ValidationError as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is not as expected: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is not JSON: {error}")
+    asked.model = _names[0]
+    return asked

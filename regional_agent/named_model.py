@@ -50,7 +50,10 @@ def is_json(request: Request) -> bool:
 def asked_of(request: Request) -> Asked | Refusal:
     """What a request asks for, from what there is of it."""
     if request.whole and not request.upgrade and is_json(request):
-        return classify(request.body)
+        asked = classify(request.body)
+        if isinstance(asked, Refusal) and request.header(b"content-encoding") is not None:
+            return Refusal(asked.reason, f"{asked.detail}; bodies are read here: send it without Content-Encoding")
+        return asked
     model = named_model(request)
     if model is None:
         where = f"in the first {len(request.body)} bytes of the body" if request.body else "in the request"

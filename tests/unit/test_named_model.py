@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -94,6 +95,36 @@ def test_a_content_type_cannot_hide_the_model_that_an_engine_reads(kind: bytes) 
     asked = asked_of(request(b'{"model": "body"}', *headers, target=b"/v1/chat/completions", whole=True))
     assert not isinstance(asked, Refusal)
     assert asked.model == "body"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "model": "b"}',
+        b'{"model": "a", "messages": [], "model": "a"}',
+        b'{"model": "a", "\\u006dodel": "b"}',
+        b'{"m\\u006Fdel": "a", "model": "b"}',
+        b'{"model": "a"' + b', "model": "a"' * 1_000_000 + b"}",
+    ],
+)
+def test_of_two_models_engines_would_read_different_ones_so_neither_is_taken(body: bytes) -> None:
+    refusal = asked_of(request(body, target=b"/v1/chat/completions", whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "twice" in refusal.detail
+
+
+def test_a_model_deeper_in_the_body_is_another_matter() -> None:
+    body = b'{"tools": [{"type": "image_generation", "model": "b"}], "model": "a", "metadata": {"model": "c"}}'
+    asked = asked_of(request(body, target=b"/v1/responses", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert asked.model == "a"
+
+
+def test_a_body_that_is_packed_is_refused_with_a_remedy() -> None:
+    packed = (b"content-encoding", b"gzip")
+    refusal = asked_of(request(gzip.compress(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "Content-Encoding" in refusal.detail
 
 
 def test_what_openai_calls_nullable_may_be_null() -> None:
