@@ -59,7 +59,7 @@ class Asked(msgspec.Struct):
 
 
 class _Name(str):
-    """A model's name as a body says it: a type of our own, so that msgspec calls `_note` each time that one is there."""
+    """A model's name as a body says it: of a type of our own, so that msgspec calls `_note` for each."""
 
     __slots__ = ()
 

@@ -82,11 +82,10 @@ async def serve(settings: AgentSettings) -> None:
             if name != "admin" and is_served(listen.host, listen.port):
                 await _settle(knowing)
             limits = bounded[name]
-            context = shown.context if shown is not None else None
             listeners[name] = Listener(
                 service,
                 limits,
-                tls=context,
+                tls=shown,
                 trusts=knowing.locator.trusts,
                 location_header=knowing.locator.header,
             )

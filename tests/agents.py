@@ -209,9 +209,8 @@ async def agent(
     service = TrafficService(road, carrier, knowing)
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = knowing.locator.header
-    shown, peer_shown = (one.context if one is not None else None for one in (tls, peer_tls))
-    traffic = Listener(service, bounds, tls=shown, trusts=trusts, location_header=header)
-    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_shown, location_header=header)
+    traffic = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
+    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_tls, location_header=header)
     one = Agent(knowing, carrier, traffic, metrics)
     one.traffic = Address(*await traffic.start("127.0.0.1", port), tls is not None)
     one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)

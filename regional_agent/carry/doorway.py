@@ -28,7 +28,7 @@ class Doorway:
     def __init__(
         self,
         listening: socket.socket,
-        tls: ssl.SSLContext,
+        tls: Callable[[], ssl.SSLContext],
         make: Callable[[], asyncio.Protocol],
         *,
         admits: Callable[[str], bool],
@@ -38,6 +38,7 @@ class Doorway:
         """Starts to take connections in.
 
         Args:
+            tls: gives the context for a handshake.
             make: the protocol of a connection, which hears of it once the handshake is over.
             admits: whether there may be one more connection from an address.
             on_ended: hears of the end of every handshake, however it ended.
@@ -98,7 +99,7 @@ class Doorway:
         try:
             with suppress(OSError):  # who leaves in the middle of it, or speaks no TLS, has no answer
                 await self._loop.connect_accepted_socket(
-                    self._make, accepted, ssl=self._tls, ssl_handshake_timeout=self._timeout_s
+                    self._make, accepted, ssl=self._tls(), ssl_handshake_timeout=self._timeout_s
                 )
         finally:
             self.of_address[counted] -= 1

@@ -63,14 +63,14 @@ class Listener:
         application: Application,
         limits: Limits,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         trusts: Callable[[str], bool] = trusts_nobody,
         location_header: bytes = b"",
     ) -> None:
         """Not listening yet.
 
         Args:
-            tls: None speaks plain HTTP.
+            tls: gives the context for a handshake; None speaks plain HTTP.
             trusts: whether an address is a proxy of ours.
             location_header: name of the one in which those say where a client is, in lower case: it ends here, whoever
                 sent it. Empty is none.

@@ -73,16 +73,15 @@ class ServerTls:
             BadTlsFiles: one of them cannot be used.
         """
         self._files = _Files(lambda: _server_context(certificate, key, client_ca), (certificate, key, client_ca))
-        self.context = _server_context(certificate, key, client_ca)
-        """For the listener, for good: each handshake goes on with the newest files."""
-        self.context.sni_callback = self._use_newest
+
+    def __call__(self) -> ssl.SSLContext:
+        """For the next handshake. After a change another one, that knows nothing of sessions with the one before: a
+        client that resumed its own would not have to show its certificate to the authorities trusted now."""
+        return self._files.context
 
     def reload_if_changed(self) -> None:
         """Take changed files for the handshakes to come."""
         self._files.reload_if_changed()
-
-    def _use_newest(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, ours: ssl.SSLContext) -> None:
-        handshake.context = self._files.context
 
 
 class ClientTls:
@@ -120,6 +119,7 @@ async def keep_reloading(parts: Iterable[Reloadable]) -> None:
 def _server_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(PROTOCOLS)
     _load_pair(context, certificate, key)
     if client_ca is not None:
@@ -131,6 +131,7 @@ def _server_context(certificate: Path, key: Path, client_ca: Path | None) -> ssl
 def _client_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(PROTOCOLS)
     if ca is None:
         context.load_default_certs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -116,12 +117,44 @@ async def test_clients_may_have_to_show_a_certificate(tmp_path: Path, made: Path
         assert len(gpu.heard) == 1
 
 
+def ask_again(address: Address, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+    """The session of a request that was answered; None where the connection was refused."""
+    try:
+        with (
+            socket.create_connection((address.host, address.port), PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=address.host, session=session) as over,
+        ):
+            over.sendall(post(BODY, "Connection: close"))
+            return over.session if over.recv(1 << 16).startswith(b"HTTP/1.1 200") else None
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_who_is_trusted_no_more_cannot_resume_a_session(
+    tmp_path: Path, made: Path, version: ssl.TLSVersion
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes((made / "ours.pem").read_bytes())
+    tls = ServerTls(made / "one.pem", made / "one.key", trusted)
+    context = client(made, "client")()
+    context.maximum_version = version
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], tls=tls) as one:
+        session = await asyncio.to_thread(ask_again, one.traffic, context, None)
+        assert session is not None
+        assert await asyncio.to_thread(ask_again, one.traffic, context, session) is not None
+        trusted.write_bytes((made / "stranger.pem").read_bytes())
+        tls.reload_if_changed()
+        assert await asyncio.to_thread(ask_again, one.traffic, context, session) is None
+        assert len(gpu.heard) == 2
+
+
 async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     both_ways = server(made, client_ca="ours")
     pool = UpstreamPool(client(made))
     async with (
-        engine(answers, tls=server(made).context) as far,
+        engine(answers, tls=server(made)()) as far,
         engine(answers) as near,
         agent(tmp_path / "server", [far.address], region="eu-es", peer_tls=both_ways, pool=pool) as there,
         agent(
