@@ -13,9 +13,13 @@ import msgspec
 
 from penstock.overrides import Override, OverrideKind
 from penstock.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.time_zone import local_s, moment
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
-"""Time (s) from one occurrence to the next: UTC has no days of another length."""
+"""Time (s) from one occurrence to the next on the clocks that a window recurs by: UTC has no days of another length."""
+
+MOST_SHIFT_S = 26 * 3600.0
+"""No zone's clocks are further than this (s) from where they once were."""
 
 WATCHED_AHEAD_S = 8 * 86_400.0
 """How far ahead (s) windows are looked for: every one that recurs comes within it."""
@@ -31,21 +35,28 @@ class Occurrence(msgspec.Struct, frozen=True):
     """Unix time (s)."""
 
 
-def occurrences(window: MaintenanceWindow, since: float, until: float) -> Iterator[Occurrence]:
-    """Each time that a window drains or is open between two moments (Unix time, s), in order."""
-    period_s = PERIOD_S.get(window.recurrence)
-    number = 0
-    if period_s is not None:
-        number = max(0, floor((since - window.starts_at - window.duration_s) / period_s))
-    while True:
-        begins_at = window.starts_at + number * (period_s or 0.0)
+def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: float) -> Iterator[Occurrence]:
+    """Each time that a window of a policy drains or is open between two moments (Unix time, s), in order."""
+    for begins_at in _beginnings(policy, window, since):
         found = Occurrence(window, begins_at - window.lead_s, begins_at + window.duration_s)
         if found.drains_at > until:
             return
         if found.ends_at >= since:
             yield found
-        if period_s is None:
-            return
+
+
+def _beginnings(policy: Policy, window: MaintenanceWindow, since: float) -> Iterator[float]:
+    """When (Unix time, s) a window begins, from one that ends before `since` on, or from the first."""
+    period_s = PERIOD_S.get(window.recurrence)
+    if period_s is None:
+        yield window.starts_at
+        return
+    zone = policy.time_zones[window.time_zone] if policy.time_zones and window.time_zone else None
+    number = max(0, floor((since - window.starts_at - window.duration_s - MOST_SHIFT_S) / period_s))
+    first = window.starts_at if zone is None else local_s(zone, window.starts_at)
+    while True:
+        shown = first + number * period_s
+        yield shown if zone is None else moment(zone, shown)
         number += 1
 
 
@@ -55,7 +66,7 @@ def windows(policy: Policy, now: float) -> tuple[Override, ...]:
     return tuple(
         _drain(one, region)
         for window in policy.maintenance
-        for one in occurrences(window, since, now)
+        for one in occurrences(policy, window, since, now)
         for region in sorted(window.regions & policy.regions.keys())
     )
 
@@ -63,7 +74,7 @@ def windows(policy: Policy, now: float) -> tuple[Override, ...]:
 def openings(policy: Policy, now: float, until: float) -> tuple[float, ...]:
     """The moments (Unix time, s) between two at which some window begins to drain; bounded by WATCHED_AHEAD_S."""
     until = min(until, now + WATCHED_AHEAD_S)
-    found = {one.drains_at for window in policy.maintenance for one in occurrences(window, now, until)}
+    found = {one.drains_at for window in policy.maintenance for one in occurrences(policy, window, now, until)}
     return tuple(sorted(at for at in found if at >= now))
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.service_objective import ServiceObjective
+from penstock.time_zone import TimeZone
 
 
 class Noun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,7 +261,7 @@ class GuardRails(Noun, frozen=True):
 
 
 class Recurrence(StrEnum):
-    """How often a maintenance window comes again, by UTC."""
+    """How often a maintenance window comes again, by the clocks of its time zone."""
 
     NEVER = "never"
     DAILY = "daily"
@@ -281,6 +282,8 @@ class MaintenanceWindow(Noun, frozen=True):
     """How long (s) before each beginning the drain begins."""
     source: str = ""
     """The file and line it was written at."""
+    time_zone: str | msgspec.UnsetType = msgspec.UNSET
+    """By whose clocks it recurs, an IANA name that `Policy.time_zones` knows; unset, and not written, for UTC."""
 
 
 class RolloutRules(Noun, frozen=True):
@@ -333,6 +336,8 @@ class Policy(Noun, frozen=True, dict=True):
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()
+    time_zones: dict[str, TimeZone] | msgspec.UnsetType = msgspec.UNSET
+    """By name, those that windows recur by; unset, and not written, where all recur by UTC."""
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

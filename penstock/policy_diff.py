@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -28,8 +29,12 @@ _KIND_OF = {
     "spillover_orders": "SpilloverOrder",
     "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",
+    "time_zones": "TimeZone",
 }
 """Fields of a policy whose kind of document is not the field's own name."""
+
+_BROUGHT = {"time_zones"}
+"""Fields that no document is of: that they come and go is told of by those that bring them."""
 
 _NO_MEANING = {"source"}
 """Fields that say where something was written, and not what."""
@@ -71,11 +76,14 @@ def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
     for field in type(after).__struct_fields__:
         kind = _KIND_OF.get(field) or "".join(word.capitalize() for word in field.split("_"))
         if _holds_documents(getattr(after, field)) or _holds_documents(getattr(before, field)):
-            changes += _documents(kind, _by_name(old[field]), _by_name(new[field]))
+            was, now = _by_name(old.get(field, {})), _by_name(new.get(field, {}))
+            if field in _BROUGHT:
+                was, now = ({name: one[name] for name in was.keys() & now.keys()} for one in (was, now))
+            changes += _documents(kind, was, now)
         else:
             # The one document of its kind: a struct's fields are the document's, anything else is a field itself.
             is_struct = isinstance(getattr(after, field), msgspec.Struct)
-            changes += _fields(kind, "", "" if is_struct else field, old[field], new[field])
+            changes += _fields(kind, "", "" if is_struct else field, old.get(field), new.get(field))
     return tuple(sorted(changes, key=lambda one: (one.kind, one.name, one.field)))
 
 
@@ -121,6 +129,9 @@ def _fields(kind: str, name: str, path: str, old: Any, new: Any) -> list[Change]
 def _shown(path: str, value: Any) -> Any:
     if path == "key_digests" and isinstance(value, list):
         return [str(digest)[:SHOWN_DIGEST] for digest in value]
+    if path == "changes" and isinstance(value, list):
+        # Of a time zone: nobody reads a hundred moments, and which they are is not for a bundle to say.
+        return f"rules {sha256(msgspec.json.encode(value)).hexdigest()[:SHOWN_DIGEST]}"
     return value
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +30,7 @@ from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaSha
 from control_plane.policy.kinds.serving import CostShape, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.references import References
+from control_plane.policy.time_zones import clock_errors, moment_of, time_zone
 from penstock.policy import (
     AcceptedLoss,
     Cost,
@@ -56,6 +56,7 @@ from penstock.policy import (
     Version,
 )
 from penstock.service_objective import ServiceObjective
+from penstock.time_zone import TimeZone
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """What a text that could not be read as YAML says of its documents."""
@@ -130,6 +131,7 @@ def _check_references(catalogue: Catalogue, references: References) -> None:
         references.known(document, ("regions",), "Region", accepted.regions)
     for document, window in catalogue.of(MaintenanceWindowDocument):
         references.known(document, ("regions",), "Region", window.regions)
+        references.errors += clock_errors(document, window.starts_at, window.time_zone)
     _check_spillover(catalogue, references)
     for document, rollout in catalogue.of(RolloutDocument):
         references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
@@ -222,6 +224,12 @@ def _entry_map(document: Document, one: EntryMapDocument, references: References
 
 def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyRule], maps: list[EntryMap]) -> Policy:
     routing = catalogue.one(GeoRoutingDocument)
+    windows = tuple(
+        sorted(
+            (_window(document, one) for document, one in catalogue.of(MaintenanceWindowDocument)),
+            key=lambda window: window.name,
+        )
+    )
     return Policy(
         regions={
             one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
@@ -266,12 +274,8 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         ),
         rollout=_rollout(catalogue.one(RolloutDocument)),
         guard_rails=GuardRails(**_fields(catalogue.one(GuardRailsDocument))),
-        maintenance=tuple(
-            sorted(
-                (_window(document, one) for document, one in catalogue.of(MaintenanceWindowDocument)),
-                key=lambda window: window.name,
-            )
-        ),
+        maintenance=windows,
+        time_zones=_time_zones(windows),
         anonymous_tenant=catalogue.one(AnonymousAccessDocument).tenant,
     )
 
@@ -291,12 +295,22 @@ def _window(document: Document, one: MaintenanceWindowDocument) -> MaintenanceWi
     return MaintenanceWindow(
         name=one.name,
         regions=frozenset(one.regions),
-        starts_at=datetime.fromisoformat(one.starts_at).timestamp(),
+        starts_at=moment_of(one.starts_at, one.time_zone),
         duration_s=one.duration_s,
         recurrence=Recurrence(one.recurrence),
         lead_s=one.lead_s,
         source=f"{document.file}:{document.line_of(('name',))}",
+        time_zone=one.time_zone or msgspec.UNSET,
     )
+
+
+def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone] | msgspec.UnsetType:
+    """The rules of every zone that a window recurs by, from when on they are needed."""
+    needed: dict[str, float] = {}
+    for one in windows:
+        if one.time_zone and one.recurrence is not Recurrence.NEVER:
+            needed[one.time_zone] = min(one.starts_at, needed.get(one.time_zone, one.starts_at))
+    return {name: time_zone(name, since) for name, since in needed.items()} or msgspec.UNSET
 
 
 def _objective(shape: ObjectiveDocument) -> Objective:

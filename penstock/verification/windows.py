@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from penstock.maintenance import PERIOD_S, Occurrence, occurrences
 from penstock.policy import MaintenanceWindow, Policy, Recurrence
 from penstock.residency import ResidencyClass
+from penstock.time_zone import local_s
 
 DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
 
@@ -15,14 +16,17 @@ DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
     """One for each residency class and set of windows that empty it together, with the first time that they do.
 
-    More is open only when a window begins, and once every window that recurs has begun, each week is like the next. So
-    the beginnings around each window that comes once, and those of one week after the last recurring one has begun,
-    are all that have to be looked at.
+    More is open only when a window begins, and once every window that recurs has begun, each week is like the next
+    until clocks change. So the beginnings around each window that comes once, those of one week after the last
+    recurring one has begun, and those of one week after each new way in which clocks change are all that have to be
+    looked at.
     """
     known = sorted(classes, key=lambda one: (len(one.regions), one.name))
     told: set[tuple[str, frozenset[str]]] = set()
     for at in _beginnings(policy):
-        open_now = [one for window in policy.maintenance for one in occurrences(window, at, at) if at < one.ends_at]
+        open_now = [
+            one for window in policy.maintenance for one in occurrences(policy, window, at, at) if at < one.ends_at
+        ]
         for residency in known:
             emptying = [one for one in open_now if one.window.regions & residency.regions]
             covered = frozenset[str]().union(*(one.window.regions for one in emptying))
@@ -42,14 +46,28 @@ def _beginnings(policy: Policy) -> list[float]:
     ]
     if recurring:
         settled_at = max(one.starts_at for one in recurring)
-        spans.append((settled_at, settled_at + PERIOD_S[Recurrence.WEEKLY]))
+        spans += [(at, at + PERIOD_S[Recurrence.WEEKLY]) for at in (settled_at, *_clock_changes(policy, settled_at))]
     found = {
         one.drains_at
         for since, until in spans
         for window in policy.maintenance
-        for one in occurrences(window, since, until)
+        for one in occurrences(policy, window, since, until)
     }
     return sorted(found)
+
+
+def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
+    """The moments (Unix time, s) at which clocks change that windows recur by, the first of each kind.
+
+    Two changes are of one kind where every zone goes between the same offsets.
+    """
+    zones = list(policy.time_zones.values()) if policy.time_zones else []
+    known: set[tuple[tuple[float, ...], tuple[float, ...]]] = set()
+    for at in sorted({change.at for zone in zones for change in zone.changes if change.at > since}):
+        before, after = (tuple(local_s(zone, now) - now for zone in zones) for now in (at - 1.0, float(at)))
+        if (before, after) not in known:
+            known.add((before, after))
+            yield at
 
 
 def _told(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:

@@ -240,6 +240,7 @@ async def test_a_maintenance_window_of_the_policy_drains_by_itself_and_ends_by_i
         "name": "disks",
         "regions": ["eu-de"],
         "starts_at": datetime.fromtimestamp(minute, UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "time_zone": None,
         "duration_s": now - minute + OPEN_S,
         "recurrence": "weekly",
         "lead_s": 0,

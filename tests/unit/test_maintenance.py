@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from importlib.resources import files
+from zoneinfo import ZoneInfo
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.maintenance import PERIOD_S, openings, windows
+from control_plane.policy.time_zones import time_zone
+from penstock.maintenance import PERIOD_S, occurrences, openings, windows
 from penstock.overrides import OverrideKind
 from penstock.policy import Failover, MaintenanceWindow, Policy, Recurrence
+from penstock.time_zone import ClockChange, TimeZone, local_s, moment
 from tests.planet import policy
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -18,6 +26,20 @@ def under(recurrence: Recurrence, **fields: float) -> Policy:
     one = MaintenanceWindow("disks", frozenset({"eu-de"}), START, HOUR_S, recurrence, 600.0, "windows.yaml:3")
     window = msgspec.structs.replace(one, **fields)
     return msgspec.structs.replace(policy(), maintenance=(window,), failover=Failover(failback_ramp_s=60.0))
+
+
+SPRING, AUTUMN = 1_774_746_000, 1_792_890_000
+"""When clocks in Berlin go from 02:00 to 03:00 in 2026, and from 03:00 to 02:00."""
+BERLIN = TimeZone(tuple(ClockChange(*one) for one in ((0, 3600), (SPRING, 7200), (AUTUMN, 3600))))
+
+
+def begin(shown: str, recurrence: Recurrence, since: float, until: float) -> list[str]:
+    """When, by UTC, a window begins that was first to begin when clocks in Berlin showed something."""
+    starts_at = datetime.fromisoformat(f"{shown}+01:00").timestamp()
+    window = MaintenanceWindow("disks", frozenset({"eu-de"}), starts_at, HOUR_S, recurrence, time_zone="Europe/Berlin")
+    under = msgspec.structs.replace(policy(), maintenance=(window,), time_zones={"Europe/Berlin": BERLIN})
+    found = [one.drains_at for one in occurrences(under, window, since, until)]
+    return [datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in found]
 
 
 def draining(policy: Policy, now: float) -> bool:
@@ -75,3 +97,37 @@ def test_regions_that_the_policy_does_not_have_are_left_out() -> None:
     policy = under(Recurrence.DAILY)
     window = msgspec.structs.replace(policy.maintenance[0], regions=frozenset({"eu-de", "mars"}))
     assert len(windows(msgspec.structs.replace(policy, maintenance=(window,)), START)) == 1
+
+
+def test_a_window_keeps_its_time_on_the_clock_when_clocks_change() -> None:
+    around = SPRING - 10 * DAY_S, SPRING + 10 * DAY_S
+    assert begin("2026-03-04T09:00", Recurrence.WEEKLY, *around) == ["03-25 08:00", "04-01 07:00"]
+    around = AUTUMN - 1.5 * DAY_S, AUTUMN + 1.5 * DAY_S
+    assert begin("2026-01-01T09:00", Recurrence.DAILY, *around) == ["10-24 07:00", "10-25 08:00", "10-26 08:00"]
+
+
+def test_a_time_that_clocks_leave_out_is_as_long_after_the_change_and_one_that_comes_twice_is_the_first() -> None:
+    around = SPRING - 1.2 * DAY_S, SPRING + 1.2 * DAY_S
+    assert begin("2026-01-01T02:30", Recurrence.DAILY, *around) == ["03-28 01:30", "03-29 01:30", "03-30 00:30"]
+    around = AUTUMN - 1.2 * DAY_S, AUTUMN + 1.2 * DAY_S
+    assert begin("2026-01-01T02:30", Recurrence.DAILY, *around) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
+
+
+@pytest.mark.parametrize("recurrence", [Recurrence.DAILY, Recurrence.WEEKLY])
+def test_no_beginning_is_missed_however_short_the_time_that_is_asked_about(recurrence: Recurrence) -> None:
+    hours = [SPRING + hour * HOUR_S for hour in range(-10 * 24, int((AUTUMN - SPRING) / HOUR_S) + 10 * 24)]
+    found = {at for hour in hours for at in begin("2026-01-01T02:30", recurrence, hour, hour)}
+    assert found == set(begin("2026-01-01T02:30", recurrence, hours[0], hours[-1]))
+
+
+ZONES = ["Europe/Berlin", "Africa/Casablanca", "Australia/Lord_Howe", "Asia/Gaza", "America/Havana"]
+
+
+@given(st.sampled_from(ZONES), st.data())
+def test_a_zone_reckons_as_the_standard_library_does(name: str, data: st.DataObject) -> None:
+    zone, theirs = time_zone(name, 0.0), ZoneInfo.from_file((files("tzdata") / "zoneinfo" / name).open("rb"))
+    shown = data.draw(st.datetimes(datetime(2000, 1, 2), datetime(2099, 12, 30)).map(lambda one: one.replace(fold=0)))
+    at = shown.replace(tzinfo=theirs).timestamp()
+    assert moment(zone, (shown - datetime(1970, 1, 1)).total_seconds()) == pytest.approx(at, abs=1e-3)
+    back = datetime.fromtimestamp(at, theirs).replace(tzinfo=None)
+    assert local_s(zone, at) == pytest.approx((back - datetime(1970, 1, 1)).total_seconds(), abs=1e-3)

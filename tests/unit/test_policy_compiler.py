@@ -162,6 +162,7 @@ kind: MaintenanceWindow
 name: disks
 regions: [us-east]
 starts_at: 2026-12-01T02:00Z
+time_zone: null
 duration_s: 7200
 recurrence: weekly
 lead_s: 600
@@ -331,6 +332,50 @@ regions: [us-east, eu-de]
         said = refused(changed("serving.yaml", "service_objective: null", f"service_objective: {text}"))
         assert [one.startswith(error) and "; " in one for one in said] == [True], said
 
+    @pytest.mark.parametrize(
+        ("starts_at", "zone", "utc"),
+        [
+            ("2026-12-01T02:00", "Europe/Berlin", "2026-12-01T01:00:00+00:00"),
+            ("2026-07-01T02:00", "Europe/Berlin", "2026-07-01T00:00:00+00:00"),
+            ("2026-10-25T02:30", "Europe/Berlin", "2026-10-25T00:30:00+00:00"),
+            ("2026-07-01T02:00", "Asia/Kathmandu", "2026-06-30T20:15:00+00:00"),
+            ("2026-07-01T02:00", "UTC", "2026-07-01T02:00:00+00:00"),
+        ],
+    )
+    def test_a_window_by_the_clocks_of_a_zone(self, starts_at: str, zone: str, utc: str) -> None:
+        text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
+        policy = compile_bundle(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
+        (window,) = policy.maintenance
+        assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == utc
+        assert window.time_zone == zone
+        assert policy.time_zones
+        (rules,) = policy.time_zones.values()
+        assert rules.changes[0].at <= window.starts_at
+        assert len(rules.changes) == 1 or rules.changes[1].at > window.starts_at
+        assert msgspec.json.decode(msgspec.json.encode(policy), type=Policy) == policy
+
+    @pytest.mark.parametrize("text", ["time_zone: null", "time_zone: Europe/Berlin"])
+    def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(self, text: str) -> None:
+        window = BUNDLE["operating.yaml"].replace("weekly", "never").replace("time_zone: null", text)
+        policy = compile_bundle(
+            BUNDLE | {"operating.yaml": window.replace("02:00Z", "02:00Z" if "null" in text else "02:00")}
+        )
+        assert b"time_zones" not in msgspec.json.encode(policy)
+
+    @pytest.mark.parametrize(
+        ("starts_at", "zone", "error"),
+        [
+            ("2026-12-01T02:00", "Europe/Berln", "operating.yaml:10: time_zone: there is no time zone Europe/Berln; did you mean Europe/Berlin?"),
+            ("2026-12-01T02:00", "../../etc/passwd", "operating.yaml:10: time_zone: there is no time zone ../../etc/passwd; use a name of the IANA time zone database, such as Europe/Berlin"),
+            ("2026-12-01T02:00", "CEST", "operating.yaml:10: time_zone: there is no time zone CEST; "),
+            ("2026-03-29T02:30", "Europe/Berlin", "operating.yaml:9: starts_at: clocks of Europe/Berlin never show this: they are put forward then; write a time that they show, such as 03:30"),
+        ],
+    )  # fmt: skip
+    def test_clocks_that_cannot_be(self, starts_at: str, zone: str, error: str) -> None:
+        text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
+        (told,) = refused(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
+        assert told.startswith(error)
+
     def test_a_rule_knows_where_it_was_written(self) -> None:
         assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
 
@@ -410,7 +455,10 @@ SHAPE = [
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
     ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, SpilloverOrder, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
-    ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z"),
+    ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
+    ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
+    ("operating.yaml", "T02:00Z", "T02:00", "operating.yaml:5: starts_at does not say by whose clocks it is; write Z behind starts_at for UTC, or name the time_zone"),
+    ("operating.yaml", "time_zone: null", "time_zone: Europe/Berlin", "operating.yaml:5: starts_at is in UTC and time_zone is named; write starts_at as clocks there show it, without the Z; or time_zone: null"),
     ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy import Policy, ResidencyRule, Spillover
+from penstock.policy import MaintenanceWindow, Policy, Recurrence, ResidencyRule, Spillover
 from penstock.policy_diff import Change, How, diff
+from penstock.time_zone import ClockChange, TimeZone
 from tests import planet
 
 POLICY = planet.policy()
@@ -79,3 +80,17 @@ def test_digests_of_keys_are_cut_short() -> None:
 def test_letting_the_anonymous_in_is_a_difference() -> None:
     (change,) = diff(changed(anonymous_tenant=None), changed(anonymous_tenant="open"))
     assert (change.kind, change.field, change.after) == ("AnonymousAccess", "anonymous_tenant", "open")
+
+
+def test_a_zone_comes_with_its_window_and_its_rules_are_told_of_only_where_they_differ() -> None:
+    window = MaintenanceWindow("disks", frozenset({"eu-de"}), 0.0, 60.0, Recurrence.DAILY)
+    here = msgspec.structs.replace(window, time_zone="Europe/Berlin")
+    zones = {"Europe/Berlin": TimeZone((ClockChange(0, 3600),))}
+    by_utc, by_berlin = changed(maintenance=(window,)), changed(maintenance=(here,), time_zones=zones)
+    assert [str(one) for one in diff(by_utc, by_berlin)] == [
+        'MaintenanceWindow disks time_zone: nothing -> "Europe/Berlin"'
+    ]
+    later = changed(maintenance=(here,), time_zones={"Europe/Berlin": TimeZone((ClockChange(0, 7200),))})
+    (change,) = diff(by_berlin, later)
+    assert (change.kind, change.name, change.field) == ("TimeZone", "Europe/Berlin", "changes")
+    assert len(str(change)) < 100

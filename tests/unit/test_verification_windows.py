@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.guard_rails import tenants_by_class
 from penstock.maintenance import windows
 from penstock.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.time_zone import ClockChange, TimeZone
 from penstock.verification.verify import verify
 from penstock.verification.windows import window_warnings
 from tests.planet import policy
@@ -63,6 +64,27 @@ def test_windows_that_do_not_meet_are_not(others: MaintenanceWindow) -> None:
 def test_windows_that_recur_are_told_of_once() -> None:
     told = warned(window("a", "eu-de", 0.0, Recurrence.DAILY), window("b", "eu-es", 3 * DAY_S, Recurrence.WEEKLY))
     assert len(told) == 1
+
+
+def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clocks_forward_are_found() -> None:
+    """The second hour of the one is the first of the other for three weeks of a year."""
+    zones = {
+        "Europe/Madrid": TimeZone((ClockChange(0, 3600), ClockChange(int(MONDAY + 70 * DAY_S), 7200))),
+        "America/New_York": TimeZone((ClockChange(0, -18_000), ClockChange(int(MONDAY + 49 * DAY_S), -14_400))),
+    }
+    in_madrid, in_new_york = (
+        window("a", "eu-de", 0.0, Recurrence.WEEKLY),
+        window("b", "eu-es", HOUR_S, Recurrence.WEEKLY),
+    )
+    one = under(
+        msgspec.structs.replace(in_madrid, time_zone="Europe/Madrid", lead_s=0.0),
+        msgspec.structs.replace(in_new_york, time_zone="America/New_York", lead_s=0.0),
+    )
+    one = msgspec.structs.replace(one, time_zones=zones)
+    (told,) = window_warnings(one, tenants_by_class(one))
+    assert "such as on 2027-03-08 at 00:00 UTC" in told
+    still = {name: TimeZone(zone.changes[:1]) for name, zone in zones.items()}
+    assert not list(window_warnings(msgspec.structs.replace(one, time_zones=still), tenants_by_class(one)))
 
 
 def test_verification_warns_of_them() -> None:

@@ -42,13 +42,27 @@ class MaintenanceWindowDocument(PolicyDocument):
     regions: SomeOf[Label]
     """Names of the regions that are to be empty."""
     starts_at: Annotated[str, Field(pattern=MOMENT), AfterValidator(_on_the_calendar)]
-    """By when they are, the first time: date and minute in UTC, such as `2026-12-01T02:00Z`."""
+    """By when they are, the first time: date and minute in UTC, such as `2026-12-01T02:00Z`; or as the clocks of
+    `time_zone` show it, without the Z."""
+    time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None
+    """By whose clocks it begins and recurs: a name of the IANA time zone database, such as `Europe/Berlin`. A time that
+    they leave out once is taken as long after the change, one that they show twice as the first. null: by UTC."""
     duration_s: float = Field(gt=0, le=7 * 86_400)
     """How long (s) it takes each time; then they return by the failback ramp."""
     recurrence: Literal["never", "daily", "weekly"]
-    """How often it comes again, at the same time by UTC."""
+    """How often it comes again, at the same time on the clock."""
     lead_s: float = Field(ge=0, le=86_400)
     """How long (s) before each beginning the drain begins, so that what runs there can end."""
+
+    @model_validator(mode="after")
+    def _says_whose_clocks(self) -> Self:
+        if self.time_zone is None and not self.starts_at.endswith("Z"):
+            remedy = {"remedy": "write Z behind starts_at for UTC, or name the time_zone"}
+            raise PydanticCustomError(REMEDY, "starts_at does not say by whose clocks it is", remedy)
+        if self.time_zone is not None and self.starts_at.endswith("Z"):
+            remedy = {"remedy": "write starts_at as clocks there show it, without the Z; or time_zone: null"}
+            raise PydanticCustomError(REMEDY, "starts_at is in UTC and time_zone is named", remedy)
+        return self
 
     @model_validator(mode="after")
     def _ends_before_it_comes_again(self) -> Self:

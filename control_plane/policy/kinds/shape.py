@@ -18,12 +18,12 @@ LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 BLOC = r"^[A-Z][A-Z0-9-]{1,31}$"
 DIGEST = r"^[0-9a-f]{64}$"
-MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}Z$"
-"""A minute by UTC (RFC 3339)."""
+MOMENT = r"^20\d{2}-\d{2}-\d{2}T\d{2}:\d{2}Z?$"
+"""A minute by UTC (RFC 3339), or without the Z by the clocks of a time zone. Nobody plans for 2100."""
 SUBDIVISION = r"^[A-Z]{2}-[A-Z0-9]{1,3}$"
 
 REMEDY_BY_PATTERN = {
-    MOMENT: "write date and minute in UTC, such as 2026-12-01T02:00Z",
+    MOMENT: "write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone",
     LABEL: "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
     MODEL: "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
     BLOC: "use 2 to 32 capital letters, digits and hyphens, beginning with a letter",
