@@ -97,6 +97,8 @@ def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], b
     """Status, header lines and body for a refused request; `rng` spreads the times at which clients come again."""
     status = STATUS[refusal.reason]
     lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
+    if status == 401:
+        lines.append(b"www-authenticate: Bearer\r\n")
     if refusal.retry_after_s is not None:
         lines.append(b"retry-after: %d\r\n" % come_again_in_s(refusal.retry_after_s, rng))
     if refusal.try_regions:

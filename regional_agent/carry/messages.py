@@ -188,8 +188,12 @@ class PassingNames(dict[bytes, bytes]):
         return [start + value + b"\r\n" for name, value in headers if (start := self[name])]
 
     def __missing__(self, name: bytes) -> bytes:
-        """Names are few, so what becomes of each is kept; not for one who makes them up."""
-        passes = name not in self._stopped and (self._own_pass or not name.startswith(OWN_PREFIX))
+        """Names are few, so what becomes of each is kept; not for one who makes them up.
+
+        A `_` is taken for a `-`, as some servers do (CGI, WSGI).
+        """
+        plain = name.replace(b"_", b"-")
+        passes = plain not in self._stopped and (self._own_pass or not plain.startswith(OWN_PREFIX))
         start = name + b": " if passes else b""
         if len(self) < MOST_NAMES_KEPT and len(name) <= LONGEST_NAME_KEPT_BYTES:
             self[name] = start

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from regional_agent.carry.host_addresses import HostAddresses, Resolve
 from regional_agent.carry.host_names import is_host
 from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.upstream_connection import UpstreamConnection
@@ -56,9 +57,17 @@ class Address(NamedTuple):
 class UpstreamPool:
     """Idle connections by address. `take` is synchronous; only a new connection needs `connect`."""
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
-        """Starts empty. `tls` gives the context for a new connection to an address that speaks TLS."""
+    def __init__(
+        self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, resolve: Resolve | None = None
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            tls: gives the context for a new connection to an address that speaks TLS.
+            resolve: None is the system's resolver.
+        """
         self.outgoing = Outgoing()
+        self._hosts = HostAddresses(resolve)
         self._idle: dict[Address, list[UpstreamConnection]] = {}
         self._tls = tls
 
@@ -111,13 +120,22 @@ class UpstreamPool:
         return await self._open(address)
 
     async def _open(self, address: Address) -> UpstreamConnection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: UpstreamConnection(self, address),
-            address.host,
-            address.port,
-            ssl=self._tls() if address.tls else None,
-        )
-        return connection
+        loop, tls = asyncio.get_running_loop(), self._tls() if address.tls else None
+        failed: OSError | None = None
+        for host in await self._hosts.of(address.host):
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self, address),
+                    host,
+                    address.port,
+                    ssl=tls,
+                    server_hostname=address.host if tls is not None else None,
+                )
+            except OSError as error:
+                failed = error
+            else:
+                return connection
+        raise failed or OSError("it has no address")
 
     def close(self) -> None:
         """Close every idle connection."""

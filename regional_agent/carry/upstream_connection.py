@@ -356,7 +356,7 @@ class UpstreamConnection(asyncio.Protocol):
         """A response without a length, and not chunked, is whole when the server closes."""
         names = {name for name, _ in self._headers}
         delimited = bool(names & {b"content-length", b"transfer-encoding"})
-        return bool(self._headers) and not self._in_head and not delimited and not self._keep_alive
+        return not self._in_head and not delimited and not self._keep_alive
 
     def _break(self, error: UpstreamError) -> None:
         sink = self.sink

@@ -337,8 +337,13 @@ async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
             "X-Request-Id: mine-1",
             "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "X-Lab-Residency: eu-de",
+            "X_Forwarded_For: 192.0.2.1",
+            "X_Penstock_Route: forged",
+            "Content_Length: 1",
         )
         heard = gpu.heard[0]
+        for alike in ("x_forwarded_for", "x_penstock_route", "content_length"):
+            assert heard.header(alike) is None, "some servers take _ for -"
         for gone in ("connection", "x-hop", "te", "x-penstock-route", "x-forwarded-for", "authorization"):
             assert heard.header(gone) is None, gone
         assert heard.header("x-request-id") == "mine-1"
@@ -412,8 +417,9 @@ async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) 
 
 async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
-        status, _, body = await ask(one)
+        status, headers, body = await ask(one)
         assert (status, code(body)) == (401, "unknown_key")
+        assert headers["www-authenticate"] == "Bearer"
         assert one.knowing.answers.report().failed == 1
 
 

@@ -293,6 +293,18 @@ async def test_answers_without_a_body_have_none(tmp_path: Path) -> None:
         assert (await client.answer()).body == b"ok\n"
 
 
+@pytest.mark.parametrize("headers", [b"", b"X: y\r\n", b"Connection: keep-alive\r\n"])
+async def test_an_answer_may_end_with_its_connection(tmp_path: Path, headers: bytes) -> None:
+    async def closes(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"\r\nhello")
+        writer.close()
+
+    async with engine(closes) as gpu, agent(tmp_path, [gpu.address]) as one:
+        status, _, body = await ask(one)
+        assert (status, body) == (200, b"hello")
+        assert one.counted() == {"ok": 1}
+
+
 @pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
 async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: Path, half: bytes) -> None:
     async def stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:

@@ -1,15 +1,17 @@
-"""Connections that are kept make room for one that is needed, where the process may have no more."""
+"""Connections to engines and peers: kept ones make room where there may be no more, and names are remembered."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import resource
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pytest
 
+from regional_agent.carry import host_addresses
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_sink import ConnectFailed
 from tests.on_uvloop import on_uvloop
@@ -53,5 +55,72 @@ async def test_idle_connections_make_room_for_one_that_is_needed() -> None:
     connection.abort()
     with no_descriptor_left(), pytest.raises(ConnectFailed, match="Too many open files"):
         await pool.connect(address)
+    pool.close()
+    server.close()
+
+
+class Resolver:
+    """Answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.answer: Sequence[str] | None = ("127.0.0.1",)
+        self.asked = 0
+        self.hangs = False
+
+    async def __call__(self, host: str) -> Sequence[str]:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.answer is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return self.answer
+
+
+@on_uvloop
+async def test_a_name_that_nobody_answers_for_any_more_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await asyncio.start_server(idles, "127.0.0.1", 0)
+    address = Address("engine.test", server.sockets[0].getsockname()[1])
+    resolver = Resolver()
+    pool = UpstreamPool(resolve=resolver)
+
+    async def connects() -> None:
+        (await pool.connect(address)).abort()
+
+    await connects()
+    await connects()
+    assert resolver.asked == 1, "an answer is good for some seconds"
+    monkeypatch.setattr(host_addresses, "FRESH_S", 0.0)
+    resolver.answer = None
+    await connects()
+    resolver.answer = ()
+    await connects()
+    assert resolver.asked == 3
+    resolver.hangs = True
+    await connects()
+    await connects()
+    assert resolver.asked == 4, "nobody asks beside one who is waiting"
+    with pytest.raises(ConnectFailed):
+        await pool.connect(Address("never.test", address.port), timeout_s=0.1)
+    resolver.hangs, resolver.answer = False, None
+    with pytest.raises(ConnectFailed, match="not known"):
+        await pool.connect(Address("unknown.test", address.port))
+    pool.close()
+    server.close()
+
+
+@on_uvloop
+async def test_a_name_that_moves_is_found_where_it_went_and_each_of_its_addresses_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await asyncio.start_server(idles, "127.0.0.2", 0)
+    address = Address("engine.test", server.sockets[0].getsockname()[1])
+    resolver = Resolver()
+    pool = UpstreamPool(resolve=resolver)
+    with pytest.raises(ConnectFailed):
+        await pool.connect(address)
+    monkeypatch.setattr(host_addresses, "FRESH_S", 0.0)
+    for answer in (("127.0.0.2",), ("127.0.0.1", "127.0.0.2")):
+        resolver.answer = answer
+        (await pool.connect(address)).abort()
     pool.close()
     server.close()
