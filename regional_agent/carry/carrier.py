@@ -17,13 +17,11 @@ from regional_agent.carry.errors import STATUS
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
+from regional_agent.carry.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
 from regional_agent.ticket import Target, Ticket
-
-SWEEP_S = 0.1
-"""How often deadlines, stalls and failed peers are looked at, in seconds."""
 
 MOST_SIGNATURES = 4096
 
@@ -61,7 +59,7 @@ class Carrier:
         self.retries = RetryBudget(self.clock())
         self._pool = pool
         self._peer_pool = peer_pool or pool
-        self._active: set[Exchange] = set()
+        self._active: TimerWheel[Exchange] = TimerWheel()
         self._signatures: dict[tuple[str, str], bytes] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -108,7 +106,7 @@ class Carrier:
 
     def ended(self, exchange: Ending) -> None:
         """An exchange has settled."""
-        self._active.discard(exchange)
+        self._active.remove(exchange)
 
     def pool_for(self, target: Target) -> UpstreamPool:
         """Connections to engines, or to peers."""
@@ -130,9 +128,7 @@ class Carrier:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
-            now = self.clock()
-            for exchange in list(self._active):
-                exchange.check(now)
+            await asyncio.sleep(SLOT_S)
+            self._active.turn(self.clock())
             if self.access_log is not None:
                 self.access_log.flush()

@@ -79,6 +79,7 @@ class Ending:
         "_tunnel",
         "_unsent",
         "_upstream",
+        "slot",
     )
 
     def __init__(self, carrier: Carrier, client: ClientTurns, request: Request, ticket: Ticket) -> None:
@@ -111,6 +112,8 @@ class Ending:
         self._heard_at = 0.0
         self._client_stuck = False
         """The client takes nothing now, so neither do we."""
+        self.slot: set[Ending] = set()
+        """Where the timer wheel has it."""
 
     @property
     def model(self) -> str:

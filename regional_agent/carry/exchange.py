@@ -36,6 +36,9 @@ REFUSAL_S = 1.0
 STALE_S = 1.0
 """A kept connection that ends so soon (s) after a request was written to it was closing already."""
 
+LOOKS_FOR_STALL = 20
+"""A stream is looked at so often in the time that it may bring nothing; a stall is noticed so much later."""
+
 _OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
 """In Python 3.11, to read a member off its class is a function call."""
 
@@ -104,8 +107,11 @@ class Exchange(Ending):
         else:
             self._connecting = asyncio.create_task(self._connect(target))
 
-    def check(self, now: float) -> None:
-        """Give up at the deadline, on an engine that says nothing or does not end, and on a peer that has failed."""
+    def check(self, now: float) -> float:
+        """Give up at the deadline, on an engine that says nothing or does not end, and on a peer that has failed.
+
+        Returns when to look again: soon, but for a stream that flows.
+        """
         stage, limits = self._stage, self._carrier.limits
         if stage is TUNNEL:
             if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
@@ -131,6 +137,8 @@ class Exchange(Ending):
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
                 self._stall()
+            return min(self._ticket.deadline_at, now + limits.stall_timeout_s / LOOKS_FOR_STALL)
+        return now
 
     @property
     def _engine_stuck(self) -> bool:

@@ -51,7 +51,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_byte_timeout_s: float = 300.0
     """An engine must begin to answer within this (s)."""
     stall_timeout_s: float = 60.0
-    """A stream in which nothing comes for this long (s) is broken off, and an upload of which nothing is taken."""
+    """A stream in which nothing comes for this long (s, and up to a twentieth more) is broken off, and an upload of
+    which nothing is taken."""
     tunnel_idle_timeout_s: float = 300.0
     """A tunnel (WebSocket) in which nothing moves either way for this long (s) is closed."""
 
