@@ -124,12 +124,15 @@ class Ending:
         """What one read of the engine's brought goes to the client in one write."""
         unsent = self._unsent
         if unsent:
-            self._heard = True
             data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
             unsent.clear()
-            self._sent_bytes += len(data)
-            self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
-            self._client.write(data)
+            self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        self._heard = True
+        self._sent_bytes += len(data)
+        self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
+        self._client.write(data)
 
     def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
         """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""

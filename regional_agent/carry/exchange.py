@@ -21,6 +21,7 @@ from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
+from regional_agent.carry.whole_chunk import body_of
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.ticket import Target
 
@@ -208,6 +209,14 @@ class Exchange(Ending):
             self._commit()
         if self._stage is STREAMING:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+
+    def on_chunk(self, chunk: bytes) -> None:
+        """Pass it on as it came, where the client is sent chunks."""
+        if self._chunked and self._stage is STREAMING:
+            self._pass_on(chunk)
+        else:
+            self.on_body(body_of(chunk))
+            self.on_pause()
 
     def on_end(self) -> None:
         """The response is whole."""

@@ -15,6 +15,7 @@ import httptools
 from regional_agent.carry.answer_head import AnswerHead, KnownAnswer, may_be_known
 from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
 from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, Stale, TooLarge, TunnelSink, UpstreamError
+from regional_agent.carry.whole_chunk import is_whole_chunk
 
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address, UpstreamPool
@@ -34,6 +35,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time."""
 
     __slots__ = (
+        "_between_chunks",
         "_chunks",
         "_done",
         "_fed_bytes",
@@ -89,6 +91,8 @@ class UpstreamConnection(asyncio.Protocol):
         """The read at hand, while a head that begins with it is being parsed."""
         self._left_bytes = 0
         """How much is still to come of the body of an answer that was taken so."""
+        self._between_chunks = False
+        """The parser has seen a chunk's end and nothing since."""
 
     def send(self, sink: Sink, request: bytes) -> None:
         """Write one request and let `sink` hear of its response."""
@@ -175,6 +179,9 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None:
             self.abort()
             return
+        if self._between_chunks and is_whole_chunk(data):
+            sink.on_chunk(data)
+            return
         if self._left_bytes:
             self._take_counted(sink, data)
             return
@@ -198,6 +205,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._break(TooLarge("the response's head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()
+                # The line of the next chunk may have begun. Where it is whole, `on_chunk_header` has been called.
+                self._between_chunks = self._between_chunks and data.endswith(b"\r\n")
         self._read = b""
 
     def eof_received(self) -> bool | None:
@@ -273,8 +282,17 @@ class UpstreamConnection(asyncio.Protocol):
         if self.sink is not None and not self._done:
             self.sink.on_body(chunk)
 
+    def on_chunk_header(self) -> None:
+        """The line that begins a chunk is whole."""
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk is whole."""
+        self._between_chunks = True
+
     def on_message_complete(self) -> None:
         """The response is whole; interim (1xx) ones do not count."""
+        self._between_chunks = False
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
             if self._interim > MOST_INTERIM:

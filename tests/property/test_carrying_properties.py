@@ -8,7 +8,7 @@ from typing import Any
 
 import httptools
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.reasons import Refusal
@@ -21,6 +21,7 @@ from regional_agent.carry.messages import Request
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import UpstreamError
+from regional_agent.carry.whole_chunk import body_of
 
 BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
 
@@ -216,6 +217,8 @@ class Heard:
     def __init__(self) -> None:
         self.status = 0
         self.body = b""
+        self.chunks: list[bytes] = []
+        """What came of it with its framing."""
         self.over: list[str] = []
 
     def on_head(self, head: AnswerHead) -> None:
@@ -226,6 +229,10 @@ class Heard:
         assert self.status
         assert not self.over
         self.body += chunk
+
+    def on_chunk(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        self.on_body(body_of(chunk))
 
     def on_end(self) -> None:
         self.over.append("end")
@@ -299,6 +306,60 @@ def test_however_an_answer_is_cut_up_it_is_the_same_answer(body: bytes, chunked:
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+LIKE_CHUNKS = st.lists(
+    st.sampled_from(
+        [
+            b"5\r\nhello\r\n",
+            b"1b\r\n5\r\nhello\r\n0\r\n\r\nHTTP/1.1 2\r\n",
+            b"1B\r\n5\r\nhello\r\n0\r\n\r\nHTTP/1.1 2\r\n",
+            b"05\r\nhello\r\n",
+            b"5;a=b\r\nhello\r\n",
+            b"0x5\r\nhello\r\n",
+            b"+5\r\nhello\r\n",
+            b"5 \r\nhello\r\n",
+            b"5\nhello\r\n",
+            b"5\r\nhello\n\n",
+            b"6\r\nhello\r\n",
+            b"4\r\nhello\r\n",
+            b"a\r\n",
+            b"1",
+            b"2\r\n\r\n\r\n",
+            b"5\r\nhello\r\n5\r\nhello\r\n",
+            b"hello\r\n",
+            b"\r\n",
+            b"0\r\n\r\n",
+            b"0\r\nX: y\r\n\r\n",
+        ]
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(LIKE_CHUNKS)
+@example([b"5\r\nhello\r\n", b"1", b"5\r\nhello\r\n"])
+@example([b"5\r\nhello\r\n1", b"5\r\nhello\r\n"])
+def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
+    # But for whether the connection is kept: bytes after the end are told from empty lines only in a read of their own.
+    assert heard([CHUNKED, *reads])[:3] == heard([CHUNKED + b"".join(reads)])[:3]
+
+
+def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
+    async def body() -> None:
+        sink = Heard()
+        connection = UpstreamConnection(UpstreamPool(), Address("127.0.0.1", 1))
+        connection.connection_made(Wire())
+        connection.send(sink, b"")
+        for read in (CHUNKED, b"5\r\nfirst\r\n", b"6\r\nsecond\r\n", b"3\r\nth", b"e\r\n", b"5\r\nthird\r\n", b"2"):
+            connection.data_received(read)
+        for read in (b"\r\nno\r\n", b"0\r\n\r\n"):
+            connection.data_received(read)
+        assert sink.chunks == [b"6\r\nsecond\r\n", b"5\r\nthird\r\n"]
+        assert (sink.body, sink.over) == (b"firstsecondthethirdno", ["end"])
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize(
