@@ -14,6 +14,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
@@ -215,7 +216,20 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
     for field in ("url", "models", "slots"):
         if field not in given:
             raise _BadField(field, "missing; add it")
+    if _is_nobodys(values["address"].host):
+        raise _BadField("url", "an address that no engine has: unspecified, multicast or link-local; use its own")
     return values, ttl_s
+
+
+def _is_nobodys(host: str) -> bool:
+    """Whether it is an address that stands for whoever asks: clouds tell their secrets at link-local ones."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_unspecified or address.is_multicast or address.is_link_local
 
 
 def _object(body: bytes) -> dict[str, Any]:
