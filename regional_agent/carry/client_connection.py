@@ -52,9 +52,11 @@ class ClientConnection(ClientTurns):
         "_known",
         "_left_bytes",
         "_misses",
+        "_moved_at",
         "_parser",
         "_read",
         "_read_bytes",
+        "_seen_bytes",
         "_take_header",
     )
 
@@ -78,6 +80,10 @@ class ClientConnection(ClientTurns):
         """The read at hand, while a head that begins with it is being parsed."""
         self._left_bytes = 0
         """How much is still to come of the body of a request that was taken so."""
+        self._seen_bytes = 0
+        """How much of the current body there was when it was last looked at."""
+        self._moved_at = 0.0
+        """When it was first seen that there was so much, or reading was last seen paused."""
 
     # timeouts
 
@@ -90,8 +96,11 @@ class ClientConnection(ClientTurns):
             if self._linger_until is not None and now > self._linger_until:
                 assert self._transport is not None
                 self.abort() if self._transport.is_closing() else self._close()
-        elif self._current is not None and self._reading:
-            self._check_receiving(self._current, now)
+        elif self._current is not None:
+            if self._reading:
+                self._check_receiving(self._current, now)
+            else:
+                self._moved_at = now
         elif self._serving is None:
             self._check_idle(now)
 
@@ -101,8 +110,10 @@ class ClientConnection(ClientTurns):
             if self._serving is None and waited_s > self._limits.head_timeout_s:
                 self._refuse(Reason.REQUEST_TIMEOUT, "the request's head did not arrive in time")
             return
+        if request.received_bytes != self._seen_bytes:
+            self._seen_bytes, self._moved_at = request.received_bytes, now
         allowed_s = self._limits.body_timeout_s + request.received_bytes / self._limits.slowest_body_bytes_per_s
-        if waited_s > allowed_s:
+        if waited_s > allowed_s or now - max(self._moved_at, self._since) > self._limits.stall_timeout_s:
             if request.started:
                 self.abort()
             else:

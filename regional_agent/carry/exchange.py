@@ -234,6 +234,8 @@ class Exchange(Ending):
         self._upstream = None
         if self._stage is TUNNEL:
             self._end_tunnel()
+        elif self._stage is REFUSED:
+            self._turned_down()
         else:
             self._lose(error)
 

@@ -52,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An engine must begin to answer within this (s)."""
     stall_timeout_s: float = 60.0
     """A stream in which nothing comes for this long (s, and up to a twentieth more) is broken off, and an upload of
-    which nothing is taken."""
+    which nothing comes, or is taken."""
     tunnel_idle_timeout_s: float = 300.0
     """A tunnel (WebSocket) in which nothing moves either way for this long (s) is closed."""
 

@@ -203,6 +203,17 @@ async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: 
         await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
 
 
+async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
+    async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbu")
+        writer.close()
+
+    async with engine(breaks_off) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+        while not busy.heard:
+            assert (await ask(one))[0] == 200
+        assert all(endpoint.health.ready for endpoint in one.knowing.endpoints.every()), "it lives"
+
+
 async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
     async with engine(is_busy) as busy, agent(tmp_path / "busy", [busy.address]) as one:
         status, headers, body = await ask(one)

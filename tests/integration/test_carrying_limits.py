@@ -23,6 +23,8 @@ from tests.integration.test_carrying import (
     says_nothing,
     until,
 )
+from tests.integration.test_carrying_bodies import upload_head
+from tests.planet import MODEL
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
 
@@ -62,6 +64,29 @@ async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) ->
         await asyncio.sleep(1.5)
         client.say(body[10_000:])
         assert (await client.answer()).status == 200
+
+
+async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
+        loop, later_s = asyncio.get_running_loop(), 0.0
+        one.listener.clock = lambda: loop.time() + later_s
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(900_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 800_000)
+        connection = next(iter(one.listener.connections))
+        await until(lambda: connection._current is not None and connection._current.received_bytes == 800_000)
+        assert one.held() == 1, "its engine has begun"
+        later_s = 55.0
+        connection.check_timeouts(one.listener.clock())
+        client.say(b"x")
+        await until(lambda: connection._current is not None and connection._current.received_bytes == 800_001)
+        connection.check_timeouts(one.listener.clock())
+        later_s = 110.0
+        connection.check_timeouts(one.listener.clock())
+        assert one.held() == 1, "it goes on"
+        later_s = 120.0
+        connection.check_timeouts(one.listener.clock())
+        assert await client.closed()
+        await until(lambda: one.held() == 0)
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
