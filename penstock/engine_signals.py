@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from math import isfinite, isnan
 from typing import NamedTuple
 
@@ -128,13 +129,22 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
     return strongest
 
 
-_LABELS = rb'\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+\}'
+_LABELS = rb'\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}'
 _LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
-_LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]|\\.)*+)"')
+_LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
 """None of these ever goes back over what it has read: pages are read on the event loop, and may be hostile."""
 
 MOST_SERIES = 1000
 """Of one gauge: an engine has one for each model and rank."""
+
+MOST_LABELS = 16
+"""Of one series; Triton has four. Later ones are not read."""
+
+MOST_BYTES = 256 * 1024
+"""Of all series of one gauge together; a line that only begins like one counts as NO_SERIES_BYTES. Some ten
+milliseconds."""
+
+NO_SERIES_BYTES = 1024
 
 LONGEST_LINE_BYTES = 4096
 """What of a sample comes after its name; a longer one is not read."""
@@ -149,10 +159,13 @@ def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
     found: Samples = {}
     for name in sorted(names):
         start = b"\n" + name.encode()
-        at = lines.find(start)
+        at, read_bytes = lines.find(start), 0
         while at >= 0:
             after = at + len(start)
             line = _LINE.match(lines, after, after + LONGEST_LINE_BYTES)
+            read_bytes += NO_SERIES_BYTES if line is None else line.end() - line.start()
+            if read_bytes > MOST_BYTES:
+                raise BadSignals(f"more than {MOST_BYTES} bytes of {name}")
             if line is not None:
                 series = found.setdefault(name, [])
                 if len(series) >= MOST_SERIES:
@@ -167,7 +180,8 @@ def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], floa
         value = float(text)
     except ValueError:
         raise BadSignals(f"{name} is no number") from None
-    return {key.decode(): held.decode("utf-8", "replace") for key, held in _LABEL.findall(labels)}, value
+    first = islice(_LABEL.finditer(labels), MOST_LABELS)
+    return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
 
 
 def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:

@@ -91,6 +91,8 @@ def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
         b"vllm:num_requests_waiting{" + b'"a",' * 500_000 + b" 1\n",
         b"vllm:num_requests_waiting{" + b'a="\\"' * 400_000 + b" 1\n",
         b'vllm:num_requests_waiting{model_name="m"} 1\n' * 45_000,
+        (b"vllm:num_requests_waiting{" + b'a="b",' * 600 + b"} 1\n") * 500,
+        b"vllm:num_requests_waiting_no_more\n" * 60_000 + b"vllm:num_requests_waiting 1\n",
     ],
 )
 def test_a_page_made_to_be_slow_is_given_up_soon(line: bytes) -> None:
