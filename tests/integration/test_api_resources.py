@@ -18,7 +18,6 @@ from control_plane.access.access import Access
 from control_plane.access.callers import Caller, Role
 from control_plane.admin_token import AdminToken
 from control_plane.api import events as events_module
-from control_plane.app import create_app
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.daemon import ControlPlane
@@ -29,6 +28,7 @@ from lab.servers.ports import LOOPBACK
 from penstock.endpoint_report import EndpointCondition, EndpointReport
 from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
 from tests.reports import KEY, MODEL, endpoint, offered, packed, report
+from tests.served import served
 from tests.stores import PATIENCE_S, eventually, found
 
 
@@ -68,7 +68,7 @@ async def api() -> AsyncIterator[Api]:
     control_plane = ControlPlane(
         store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
     )
-    app = create_app(control_plane, Access(AdminToken(TOKEN)))
+    app = served(control_plane, Access(AdminToken(TOKEN)))
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
     await control_plane.start()
     serving = asyncio.create_task(server.serve())

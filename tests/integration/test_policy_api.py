@@ -15,7 +15,6 @@ import pytest
 
 from control_plane.access.access import Access
 from control_plane.admin_token import AdminToken
-from control_plane.app import create_app
 from control_plane.client import keys
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
@@ -25,6 +24,7 @@ from control_plane.policy_source import PolicySource
 from penstock.rollout import Phase
 from tests.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.reports import KEY
+from tests.served import served
 from tests.stores import eventually, found
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
@@ -70,7 +70,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(folder)), rng=Random(1)
     )
     await one.start()
-    transport = httpx.ASGITransport(create_app(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(served(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
         world = World(one, http, folder)
         await world.until(1, Phase.DONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from random import Random
 
 import msgspec
@@ -29,6 +30,7 @@ EU = ("eu-de", "eu-es")
 RAMP_S = 8.0
 
 
+@cache
 def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     """Everything goes as it should: spillover, failover within a second, ramped failback, nothing lost."""
     rng = Random(seed)
@@ -121,6 +123,7 @@ def in_phase(run: Run, name: PhaseName) -> list[int]:
     return [number for number, one in enumerate(run.served) if run.scenario.phase(name).covers(one.due_s)]
 
 
+@cache
 def _home(site: ClientSite, permitted: tuple[str, ...]) -> str:
     return nearest_first(site, permitted)[0]
 

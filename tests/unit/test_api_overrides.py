@@ -11,9 +11,9 @@ import pytest
 
 from control_plane.access.access import Access
 from control_plane.access.callers import Caller, Role
-from control_plane.app import create_app
 from control_plane.daemon import ControlPlane
 from penstock import snapshot
+from tests.served import served
 from tests.unit.test_control_plane_app import OPERATOR as ADMIN
 from tests.unit.test_control_plane_app import TOKEN, control_plane, http, leading
 
@@ -35,9 +35,7 @@ class SomeCallers(Access):
 async def api(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
     # Of a leader that has listened long enough to know that nobody reports.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
-    app = create_app(control_plane, SomeCallers(TOKEN))
-    # As `penstock serve` does: the first request would take so long for it that the lease is lost.
-    app.openapi()
+    app = served(control_plane, SomeCallers(TOKEN))
     await leading(control_plane)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:

@@ -14,7 +14,6 @@ import pytest
 from control_plane.access.access import Access
 from control_plane.admin_token import AdminToken
 from control_plane.api import reports as reports_module
-from control_plane.app import create_app
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.daemon import ControlPlane
@@ -25,6 +24,7 @@ from control_plane.status import Status
 from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
 from tests.reports import KEY, MODEL, offered, packed, report
+from tests.served import served
 from tests.stores import eventually
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"
@@ -47,7 +47,7 @@ async def control_plane() -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(control_plane, Access(TOKEN)), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
         yield client
 
@@ -117,7 +117,7 @@ async def test_not_ready_says_why(tmp_path: Path) -> None:
         store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(FolderReader(tmp_path)), rng=Random(1)
     )
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(bare, Access(TOKEN))), base_url="http://bare"
+        transport=httpx.ASGITransport(served(bare, Access(TOKEN))), base_url="http://bare"
     ) as client:
         response = await client.get("/readyz")
     assert is_problem(response, 503)

@@ -14,7 +14,6 @@ import pytest
 from control_plane.access.access import Access
 from control_plane.api import what_if as what_if_module
 from control_plane.api.steer import MOST_CLIENTS
-from control_plane.app import create_app
 from control_plane.client import keys
 from control_plane.client.codec import encode
 from control_plane.daemon import ControlPlane
@@ -29,6 +28,7 @@ from penstock.provenance import Provenance
 from penstock.reasons import Reason
 from penstock.steer import Advice
 from tests.reports import MODEL, offered, packed, report
+from tests.served import served
 from tests.stores import SetClock, eventually, put
 from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
 from tests.unit.test_locate import write as write_other_geoip
@@ -42,9 +42,7 @@ DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123b
 @pytest.fixture
 async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     write_geoip(tmp_path / "geo.mmdb")
-    app = create_app(control_plane, Access(TOKEN), Places(tmp_path / "geo.mmdb", control_plane.now))
-    # As `penstock serve` does: the first request would take so long for it that the lease is lost.
-    app.openapi()
+    app = served(control_plane, Access(TOKEN), Places(tmp_path / "geo.mmdb", control_plane.now))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
         yield client
@@ -144,7 +142,7 @@ async def test_what_cannot_be_explained(http: httpx.AsyncClient, body: dict[str,
 
 
 async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
-    transport = httpx.ASGITransport(create_app(control_plane, Access(TOKEN)))
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)))
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
         await leading(control_plane)
         response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})

@@ -7,12 +7,12 @@ import pytest
 
 from control_plane.access.access import Access
 from control_plane.api.leaders_word import OPERATIONS
-from control_plane.app import create_app
 from control_plane.client.members import Member
 from control_plane.daemon import ControlPlane
 from control_plane.leader_link import HOP_HEADER, HOP_LIVES_S, Hop, LeaderAway, LeaderLink
 from penstock.signing import FleetKey, Purpose
 from tests.reports import KEY
+from tests.served import served
 from tests.stores import SetClock
 from tests.unit.test_control_plane_app import OPERATOR, TOKEN, control_plane, leading
 
@@ -44,12 +44,11 @@ async def test_a_credential_that_came_over_tls_is_not_sent_without() -> None:
 
 async def test_what_was_handed_on_is_not_handed_on_again(control_plane: ControlPlane) -> None:
     """Whoever does not lead says so; and failures are the client's, not those of the one between."""
-    app = create_app(control_plane, Access(TOKEN))
+    app = served(control_plane, Access(TOKEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
         hop = {HOP_HEADER: KEY.seal(Purpose.HOP, b'{"by":"south","client":"192.0.2.7","at":%d}' % control_plane.now())}
         early = await http.get("/v1/tenants", headers=OPERATOR | hop)
         assert (early.status_code, "does not lead" in early.json()["detail"]) == (503, True)
-        app.openapi()
         await leading(control_plane)
         assert (await http.get("/v1/regions", headers=OPERATOR | hop)).status_code == 200
         bad = {"authorization": "Bearer nobody"} | hop
@@ -60,5 +59,5 @@ async def test_what_was_handed_on_is_not_handed_on_again(control_plane: ControlP
 
 
 def test_what_is_asked_of_the_leader_is_there(control_plane: ControlPlane) -> None:
-    paths = create_app(control_plane, Access(TOKEN)).openapi()["paths"]
+    paths = served(control_plane, Access(TOKEN)).openapi()["paths"]
     assert {(method, path) for method, path in OPERATIONS if method.lower() not in paths.get(path, {})} == set()

@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from control_plane.access.access import Access
 from control_plane.admin_token import AdminToken
-from control_plane.app import create_app
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
@@ -29,6 +28,7 @@ from control_plane.policy_source import PolicySource
 from lab.servers.ports import LOOPBACK, free_ports
 from penstock import snapshot
 from tests.reports import KEY
+from tests.served import served
 from tests.unit.test_control_plane_app import PLANET
 
 TOKEN = "0123456789abcdef"
@@ -46,9 +46,8 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         member = Member("north", base)
         one = ControlPlane(MemoryStore(), member, key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1))
         await one.start()
-        served = create_app(one, Access(AdminToken(TOKEN)))
-        served.openapi()
-        config = uvicorn.Config(served, LOOPBACK, port, log_level="error")
+        app = served(one, Access(AdminToken(TOKEN)))
+        config = uvicorn.Config(app, LOOPBACK, port, log_level="error")
         servers.append(uvicorn.Server(config))
         up.set()
         await servers[0].serve()

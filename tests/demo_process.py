@@ -1,0 +1,35 @@
+"""The demo as a process, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = [str(Path(sys.executable).with_name("penstock-lab")), "demo"]
+
+
+def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
+    state = tmp_path / "state"
+    state.mkdir()
+    return subprocess.Popen(
+        [*DEMO, "--out", str(tmp_path / "out"), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(state)},
+    )
+
+
+def left_behind(tmp_path: Path) -> list[str]:
+    """Command lines of processes that were told of this test's files."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if process.name != str(os.getpid()) and str(tmp_path / "state").encode() in told:
+            found.append(told.replace(b"\0", b" ")[:200].decode(errors="replace"))
+    return found
