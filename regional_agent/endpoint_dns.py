@@ -18,12 +18,16 @@ from typing import Any
 import msgspec
 import structlog
 
+from regional_agent.background import beat
 from regional_agent.carry.host_names import is_host
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint_fields import EndpointSpec
 
 RESOLVE_S = 5.0
 """Time (s) between two questions about one name: what Kubernetes lets its cluster DNS answers live for."""
+
+LOOK_S = 0.2
+"""How often (s) it is looked whether one is due; a host that is new is asked for at the next look."""
 
 TIMEOUT_S = 5.0
 """A question without an answer for this long (s) has failed."""
@@ -125,7 +129,7 @@ class DnsAnswers:
                 self._on_change()
             next_at = {host: at for host, at in next_at.items() if host in self.answers}
             next_at |= {host: self._clock() + RESOLVE_S * self._rng.uniform(0.8, 1.2) for host in due}
-            await asyncio.sleep(0.2)
+            await beat(LOOK_S)
 
     async def ask(self, hosts: Sequence[str]) -> bool:
         """Ask for hosts, together; whether any of them has other addresses than before."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from random import Random
 
 from penstock.endpoint_health import EndpointState, ProbeOutcome
 from penstock.engines import ENGINES
+from regional_agent.background import rest
 from regional_agent.carry.fetch import fetch
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.carry.upstream_sink import TimedOut, UpstreamError
@@ -40,12 +40,7 @@ async def watch(endpoint: Endpoint, connections: UpstreamPool, siblings: Callabl
         endpoint.wake.clear()
         endpoint.probed(await probe(endpoint, connections))
         wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
-        await asyncio.sleep(min(wait_s, HURRY_S))
-        try:
-            async with asyncio.timeout(max(0.0, wait_s - HURRY_S)):
-                await endpoint.wake.wait()
-        except TimeoutError:
-            pass
+        await rest(endpoint.wake, at_least_s=min(wait_s, HURRY_S), at_most_s=wait_s)
 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:

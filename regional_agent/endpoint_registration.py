@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
+from regional_agent.background import beat
 from regional_agent.carry.errors import error_body
 from regional_agent.endpoint_fields import CHECKS, EndpointSpec, Wrong
 from regional_agent.endpoint_status import describe
@@ -131,7 +132,7 @@ class Registrations:
     async def keep_expiring(self) -> None:
         """Do so until cancelled, and keep up with the token file."""
         while True:
-            await asyncio.sleep(EXPIRE_S)
+            await beat(EXPIRE_S)
             self.expire()
             if self._token_file is not None:
                 await self._read_tokens(self._token_file)

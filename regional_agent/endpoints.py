@@ -23,7 +23,7 @@ from penstock.engine_signals import BadSignals
 from penstock.engines import EngineKind
 from penstock.policy import Policy
 from regional_agent import endpoint_probes, endpoint_signals
-from regional_agent.background import cancel, keep_running
+from regional_agent.background import beat, cancel, keep_running
 from regional_agent.carry.messages import Header
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoint import NOTHING, UNTOLD_SERVICE_S, Endpoint, Judge, Load, Pool
@@ -281,7 +281,7 @@ class Endpoints:
 
     async def _keep_tidy(self) -> None:
         while True:
-            await asyncio.sleep(TIDY_S)
+            await beat(TIDY_S)
             self._retired = [one for one in self._retired if one.own > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
@@ -292,7 +292,7 @@ class Endpoints:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await beat(LOOK_S)
             await self.look()
 
     def _read_if_changed(self) -> tuple[Entry, ...] | None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -18,7 +17,7 @@ from penstock.report import PeerReport
 from penstock.signing import BadSignature, FleetKey
 from penstock.where import RegionView
 from regional_agent.agent_directory import AgentDirectory
-from regional_agent.background import cancel, keep_running
+from regional_agent.background import cancel, keep_running, rest
 from regional_agent.carry.fetch import Fetched, fetch
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_sink import TimedOut, UpstreamError
@@ -162,11 +161,8 @@ class Peers:
                 hurry.clear()
                 if len(rounds) < MOST_ROUNDS:
                     rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
-                await asyncio.sleep(HURRY_S)
-                rest_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1) - HURRY_S
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, rest_s)):
-                        await hurry.wait()
+                interval_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1)
+                await rest(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
                 for ended in [one for one in rounds if one.done()]:
                     rounds.remove(ended)
                     ended.result()

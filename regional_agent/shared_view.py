@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from control_plane.client.backoff import full_jitter_s
 from penstock.shared_counts import FRESH_S, LEASE_S, belief, believed
-from regional_agent.background import cancel, keep_running
+from regional_agent.background import beat, cancel, keep_running
 from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view_lua import EXCHANGE, LARGEST_TOLD_BYTES, MOST_AGENTS, agent_prefix, index_key
@@ -284,7 +284,7 @@ class SharedView:
 
     async def _keep_fading(self) -> None:
         while True:
-            await asyncio.sleep(FADE_S)
+            await beat(FADE_S)
             weight = belief(self.age_s())
             if weight < self._shown_weight:
                 self._show(weight)

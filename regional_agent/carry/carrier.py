@@ -9,7 +9,7 @@ from random import Random
 
 from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
-from regional_agent.background import keep_running
+from regional_agent.background import beat, keep_running
 from regional_agent.carry.access_log import AccessLine, AccessLog
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.ending import Ending
@@ -128,7 +128,7 @@ class Carrier:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SLOT_S)
+            await beat(SLOT_S)
             self._active.turn(self.clock())
             if self.access_log is not None:
                 self.access_log.flush()

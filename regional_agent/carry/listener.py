@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.reasons import Reason, Refusal
-from regional_agent.background import keep_running
+from regional_agent.background import beat, keep_running
 from regional_agent.carry.client_addresses import counted_as
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.client_turns import ClientTurns, Handler
@@ -195,7 +195,7 @@ class Listener:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await beat(SWEEP_S)
             now = self.clock()
             for connection in list(self.connections):
                 connection.check_timeouts(now)
