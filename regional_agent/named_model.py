@@ -28,12 +28,13 @@ _TOKEN = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]
 """A bracket, or a string, with its value where that is a string too. A string without an end counts as one to the end:
 otherwise each quote in it would be tried as a beginning."""
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_FIELD_NAME = re.compile(rb'\r\ncontent-disposition:\s*form-data;[^\r\n]*?\bname="?model"?(?:[;\s]|$)', re.IGNORECASE)
+_DISPOSITION = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+)", re.IGNORECASE)
+_PARAMETER = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
 
 MOST_PARTS = 64
 """Parts of a form that are looked at."""
 
-TELL_US = "name the model in an x-model header"
+TELL_US = "name it in an x-model header"
 
 
 def is_json(request: Request) -> bool:
@@ -57,13 +58,19 @@ def asked_of(request: Request) -> Asked | Refusal:
     model = named_model(request)
     if model is None:
         where = f"in the first {len(request.body)} bytes of the body" if request.body else "in the request"
-        return Refusal(Reason.BAD_REQUEST, f"no model is named {where}; {TELL_US}")
+        return Refusal(Reason.BAD_REQUEST, f"no model is named {where}, or two are; {TELL_US}")
     return Asked(model, stream=bool(request.upgrade))
 
 
 def named_model(request: Request) -> str | None:
     """The model, or None where it is not named, or not yet."""
-    found = _in_json(request.body) if is_json(request) else _in_form(request)
+    if is_json(request):
+        found = _in_json(request.body)
+    else:
+        fields = _in_form(request)
+        if len(fields) > 1:
+            return None
+        found = fields[0] if fields else None
     if found is None:
         found = request.header(MODEL_HEADER)
     if found is None and b"?" in request.target:
@@ -99,21 +106,35 @@ def _in_json(body: bytes | bytearray) -> bytes | None:
     return bytes(body[span[0] : span[1]]) if span is not None else None
 
 
-def _in_form(request: Request) -> bytes | None:
-    """The value of the field `model` of a multipart form (RFC 7578), as far as the body goes."""
+def _in_form(request: Request) -> list[bytes]:
+    """The values of the fields `model` of a multipart form (RFC 7578), as far as the body goes."""
     boundary = _BOUNDARY.search(request.header(b"content-type") or b"")
     if boundary is None:
-        return None
+        return []
     body, line = request.body, b"--" + (boundary[1] or boundary[2])
+    found: list[bytes] = []
     at = body.find(line)
     for _ in range(MOST_PARTS):
         if at < 0:
-            return None
+            break
         head_end = body.find(b"\r\n\r\n", at, at + LARGEST_FORM_HEAD_BYTES)
         if head_end < 0:
-            return None
+            break
         after = body.find(b"\r\n" + line, head_end)
-        if _FIELD_NAME.search(body, at, head_end) is not None:
-            return bytes(body[head_end + 4 : after]).strip() if after >= 0 else None
-        at = after + 2 if after >= 0 else -1
-    return None
+        if after < 0:
+            break
+        if _is_model(bytes(body[at:head_end])):
+            found.append(bytes(body[head_end + 4 : after]).strip())
+        at = after + 2
+    return found
+
+
+def _is_model(head: bytes) -> bool:
+    """Whether some reader would take the part that begins so for the field `model`."""
+    names = [
+        value.strip(b' \t"').replace(b"\\", b"")
+        for disposition in _DISPOSITION.findall(head)
+        for key, value in _PARAMETER.findall(disposition)
+        if key.lower() in (b"name", b"name*")
+    ]
+    return any(name.rpartition(b"'")[2] == b"model" for name in names)

@@ -60,6 +60,36 @@ def test_the_model_field_of_a_form(body: bytes, model: str | None) -> None:
     assert named_model(request(body, FORM)) == model
 
 
+def part_of(disposition: bytes, value: bytes = b"m") -> bytes:
+    return b"--b-1\r\nContent-Disposition: " + disposition + b"\r\n\r\n" + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("disposition", "model"),
+    [
+        (b"form-data; name=model", "m"),
+        (b'Form-Data ; Name = "model"', "m"),
+        (b'form-data; filename="a.wav"; name="model"', "m"),
+        (b'form-data; name="mo\\del"', "m"),
+        (b"form-data; name*=utf-8''model", "m"),
+        (b'form-data; x-name="model"; name="file"', None),
+        (b'form-data; name="file"; filename="a; name=model "', None),
+        (b'form-data; name="file"; filename="a\\"; name=model"', None),
+        (b'form-data; name="Model"', None),
+        (b'attachment; name="model"', "m"),
+    ],
+)
+def test_the_field_is_known_however_its_name_is_written(disposition: bytes, model: str | None) -> None:
+    assert named_model(request(part_of(disposition) + b"--b-1--", FORM)) == model
+
+
+def test_of_two_fields_engines_would_read_different_ones_so_neither_is_taken() -> None:
+    twice = part("model", b"a") + part("file", b"x") + part_of(b"form-data; name = model", b"b") + b"--b-1--"
+    asked = asked_of(request(twice, FORM, (b"x-model", b"a"), whole=True))
+    assert isinstance(asked, Refusal)
+    assert "or two are" in asked.detail
+
+
 def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
     beside = (b"x-model", b"header")
     assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
