@@ -32,7 +32,9 @@ class AnswerHead:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether its body is server-sent events."""
+        """Whether its body is server-sent events, as they are: to what is packed nothing can be added."""
+        if b"content-encoding" in self.by_name:
+            return False
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
 
     def onward(self, *, from_peer: bool) -> bytes:

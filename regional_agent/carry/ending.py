@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from regional_agent.waiting import Place
 
 
+_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+"""The empty line that ends an event, and the end of its chunk."""
+
+
 class Stage(Enum):
     """How far an exchange has come; each stage only goes to those below it, or back to SEEKING before any byte."""
 
@@ -139,6 +143,9 @@ class Ending:
         self._drop_upstream()
         if self._chunked and self._answer is not None and self._answer.is_event_stream:
             event = stream_error_event(reason, detail)
+            self.on_pause()
+            if not self._tail[1].endswith(_EVENT_ENDS):
+                event = b"\n\n" + event
             self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
             self.on_pause()
             self._settle(outcome)

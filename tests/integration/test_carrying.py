@@ -283,6 +283,32 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> 
         assert not other.heard, "never again after the first byte"
 
 
+async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b'data: {"choi'))
+        writer.close()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        half, event, end = (await client.answer()).body.split(b"\n\n")
+        assert (half, end) == (b'data: {"choi', b"")
+        assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+
+
+async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + chunk(b"\x1f\x8b"))
+        writer.close()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        assert await client.chunk() == b"\x1f\x8b"
+        assert await client.closed()
+
+
 async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
