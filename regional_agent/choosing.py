@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.cost import Ask, Expectations, worked
+from penstock.ejection import Outcome
 from penstock.policy import CostUnit, Model
 from penstock.reasons import Reason
 from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
@@ -14,56 +15,61 @@ from penstock.usage import TAIL_BYTES, Usage, read_usage
 from penstock.who import NOTHING_HELD, Considered, choose_endpoint, consider
 from penstock.work import MICROSECONDS, microseconds
 from regional_agent.errand import Errand
+from regional_agent.shared_view import Reservation
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint, Pool
     from regional_agent.endpoints import Endpoints
-    from regional_agent.shared_view import Reservation, SharedView
+    from regional_agent.shared_view import SharedView
 
 
 _TOKEN = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
 
-class Placement:
-    """One request on one endpoint: what is reserved for it, and what was ahead of it."""
+class Placement(Reservation):
+    """One attempt at a request on an engine of this region: what is reserved for it, and what was ahead of it."""
 
     __slots__ = (
+        "address",
         "ahead_s",
-        "endpoint",
         "errand",
         "first_byte_at",
+        "kind",
+        "outcome",
         "prefill_over_at",
         "queued",
-        "reservation",
+        "region",
         "since",
         "streams",
     )
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        errand: Errand,
-        reservation: Reservation,
-        since: float,
-        streams: int,
-        ahead_s: float,
-        prefill_over_at: float,
+        self, endpoint: Endpoint, errand: Errand, prefill_us: int, decode_us: int, since: float, streams: int
     ) -> None:
         """Made by `Chooser.choose`."""
-        self.since = since
         self.endpoint = endpoint
+        self.address = endpoint.address
+        self.prefill_us = prefill_us
+        self.decode_us = decode_us
+        self.released = False
         self.errand = errand
-        self.reservation = reservation
-        self.ahead_s = ahead_s
-        """Prefill (s, reference) that it waits for, its own included."""
+        self.since = since
+        """When it was reserved, in seconds."""
         self.streams = streams
         """Requests on the endpoint then, itself included."""
         self.queued = streams > endpoint.view.slots
         """The endpoint had no slot free."""
-        self.prefill_over_at = prefill_over_at
+        self.ahead_s = 0.0
+        """Prefill (s, reference) that it waits for, its own included."""
+        self.prefill_over_at = since
         """When its prefill should be over, by the agent's clock (s)."""
         self.first_byte_at: float | None = None
+        self.outcome: Outcome | None = None
+        """What the attempt says of the endpoint, as soon as something does."""
+        self.region = ""
+        """This one, and `kind` is why: both set by the road."""
+        self.kind = ""
 
 
 class Chooser:
@@ -122,7 +128,7 @@ class Chooser:
         if placement.first_byte_at is not None or not placement.errand.streaming:
             return
         placement.first_byte_at = now
-        self._shared_view.prefilled(placement.reservation)
+        self._shared_view.prefilled(placement)
         learner = placement.endpoint.learner
         if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since)
@@ -130,7 +136,7 @@ class Chooser:
     def look(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
         if now >= placement.prefill_over_at and not placement.errand.streaming:
-            self._shared_view.prefilled(placement.reservation)
+            self._shared_view.prefilled(placement)
 
     def ended(self, placement: Placement, now: float, tail: Iterable[bytes]) -> None:
         """The answer is whole and good: learn how long it was and how long it took.
@@ -153,10 +159,6 @@ class Chooser:
             streams = (placement.streams + endpoint.view.in_flight) / 2
             endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams)
 
-    def release(self, placement: Placement) -> None:
-        """Give back what is reserved; a second time does nothing."""
-        self._shared_view.release(placement.reservation)
-
     def _held(self, pool: Pool, errand: Errand, known: Held, now: float) -> tuple[Mapping[int, float], float]:
         """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""
         if known is not NOTHING:
@@ -178,11 +180,14 @@ class Chooser:
         speed, streams = view.speed, view.in_flight + 1
         prefill_us, decode_us = microseconds(errand.work, speed, streams, spared_s)
         until_s = (view.prefill_us + prefill_us) / MICROSECONDS
-        reservation = self._shared_view.reserve(endpoint, prefill_us, decode_us)
+        placement = Placement(endpoint, errand, prefill_us, decode_us, now, streams)
         if speed is None:
-            return Placement(endpoint, errand, reservation, now, streams, 0.0, now + until_s)
-        ahead_s = until_s / speed.prefill if prefill_us else 0.0
-        return Placement(endpoint, errand, reservation, now, streams, ahead_s, now + speed.start_s + until_s)
+            placement.prefill_over_at = now + until_s
+        else:
+            placement.prefill_over_at = now + speed.start_s + until_s
+            if prefill_us:
+                placement.ahead_s = until_s / speed.prefill
+        return self._shared_view.reserve(placement)
 
 
 def _decode_s(errand: Errand, usage: Usage | None) -> float:

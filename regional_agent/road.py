@@ -23,10 +23,10 @@ from penstock.signing import FleetKey
 from penstock.where import RegionView, Where, soonest_retry_s, stands_idle_elsewhere
 from regional_agent.admission import Admission
 from regional_agent.carry.messages import Header, Request
-from regional_agent.choosing import Chooser
+from regional_agent.choosing import Chooser, Placement
 from regional_agent.metrics import RequestKind
 from regional_agent.served_as import serve_as
-from regional_agent.ticket import NO_NAMES, Target, Ticket
+from regional_agent.ticket import NO_NAMES, Forward, Target, Ticket
 from regional_agent.waiting import Answer, Place
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Road:
             detail = f"{MOST_BROKEN} engines broke off before they answered: the request may be what breaks them"
             return Refusal(Reason.ENGINE_FAILED, detail)
         target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
-        if isinstance(target, Target):
+        if not isinstance(target, Refusal):
             ticket.attempts += 1
         return target
 
@@ -144,13 +144,13 @@ class Road:
 
     def first_byte(self, target: Target, now: float) -> None:
         """The answer's first byte has come."""
-        if target.placement is not None:
-            self.chooser.first_byte(target.placement, now)
+        if isinstance(target, Placement):
+            self.chooser.first_byte(target, now)
 
     def look(self, target: Target, now: float) -> None:
         """No byte has come yet; called now and then."""
-        if target.placement is not None:
-            self.chooser.look(target.placement, now)
+        if isinstance(target, Placement):
+            self.chooser.look(target, now)
 
     def settle(self, target: Target, service_s: float | None, tail: Iterable[bytes] = ()) -> None:
         """Step 9: release what the attempt held.
@@ -159,30 +159,31 @@ class Road:
             service_s: how long (s) the engine took, where it finished.
             tail: the last bytes of its answer, in parts.
         """
-        placement, endpoint = target.placement, target.endpoint
-        if placement is None or endpoint is None:
+        if not isinstance(target, Placement):
             return
-        self.chooser.release(placement)
-        self._knowing.waiting.room_appeared()
+        knowing, endpoint = self._knowing, target.endpoint
+        knowing.shared_view.release(target)
+        knowing.waiting.room_appeared()
         if service_s is not None:
             endpoint.completed(service_s)
             if target.outcome is None:
-                self.chooser.ended(placement, self._clock(), tail)
+                self.chooser.ended(target, self._clock(), tail)
         outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
-        self._knowing.endpoints.ended(endpoint, outcome, target.since)
+        knowing.endpoints.ended(endpoint, outcome, target.since)
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""
-        if target.endpoint is not None:
+        if isinstance(target, Placement):
             target.outcome = self._knowing.endpoints.answered(target.endpoint, status, headers)
 
     def broke_off(self, target: Target) -> None:
         """An answer that had begun was not finished: the connection closed, or carried garbage."""
-        target.outcome = Outcome.BROKEN_OFF
+        if isinstance(target, Placement):
+            target.outcome = Outcome.BROKEN_OFF
 
     def stalled(self, target: Target) -> None:
         """Nothing came for longer than this agent allows. Not for a client's own deadline: clients eject nobody."""
-        if target.endpoint is not None:
+        if isinstance(target, Placement):
             target.outcome = Outcome.STALLED
         else:
             self._knowing.peers.broken(target.region, target.address)
@@ -194,7 +195,7 @@ class Road:
             broke: it was sent the request before the connection ended.
         """
         ticket.failed_because = Reason.ENGINE_FAILED
-        if target.endpoint is not None:
+        if isinstance(target, Placement):
             ticket.broken += broke
             ticket.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
@@ -206,7 +207,7 @@ class Road:
     def busy(self, ticket: Ticket, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
         ticket.failed_because = Reason.SATURATED
-        if target.endpoint is not None:
+        if isinstance(target, Placement):
             ticket.tried_endpoints |= {target.endpoint.name}
             ticket.busy_endpoints |= {target.endpoint.name}
             ticket.rests_until = self._clock() + BUSY_REST_S
@@ -239,8 +240,8 @@ class Road:
             # Most requests, on most days, stay home whatever the other regions are like.
             home = directives.home.get((ticket.model, ticket.admitted.permitted.name))
             if home is not None and self._knowing.at_ease(ticket.model):
-                target = self._local_target(ticket, home, now)
-                if isinstance(target, Target):
+                target: Target | Reason = self._local_target(ticket, home, now)
+                if not isinstance(target, Reason):
                     return target
                 ticket.tried(self.region, target)
         policy, plan = directives.policy, directives.plan
@@ -282,24 +283,23 @@ class Road:
         views = self.views(permitted.regions, ticket.model, now)
         return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
 
-    def _local_target(self, ticket: Ticket, kind: str, now: float) -> Target | Reason:
+    def _local_target(self, ticket: Ticket, kind: str, now: float) -> Placement | Reason:
         """An engine of this region with a reservation on it, or why there is none."""
         if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
             return Reason.SATURATED
         placement = self.chooser.choose(ticket.errand, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement
-        endpoint = placement.endpoint
-        return Target(self.region, endpoint.address, kind, endpoint, placement, now)
+        placement.region, placement.kind = self.region, kind
+        return placement
 
-    def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Target | Reason:
+    def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Forward | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
         address = self._knowing.peers.address(where.region)
         if address is None:
             return Reason.UNREACHABLE
         if where.spends_credit:
             self._knowing.peers.spend(where.region, ticket.model)
-        target = Target(where.region, address, where.why)
         request, wall = ticket.request, time.time()
         context = RouteContext(
             request_id=ticket.request_id,
@@ -317,5 +317,4 @@ class Road:
             content=route_context.content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )
-        target.route_header = route_context.seal(context, self._key).encode()
-        return target
+        return Forward(where.region, address, where.why, route_context.seal(context, self._key).encode())

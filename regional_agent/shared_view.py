@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from random import Random
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import structlog
@@ -86,13 +86,16 @@ class Reservation:
 
     __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
-    def __init__(self, endpoint: Endpoint, prefill_us: int, decode_us: int) -> None:
-        """Made by `SharedView.reserve`."""
+    def __init__(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Counts from `SharedView.reserve` on; of so much work at the endpoint's speed (microseconds)."""
         self.endpoint = endpoint
         self.prefill_us = prefill_us
         """What is still reserved for prefill."""
         self.decode_us = decode_us
         self.released = False
+
+
+Reserved = TypeVar("Reserved", bound=Reservation)
 
 
 class SharedView:
@@ -152,12 +155,12 @@ class SharedView:
         """Whether there is a Redis to share it through."""
         return self._redis_url is not None
 
-    def reserve(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> Reservation:
-        """Count one more request on an endpoint, of so much work at its speed (microseconds)."""
-        endpoint.take(prefill_us, decode_us)
+    def reserve(self, reservation: Reserved) -> Reserved:
+        """Count one more request on its endpoint."""
+        reservation.endpoint.take(reservation.prefill_us, reservation.decode_us)
         if not self._has_news:
             self.tell()
-        return Reservation(endpoint, prefill_us, decode_us)
+        return reservation
 
     def prefilled(self, reservation: Reservation) -> None:
         """Its prefill is over: the first byte came. A second time does nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.ejection import Outcome
 from penstock.policy import Policy
 from penstock.reasons import Reason
 from penstock.residency import Mask, RequestFacts
@@ -16,7 +15,6 @@ from regional_agent.errand import Errand
 
 if TYPE_CHECKING:
     from regional_agent.carry.messages import Request
-    from regional_agent.endpoint import Endpoint
 
 REQUEST_DEADLINE_S = 600.0
 """Nobody waits longer for an answer, in seconds."""
@@ -105,30 +103,23 @@ class Ticket:
         self.tried_endpoints = self.busy_endpoints = NO_NAMES
 
 
-class Target:
-    """Where one attempt goes, and what is held for it."""
+class Forward:
+    """One attempt at a request in another region."""
 
-    __slots__ = ("address", "endpoint", "kind", "outcome", "placement", "region", "route_header", "since")
+    __slots__ = ("address", "kind", "region", "route_header")
 
-    def __init__(
-        self,
-        region: str,
-        address: Address,
-        kind: str,
-        endpoint: Endpoint | None = None,
-        placement: Placement | None = None,
-        since: float = 0.0,
-    ) -> None:
+    endpoint = None
+    """The peer chooses it."""
+
+    def __init__(self, region: str, address: Address, kind: str, route_header: bytes) -> None:
         self.region = region
-        """That serves it, which may be this one."""
+        """That serves it."""
         self.address = address
+        """An agent there."""
         self.kind = kind
-        self.endpoint = endpoint
-        """Set when the attempt goes to an engine of this region."""
-        self.placement = placement
-        self.outcome: Outcome | None = None
-        """What the attempt says of the endpoint, as soon as something does."""
-        self.since = since
-        """When it was reserved, in seconds."""
-        self.route_header = b""
-        """Set when it goes to a peer."""
+        self.route_header = route_header
+        """The signed facts of the request."""
+
+
+Target = Placement | Forward
+"""Where one attempt goes."""

@@ -56,7 +56,7 @@ class Exchange(Ending):
             self._client.pause_reading()
         now = self._carrier.clock()
         target = self._carrier.road.next_target(self._ticket, now)
-        if isinstance(target, Target):
+        if not isinstance(target, Refusal):
             self._go_to(target, now)
         elif target.reason is _SATURATED:
             self._wait(target)
@@ -89,11 +89,11 @@ class Exchange(Ending):
     def _on_turn(self, target: Target | Refusal) -> None:
         """There is room for it, or it is of no use to wait longer."""
         if self._stage is not WAITING:
-            if isinstance(target, Target):
+            if not isinstance(target, Refusal):
                 self._carrier.road.settle(target, None)
             return
         self._stage, self._place = SEEKING, None
-        if isinstance(target, Target):
+        if not isinstance(target, Refusal):
             self._go_to(target, self._carrier.clock())
         elif target.reason is Reason.DEADLINE_PASSED:
             self._refuse(target, RequestOutcome.TIMEOUT)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.messages import Request, request_headers_onward
-from regional_agent.ticket import Target, Ticket
+from regional_agent.ticket import Forward, Target, Ticket
 
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address
@@ -52,7 +52,7 @@ def request_onward(
         parts = [own, passing]
     else:
         parts = [own, *request_headers_onward(request, client.names_onward, keep_trace_state=continued)]
-    if target.route_header:
+    if isinstance(target, Forward):
         parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
     if request.upgrade:
         parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade)

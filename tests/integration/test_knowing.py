@@ -27,6 +27,7 @@ from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
 from regional_agent.settings import AgentSettings
+from regional_agent.shared_view import Reservation
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(
@@ -120,7 +121,7 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         assert (view.ready, view.credits) == (True, 0)
 
         engine = here.endpoints.pool("m").endpoints[0]
-        held = [here.shared_view.reserve(engine) for _ in range(6)]
+        held = [here.shared_view.reserve(Reservation(engine)) for _ in range(6)]
         assert here.local_view("m", 0.0).expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
         for reservation in held:
@@ -187,7 +188,7 @@ async def test_starts_and_serves_with_everything_above_it_dead(
             assert again.directives.plan == plan("eu-de")
             await until(lambda: again.why_not_ready() is None)
             await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
-            reservation = again.shared_view.reserve(again.endpoints.pool("m").endpoints[0])
+            reservation = again.shared_view.reserve(Reservation(again.endpoints.pool("m").endpoints[0]))
             assert again.endpoints.pool("m").in_flight == 1
             again.shared_view.release(reservation)
             assert again.endpoints.pool("m").in_flight == 0

@@ -15,7 +15,7 @@ from regional_agent.background import cancel
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoint import Endpoint
 from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view import SharedView, Waiting
+from regional_agent.shared_view import Reservation, SharedView, Waiting
 from regional_agent.shared_view_lua import agent_prefix, index_key
 from regional_agent.shared_view_redis import ScriptConnection
 
@@ -64,8 +64,8 @@ async def kill(view: SharedView) -> None:
 
 async def test_agents_see_each_others_requests_and_their_end(start: Start) -> None:
     a, b = start("a"), start("b")
-    held = [a.reserve(endpoint(a)), a.reserve(endpoint(a)), a.reserve(endpoint(a, 1))]
-    own = b.reserve(endpoint(b))
+    held = [a.reserve(Reservation(endpoint(a, which))) for which in (0, 0, 1)]
+    own = b.reserve(Reservation(endpoint(b)))
     await until(lambda: in_flight(a) == in_flight(b) == [3, 1])
     for reservation in held:
         a.release(reservation)
@@ -76,7 +76,7 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
 
 async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
     a, b = start("a"), start("b")
-    reservation = a.reserve(endpoint(a), 500, 7000)
+    reservation = a.reserve(Reservation(endpoint(a), 500, 7000))
     a.waiting_here = lambda: {"m": Waiting(3, -1, 250, 7)}
     a.tell()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
@@ -92,7 +92,7 @@ async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
 
 async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) -> None:
     view = start("a")
-    reservation = view.reserve(endpoint(view))
+    reservation = view.reserve(Reservation(endpoint(view)))
     assert in_flight(view) == [1, 0]
     for _ in range(3):
         view.release(reservation)
@@ -109,7 +109,7 @@ async def test_up_and_age_tell_how_much_the_view_is_worth(start: Start) -> None:
 
 async def test_a_killed_agent_gives_back_with_its_lease(start: Start) -> None:
     a, b = start("a"), start("b")
-    a.reserve(endpoint(a))
+    a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     await kill(a)
     killed_at = time.monotonic()
@@ -120,28 +120,28 @@ async def test_a_killed_agent_gives_back_with_its_lease(start: Start) -> None:
 async def test_a_restarted_agent_replaces_what_it_left(start: Start) -> None:
     a, b = start("a", epoch=1), start("b")
     for _ in range(5):
-        a.reserve(endpoint(a))
+        a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [5, 0])
     await kill(a)
     again = start("a", epoch=2)
-    again.reserve(endpoint(again, 1))
+    again.reserve(Reservation(endpoint(again, 1)))
     await until(lambda: in_flight(b) == in_flight(again) == [0, 1])
 
 
 async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_successor(start: Start) -> None:
     new = start("a", epoch=2)
-    new.reserve(endpoint(new))
+    new.reserve(Reservation(endpoint(new)))
     await until(lambda: new.up)
     with capture_logs() as logs:
         old = start("a", epoch=1)
-        held = old.reserve(endpoint(old, 1))
+        held = old.reserve(Reservation(endpoint(old, 1)))
         await until(lambda: in_flight(old) == in_flight(new) == [1, 1])
     assert [entry["log_level"] for entry in logs if "newer start" in entry["event"]] == ["warning"]
     other = start("b")
     await until(lambda: in_flight(other) == [1, 1])
     old.release(held)
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
-    old.reserve(endpoint(old, 1))
+    old.reserve(Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(other) == [1, 1])
     await old.stop()
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
@@ -149,7 +149,7 @@ async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_succe
 
 async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
-    view.reserve(endpoint(view))
+    view.reserve(Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
     await until(lambda: client.hget(agent_prefix(region) + "a", "told") == b'{"loads":{"gpu-0":[1,0,0]},"waiting":{}}')
     await view.stop()
@@ -166,9 +166,9 @@ async def test_everything_in_redis_expires(start: Start, region: str, redis_serv
 
 async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(endpoint(a))
+    a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
-    own = b.reserve(endpoint(b))
+    own = b.reserve(Reservation(endpoint(b)))
     with capture_logs() as logs:
         await asyncio.to_thread(own_redis.kill)
         await until(lambda: not a.up and not b.up)
@@ -192,7 +192,7 @@ async def test_redis_that_hangs_stalls_nobody(start: Start, own_redis: RedisServ
         slowest_s = 0.0
         for _ in range(50):
             began = time.monotonic()
-            view.release(view.reserve(endpoint(view)))
+            view.release(view.reserve(Reservation(endpoint(view))))
             await asyncio.sleep(0)
             slowest_s = max(slowest_s, time.monotonic() - began)
             await asyncio.sleep(0.01)
@@ -206,7 +206,7 @@ async def test_redis_that_hangs_stalls_nobody(start: Start, own_redis: RedisServ
 async def test_counts_fade_while_redis_is_away(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     for _ in range(40):
-        a.reserve(endpoint(a))
+        a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [40, 0])
     await asyncio.to_thread(own_redis.kill)
     seen = {40}
@@ -221,7 +221,7 @@ async def test_counts_fade_while_redis_is_away(start: Start, own_redis: RedisSer
 
 async def test_a_flushed_redis_is_told_everything_again(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(endpoint(a))
+    a.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     client = redis.Redis.from_url(own_redis.url)
     client.flushall()
@@ -253,7 +253,7 @@ async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> 
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
     view = SharedView("r", "a", 1, Endpoints(file, UpstreamPool(), Random(1)), None, Random(1))
     view.start()
-    reservation = view.reserve(endpoint(view))
+    reservation = view.reserve(Reservation(endpoint(view)))
     assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])
     view.release(reservation)
     await view.stop()

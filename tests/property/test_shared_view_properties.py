@@ -94,7 +94,7 @@ class Region(RuleBasedStateMachine):
             agent = self.agents[self.some_agent(number)]
             if what == "begin" or not agent.held:
                 work = (which * 1000, which * 77_000)
-                agent.held.append(agent.view.reserve(agent.endpoints[which % len(NAMES)], *work))
+                agent.held.append(agent.view.reserve(Reservation(agent.endpoints[which % len(NAMES)], *work)))
                 continue
             if what == "first byte":
                 agent.view.prefilled(agent.held[which % len(agent.held)])

@@ -36,7 +36,8 @@ class Here:
         self.endpoints = Endpoints(file, UpstreamPool(), Random(1), zone=zone)
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
-        self.chooser = Chooser(self.endpoints, SharedView("r", "a", 1, self.endpoints, None, Random(1)), Random(1))
+        self.shared_view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.chooser = Chooser(self.endpoints, self.shared_view, Random(1))
         self.pool = self.endpoints.pool("m")
 
     def choose(self, errand: Errand, now: float = 0.0) -> Placement:
@@ -60,8 +61,8 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
     assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
     here.chooser.first_byte(placement, 0.2)
     assert here.loads() == [(1, 0, pytest.approx(510_000))]
-    here.chooser.release(placement)
-    here.chooser.release(placement)
+    here.shared_view.release(placement)
+    here.shared_view.release(placement)
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -72,13 +73,13 @@ async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path)
     assert here.loads()[0][1] == 100_000
     here.chooser.look(placement, 0.15)
     assert here.loads()[0][1] == 0
-    here.chooser.release(placement)
+    here.shared_view.release(placement)
     assert here.loads() == [(0, 0, 0)]
 
 
 async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
-    here.chooser.release(here.choose(chat()))
+    here.shared_view.release(here.choose(chat()))
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -89,7 +90,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
         placement = here.choose(chat(), now=n * 10.0)
         here.chooser.first_byte(placement, n * 10.0 + 0.3)
         here.chooser.ended(placement, n * 10.0 + 1.8, (b"", USAGE))
-        here.chooser.release(placement)
+        here.shared_view.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
     speed = endpoint.learner.learned
@@ -102,16 +103,16 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     errand = chat(prefix=[1, 2])
     first = here.choose(errand)
-    here.chooser.release(first)
+    here.shared_view.release(first)
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
     assert {one.endpoint.name for one in again} == {first.endpoint.name}
-    assert again[0].reservation.prefill_us == 0
+    assert again[0].prefill_us == 0
 
 
 async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     first = here.choose(chat(prefix=[1, 2]))
-    here.chooser.release(first)
+    here.shared_view.release(first)
     view = first.endpoint.view
     here.pool.prior_s = 0.1
     here.pool.recount()
@@ -119,7 +120,7 @@ async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) 
     first.endpoint.heard_signals({Signal.KV_USED: 0.94})
     first.endpoint.tick()
     assert view.pressure == pytest.approx(0.4)
-    assert here.choose(chat(prefix=[1, 2])).reservation.prefill_us == 0, "it keeps what it has"
+    assert here.choose(chat(prefix=[1, 2])).prefill_us == 0, "it keeps what it has"
     first.endpoint.heard_signals({Signal.KV_USED: 0.96})
     first.endpoint.tick()
     later = [here.choose(chat(prefix=[1, 2])) for _ in range(3)]

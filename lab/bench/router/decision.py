@@ -29,6 +29,7 @@ from lab.geoip import SITES, write_geoip
 from lab.planet.bundle import load_bundle
 from penstock.endpoint_health import ProbeOutcome
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.reasons import Refusal
 from penstock.residency import residency_class
 from penstock.signing import FleetKey
 from regional_agent.carry.messages import Request
@@ -165,7 +166,7 @@ class _Deciding:
                 raise RuntimeError(f"refused: {ticket}")
             target = road.next_target(ticket, now)
             ended = clock()
-            if not isinstance(target, Target):
+            if isinstance(target, Refusal):
                 raise RuntimeError(f"no target: {target}")
             wholes.append(ended - began)
             parts.append(ended - admitted)
