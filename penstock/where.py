@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.plan import NONE_CLOSED, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import NONE_CLOSED, ArcReason, ClassPlan
 from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
 from penstock.reasons import Reason, Refusal, Rejection
@@ -100,7 +100,7 @@ def choose_region(
     order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
-    shares, reasons = _odds(plan, usable, tried, order, origin, ramp)
+    shares, reasons = odds(plan, usable, tried, order, origin, ramp)
     region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
     return _unless_better(policy, origin, region, reasons.get(region, ArcReason.FAILBACK), order, usable, rejected)
 
@@ -130,7 +130,7 @@ def prospects(
     if overflow:
         where = _invited(policy, origin, order, usable, views, rejected)
         return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
-    shares, reasons = _odds(plan, usable, tried, order, origin, ramp)
+    shares, reasons = odds(plan, usable, tried, order, origin, ramp)
     whole = sum(shares.values())
     ways = []
     for region, share in shares.items():
@@ -146,25 +146,9 @@ def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) 
     return retry_after_s(min(waits, default=0.0))
 
 
-def stays_home(plan: ClassPlan, origin: str) -> ArcReason | None:
-    """Why a class is served at its origin whatever other regions are like; None where they matter.
-
-    So it is where the plan leaves the whole class at home. Then, for a request that was not tried anywhere, and while
-    home is ready, off its ramp and keeps nobody waiting, `choose_region` comes to the same; this spares it the look at
-    everybody else.
-    """
-    arcs = [arc for arc in plan.arcs if arc.share > 0.0]
-    return arcs[-1].why if arcs and all(arc.server == origin for arc in arcs) else None
-
-
-def classes_at_home(plan: RegionPlan) -> dict[tuple[str, str], ArcReason]:
-    """The traffic classes (model, residency class) of a plan that stay home, and why, as `stays_home` says."""
-    # A class that is there twice counts as `RegionPlan.lookup` finds it: the first.
-    return {
-        (one.model, one.residency): why
-        for one in reversed(plan.classes)
-        if (why := stays_home(one, plan.region)) is not None
-    }
+def is_usable(view: RegionView) -> bool:
+    """Whether a region is believed to be there, and not about to be emptied."""
+    return view.state not in _UNUSABLE
 
 
 def stands_idle_elsewhere(
@@ -172,7 +156,7 @@ def stands_idle_elsewhere(
 ) -> bool:
     """Whether another permitted region would start a request at once, if only it granted a credit."""
     return any(
-        view.ready and view.expected_wait_s <= 0.0 and view.state not in _UNUSABLE
+        view.ready and view.expected_wait_s <= 0.0 and is_usable(view)
         for name in permitted.regions
         if name != origin and tried.get(name, Reason.SATURATED) is Reason.SATURATED
         if (view := views.get(name)) is not None
@@ -241,7 +225,7 @@ def _open(
     return left
 
 
-def _odds(
+def odds(
     plan: ClassPlan | None,
     usable: Mapping[str, RegionView],
     tried: Mapping[str, Reason],

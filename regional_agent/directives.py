@@ -20,9 +20,9 @@ from control_plane.client.informer import Informer
 from control_plane.client.policies import read_policy
 from control_plane.client.store import Changed, ConfigStore, KeyValue, StoreError
 from penstock.acceptance import refuse_plan, refuse_policy
-from penstock.plan import ArcReason, RegionPlan
+from penstock.draws import Draw, draws_of
+from penstock.plan import RegionPlan
 from penstock.policy import Policy
-from penstock.where import classes_at_home
 from regional_agent.background import cancel, keep_running
 from regional_agent.last_known_good import LastKnownGood
 
@@ -73,8 +73,8 @@ class Directives:
         self.policy: Policy | None = None
         self.policy_digest = ""
         self.plan: RegionPlan | None = None
-        self.home: dict[tuple[str, str], ArcReason] = {}
-        """The traffic classes that the plan in force leaves at home whole; made anew with each plan."""
+        self.draws: dict[tuple[str, str], Draw] = {}
+        """What the plan in force says of each traffic class while nothing speaks against it; made with each plan."""
         self.refused = ""
         """Why the newest published plan is not in force; empty when it is."""
         self.refused_digest = ""
@@ -165,7 +165,7 @@ class Directives:
 
     def _take(self, in_force: InForce) -> None:
         self.plan = in_force.plan
-        self.home = classes_at_home(in_force.plan)
+        self.draws = draws_of(in_force.plan)
         if in_force.policy is not self.policy:
             self.policy = in_force.policy
             self.policy_digest = in_force.plan.policy_digest

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock import route_context
 from penstock.decision import decide
+from penstock.draws import takes_its_share
 from penstock.ejection import Outcome
 from penstock.policy import Policy
 from penstock.queueing import SHORTEST_RETRY_S, retry_after_s
@@ -236,16 +237,13 @@ class Road:
     def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
         directives = self._knowing.directives
-        if not ticket.tried_regions:
-            # Most requests, on most days, stay home whatever the other regions are like.
-            home = directives.home.get((ticket.model, ticket.admitted.permitted.name))
-            if home is not None and self._knowing.at_ease(ticket.model):
-                target: Target | Reason = self._local_target(ticket, home, now)
-                if not isinstance(target, Reason):
-                    return target
-                ticket.tried(self.region, target)
         policy, plan = directives.policy, directives.plan
         assert policy is not None
+        planned = None if ticket.tried_regions else self._as_planned(ticket, now)
+        if planned is not None:
+            target = self._target(ticket, planned, policy, now)
+            if not isinstance(target, Reason):
+                return target
         while True:
             decision = decide(
                 policy,
@@ -260,14 +258,32 @@ class Road:
             )
             if isinstance(decision, Refusal):
                 return decision
-            where = decision.where
-            if where.region == self.region:
-                target = self._local_target(ticket, where.why, now)
-            else:
-                target = self._peer_target(ticket, where, policy)
+            target = self._target(ticket, decision.where, policy, now)
             if not isinstance(target, Reason):
                 return target
+
+    def _as_planned(self, ticket: Ticket, now: float) -> Where | None:
+        """Where the plan wants a request that was tried nowhere; None where something speaks against that."""
+        knowing, model, permitted = self._knowing, ticket.model, ticket.admitted.permitted
+        draw = knowing.directives.draws.get((model, permitted.name))
+        if draw is None or (draw.at_home and not knowing.at_ease(model)):
+            return None
+        if not draw.away:
+            return draw.ways[0]
+        view = knowing.peers.view
+        if not draw.within(permitted) or not all(takes_its_share(view(one, model, now)) for one in draw.away):
+            return None
+        return draw.take(self._rng)
+
+    def _target(self, ticket: Ticket, where: Where, policy: Policy, now: float) -> Target | Reason:
+        """A place in the region that was chosen; where there is none, that is noted, and why is answered."""
+        if where.region == self.region:
+            target: Target | Reason = self._local_target(ticket, where.why, now)
+        else:
+            target = self._peer_target(ticket, where, policy)
+        if isinstance(target, Reason):
             ticket.tried(where.region, target)
+        return target
 
     def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
         permitted = ticket.admitted.permitted

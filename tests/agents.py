@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from penstock.draws import draws_of
 from penstock.endpoint_health import ProbeOutcome
 from penstock.geography import NOWHERE, Location
 from penstock.plan import RegionPlan
@@ -22,7 +23,7 @@ from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.residency import ResidencyClass
 from penstock.signing import FleetKey
-from penstock.where import RegionView, classes_at_home
+from penstock.where import RegionView
 from regional_agent.answer_tally import AnswerTally
 from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.carrier import Carrier
@@ -85,8 +86,8 @@ class FixedKnowing:
         locator: Locator | None = None,
     ) -> None:
         self.metrics = metrics or AgentMetrics()
-        home = classes_at_home(plan) if plan is not None else {}
-        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", home=home)
+        draws = draws_of(plan) if plan is not None else {}
+        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", draws=draws)
         self.endpoints = endpoints
         self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
         self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic, self.metrics.waited)

@@ -17,10 +17,11 @@ What is proved, and by what:
    loss of one region and, in bundles that are not too large, of two; with room to spare and with none (`planning`).
 6. *What survives what*: every loss of one and of two regions of every class, asked of the live decision (`survival`).
 
-Where a plan leaves a class at home whole, an agent serves it there without asking for a decision: that is the origin
-itself, which admission permitted. A lighter model or a version changes the model of a request and not its mask, which
-knows nothing of models. Stickiness needs no proof of its own: sessions and prefixes choose among the endpoints of the
-region that the decision chose, and know of no other (`who.choose_endpoint`).
+Where nothing speaks against what a plan says of a class, an agent draws from that without asking for a decision: from
+the origin itself, which admission permitted, and from others only if all are permitted (`draws.Draw.within`). A lighter
+model or a version changes the model of a request and not its mask, which knows nothing of models. Stickiness needs no
+proof of its own: sessions and prefixes choose among the endpoints of the region that the decision chose, and know of no
+other (`who.choose_endpoint`).
 """
 
 from __future__ import annotations

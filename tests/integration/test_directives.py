@@ -143,19 +143,23 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     assert len(agent.policies) == 1
 
 
-async def test_what_stays_home_is_what_the_plan_in_force_says(start: Start) -> None:
+async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
-    assert agent.directives.home == {}
+
+    def served() -> dict[tuple[str, str], list[str]]:
+        return {key: [way.region for way in draw.ways] for key, draw in agent.directives.draws.items()}
+
+    assert agent.directives.draws == {}
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
-    assert agent.directives.home == {("m", "here+there"): ArcReason.HOME}
+    assert served() == {("m", "here+there"): ["here"]}
     await publish(store, plan(1, 2, server="there"))
     await agent.obeys(plan(1, 2, server="there"))
-    assert agent.directives.home == {}
+    assert served() == {("m", "here+there"): ["there"]}
     await publish(store, plan(1, 1))
     await until(lambda: "does not supersede" in agent.directives.refused)
-    assert agent.directives.home == {}
+    assert served() == {("m", "here+there"): ["there"]}
 
 
 async def test_a_plan_that_is_deleted_stays_in_force(start: Start) -> None:

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.decision import admit_at_origin, decide
+from penstock.draws import draw_of, draws_of, takes_its_share
 from penstock.geography import Location
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.reasons import Reason, Refusal
 from penstock.region_health import RegionState
 from penstock.residency import RequestFacts, residency_class
-from penstock.where import RegionView, Where, choose_region, classes_at_home, stays_home
+from penstock.where import RegionView, Where, choose_region
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTRIES = ("DE", "US", "JP")
@@ -108,6 +109,7 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
 @given(
     policies,
     views,
+    views,
     arcs,
     region_sets,
     st.sampled_from(NAMES),
@@ -115,18 +117,39 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     st.floats(0, 1),
     st.integers(0, 2**16),
 )
-def test_what_stays_home_is_what_the_whole_choice_comes_to(
-    policy, live, plan_arcs, others, origin, closed, ramp, seed
+def test_a_draw_is_what_the_whole_choice_comes_to(
+    policy, others, servers, plan_arcs, regions, origin, closed, ramp, seed
 ) -> None:
-    permitted = residency_class(others | {origin})
+    permitted = residency_class(regions | {origin})
     plan = ClassPlan("m", permitted.name, plan_arcs, ())
-    why = stays_home(plan, origin)
-    table = classes_at_home(RegionPlan(origin, 1, 1, "digest", 0.0, (plan, ClassPlan("m", permitted.name, (), ()))))
-    assert table.get(("m", permitted.name)) is why
-    if why is None:
-        assert not plan_arcs or any(arc.server != origin or arc.share == 0.0 for arc in plan_arcs)
+    draw = draw_of(plan, origin)
+    table = draws_of(RegionPlan(origin, 1, 1, "digest", 0.0, (plan, ClassPlan("m", permitted.name, (), ()))))
+    assert table.get(("m", permitted.name)) == draw
+    if draw is None:
+        assert all(arc.share == 0.0 for arc in plan_arcs)
         return
-    live = {**live, origin: RegionView(RegionState.HEALTHY, ready=True)}
-    where = choose_region(policy, origin, permitted, plan, live, Random(seed), closed=closed, ramp=ramp)
+    assert draw.at_home == any(arc.server == origin and arc.share > 0.0 for arc in plan_arcs)
+    whole = {
+        name: RegionView(RegionState.SUSPECT, True, 1.0, servers[name].expected_wait_s, servers[name].credits)
+        if name in servers
+        else RegionView(RegionState.HEALTHY, ready=True)
+        for name in draw.away
+    }
+    assert all(takes_its_share(view) for view in whole.values())
+    home = {origin: RegionView(RegionState.HEALTHY, ready=True)} if draw.at_home else {}
+    drawn = draw.take(Random(seed))
+    where = choose_region(
+        policy, origin, permitted, plan, {**others, **whole, **home}, Random(seed), closed=closed, ramp=ramp
+    )
+    if not draw.within(permitted):
+        assert isinstance(where, Refusal) or where.region in permitted.regions
+        return
     assert isinstance(where, Where)
-    assert (where.region, where.why, where.spends_credit) == (origin, why, False)
+    assert (where.region, where.why, where.spends_credit) == (drawn.region, drawn.why, drawn.spends_credit)
+
+
+@given(views)
+def test_a_region_that_could_not_have_its_share_is_not_drawn_for_unseen(live) -> None:
+    for view in live.values():
+        gone = view.state in (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
+        assert takes_its_share(view) == (view.ready and view.weight == 1.0 and not gone)
