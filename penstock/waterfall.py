@@ -42,7 +42,8 @@ def plan(
     interventions = interventions.within(policy)
     able = supply(policy, snapshot, now)
     demands = planned_for(policy, demand(snapshot, now))
-    wanted = pour(policy, narrowed(demands, able, interventions), scaled(able, interventions), policy.nearest_first)
+    left, free = narrowed(demands, able, interventions), scaled(able, interventions)
+    wanted = pour(policy, left, free, policy.nearest_first, interventions)
     edition = Edition(generation, epoch, policy.digest(), now, elapsed_s)
     return slices(
         policy,
@@ -59,9 +60,13 @@ def plan(
 
 
 def pour(
-    policy: Policy, demands: Mapping[Key, Demand], able: Mapping[tuple[str, str], Supply], nearest_first: NearestFirst
+    policy: Policy,
+    demands: Mapping[Key, Demand],
+    able: Mapping[tuple[str, str], Supply],
+    nearest_first: NearestFirst,
+    interventions: Interventions = NO_INTERVENTIONS,
 ) -> dict[Key, dict[str, float]]:
-    """The shares wanted: home first for everybody, then overflow.
+    """The shares wanted: what limits of spillover keep at its origin, then home first for everybody, then overflow.
 
     What fits nowhere stays at home, or with the nearest that is whole where home is on its failback ramp.
     """
@@ -71,6 +76,8 @@ def pour(
         choices = [name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able]
         if choices:
             pourings.append(_Pouring(key, one.requests_per_s, choices, able))
+    for pouring in pourings:
+        pouring.keep(1.0 - interventions.of(pouring.key.origin, pouring.key.model).most_away, free)
     for pouring in pourings:
         pouring.pour_into(pouring.choices[0], free)
     for pouring in pourings:
@@ -97,8 +104,17 @@ class _Pouring:
         self._room = {name: self.left * able[name, key.model].most if whole else self.left for name in choices}
         self._taken: dict[str, float] = {}
 
+    def keep(self, part: float, free: dict[tuple[str, str], float]) -> None:
+        """Pour this part (0-1) of everything into the origin if that can serve it, whether there is room or not."""
+        origin = self.key.origin
+        if part > 0.0 and origin in self._room:
+            self._pour(origin, min(part * self.left, self._room[origin]), free)
+
     def pour_into(self, region: str, free: dict[tuple[str, str], float]) -> None:
-        amount = min(self.left, self._room[region], free[region, self.key.model])
+        """Pour as much into a region as there is room for."""
+        self._pour(region, min(self.left, self._room[region], free[region, self.key.model]), free)
+
+    def _pour(self, region: str, amount: float, free: dict[tuple[str, str], float]) -> None:
         if amount > 0.0:
             free[region, self.key.model] -= amount
             self._room[region] -= amount

@@ -55,7 +55,7 @@ def ask(
     before = in_force(previous, demands)
     asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
     held = remaining(before, asked) if interventions else before
-    return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held))
+    return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held, interventions))
 
 
 def _raise(demands: dict[Key, Demand], ahead: Mapping[Key, float]) -> None:

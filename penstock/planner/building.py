@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.interventions import NO_INTERVENTIONS, Interventions
 from penstock.moves import Key
 from penstock.plan import ClassPlan
 from penstock.planner.distances import Distances
@@ -51,6 +52,7 @@ class Builder:
         demands: Mapping[Key, Demand],
         able: Mapping[tuple[str, str], Supply],
         before: Mapping[Key, ClassPlan],
+        interventions: Interventions = NO_INTERVENTIONS,
     ) -> list[Problem]:
         """One problem for each model that somebody asks for and somebody can serve, by name.
 
@@ -58,6 +60,7 @@ class Builder:
             demands: of models and origins that the policy knows.
             able: supply by (region, model).
             before: the entries in force to move from, by key.
+            interventions: how much of a demand may leave its origin; `demands` and `able` are within them already.
         """
         asked: dict[str, dict[Key, Demand]] = {}
         for key, one in demands.items():
@@ -66,7 +69,7 @@ class Builder:
         for (region, model), one_supply in able.items():
             having.setdefault(model, {})[region] = one_supply
         return [
-            self._problem(self.policy.models[model], asked[model], having[model], before)
+            self._problem(self.policy.models[model], asked[model], having[model], before, interventions)
             for model in sorted(asked.keys() & having.keys())
         ]
 
@@ -79,7 +82,12 @@ class Builder:
         return kept[1]
 
     def _problem(
-        self, model: Model, asked: Mapping[Key, Demand], having: Mapping[str, Supply], before: Mapping[Key, ClassPlan]
+        self,
+        model: Model,
+        asked: Mapping[Key, Demand],
+        having: Mapping[str, Supply],
+        before: Mapping[Key, ClassPlan],
+        interventions: Interventions,
     ) -> Problem:
         shape = self._shape(model.name, asked, having)
         supplies = [having.get(name) for name in shape.pools]
@@ -88,6 +96,7 @@ class Builder:
         most = np.array([one.most if one is not None else 1.0 for one in supplies])
         whole = np.any(shape.permitted[:, (slots > 0.0) & (most >= 1.0)], axis=1)
         home = self._home(shape, slots > 0.0)
+        origin = self._origin(shape)
         demand = np.maximum([one.requests_per_s for one in asked.values()], LEAST_DEMAND_PER_S)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
@@ -109,6 +118,8 @@ class Builder:
             piece_per_s=widths,
             piece_cost_s=costs,
             home=home,
+            origin=origin,
+            kept=np.where((origin >= 0) & (slots > 0.0)[origin], self._kept(shape, interventions), 0.0),
             held=_held(shape, before),
             change_s=objective.change_ms / MS_PER_S,
             survive_one_loss=objective.survive_one_loss,
@@ -151,6 +162,21 @@ class Builder:
         reach_s = rtt_s + egress_s + TIE_S * np.arange(len(shape.pools))
         self._reach[model.name] = (shape, reach_s, egress_s)
         return reach_s, egress_s
+
+    def _origin(self, shape: Shape) -> Ints:
+        """By key: the pool of its origin; -1 where there is none that it permits."""
+        pool_at = np.full(len(self.distances.names), -1, dtype=np.intp)
+        pool_at[shape.pool_at] = np.arange(len(shape.pools))
+        origin = pool_at[shape.origin_of]
+        return np.where((origin >= 0) & shape.permitted[shape.group_of, origin], origin, -1)
+
+    def _kept(self, shape: Shape, interventions: Interventions) -> Floats:
+        """By key: the part (0-1) of its demand that may not leave its origin while that serves."""
+        kept = np.zeros(len(self.distances.names))
+        if interventions:
+            for at in np.unique(shape.origin_of).tolist():
+                kept[at] = 1.0 - interventions.of(self.distances.names[at], shape.model).most_away
+        return kept[shape.origin_of]
 
     def _home(self, shape: Shape, alive: Flags) -> Ints:
         """By key: the nearest permitted pool that is alive, names breaking ties; -1 where there is none."""

@@ -97,7 +97,7 @@ class FlowPlanner:
             wanted |= shares(one)
         if late:
             left = {key: one for key, one in asked.open_demands.items() if key.model in late}
-            greedy = pour(policy, left, asked.open_supply, builder.distances.nearest_first)
+            greedy = pour(policy, left, asked.open_supply, builder.distances.nearest_first, interventions)
             answers += [
                 Flows(one, builder.confined(one.shape), *flows(one, greedy))
                 for one in asked.problems

@@ -54,7 +54,7 @@ class GreedyPlanner:
         nearest_first = builder.distances.nearest_first
         interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
-        wanted = pour(policy, asked.open_demands, asked.open_supply, nearest_first)
+        wanted = pour(policy, asked.open_demands, asked.open_supply, nearest_first, interventions)
         plans = slices(
             policy,
             snapshot,

@@ -98,6 +98,10 @@ class Problem:
     """What each of them adds in queueing; no meaning for the pieces past the target, which `prices` prices."""
     home: Ints
     """By key: the nearest permitted pool that is alive, or -1."""
+    origin: Ints
+    """By key: the pool of its origin, or -1 where that may not serve it, or has not got the model."""
+    kept: Floats
+    """By key: the least (0-1) of its demand that its origin serves, by the limits of spillover."""
     held: Held
     change_s: float
     survive_one_loss: bool
@@ -115,6 +119,11 @@ class Problem:
     def limits_per_s(self, key: Ints, pool: Ints) -> Floats:
         """By pairs of them: requests per second of the key that may go to the pool."""
         return np.where(self.capped[key] & (self.most[pool] < 1.0), self.most[pool] * self.demand[key], np.inf)
+
+    def least_per_s(self, key: Ints, pool: Ints) -> Floats:
+        """By pairs of them: requests per second of the key that must go to the pool; a ramp goes before that."""
+        least: Floats = np.where(pool == self.origin[key], self.kept[key] * self.demand[key], 0.0)
+        return np.minimum(least, self.limits_per_s(key, pool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

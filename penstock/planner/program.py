@@ -152,7 +152,11 @@ class Program:
         stays, there = self.stays_of(problem)
         staying[stays[there]] = problem.held.stays_per_s(problem.demand)[there]
         staying = np.minimum(staying, limits)
-        upper[self.arcs_at :] = np.where(self.arc_stays, staying, limits - self._beside(staying))
+        beside = self._beside(staying)
+        upper[self.arcs_at :] = np.where(self.arc_stays, staying, limits - beside)
+        # What stays costs no more than what moves, so an optimum has it first.
+        least = problem.least_per_s(self.arc_key, self.arc_pool)
+        lower[self.arcs_at :] = np.where(self.arc_stays, np.minimum(staying, least), np.maximum(0.0, least - beside))
         return cost, lower, upper
 
     def _beside(self, staying: Floats) -> Floats:

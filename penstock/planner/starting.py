@@ -29,7 +29,8 @@ def first_arcs(problem: Problem, before: Program | None, basis: tuple[Ints, Ints
     shape = problem.shape
     pools = len(shape.pools)
     horizon_s = np.full(len(shape.keys), np.inf)
-    codes = [np.flatnonzero(problem.home >= 0) * pools + problem.home[problem.home >= 0]]
+    # Limits of spillover may keep demand at its origin, be that its home or not.
+    codes = [np.flatnonzero(at >= 0) * pools + at[at >= 0] for at in (problem.home, problem.origin)]
     for group in range(len(shape.groups)):
         rows = np.flatnonzero(shape.group_of == group)
         allowed = np.flatnonzero(shape.permitted[group])

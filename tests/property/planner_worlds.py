@@ -7,10 +7,15 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
+from penstock.interventions import NO_INTERVENTIONS, narrowed, remaining
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planner.answers import Flows
 from penstock.planner.building import Builder
-from penstock.planner.problem import RETURNS, Prices, Problem
+from penstock.planner.losses import confinements
+from penstock.planner.master import Master
+from penstock.planner.problem import RETURNS, Prices, Problem, prices
 from penstock.planner.queueing import PIECES
+from penstock.planner.solving import solve
 from penstock.policy import Model, Objective, Policy, Region, Spillover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
@@ -23,6 +28,7 @@ NAMES = ("a", "b", "c", "d")
 MODELS = ("m", "n")
 SERVING = (RegionState.HEALTHY, RegionState.SUSPECT)
 TARGET = 0.8
+PATIENT_S = 30.0
 
 subsets = st.frozensets(st.sampled_from(NAMES), min_size=1)
 
@@ -39,7 +45,9 @@ class World(msgspec.Struct):
     def problems(self, *, fresh: bool = False) -> list[Problem]:
         demands = planned_for(self.policy, demand(self.snapshot, 0.0))
         before = {} if fresh else in_force(self.previous, demands)
-        return Builder(self.policy).problems(demands, supply(self.policy, self.snapshot, 0.0), before)
+        able, limits = supply(self.policy, self.snapshot, 0.0), NO_INTERVENTIONS.within(self.policy)
+        open_demands = narrowed(demands, able, limits)
+        return Builder(self.policy).problems(open_demands, able, remaining(before, open_demands), limits)
 
 
 @st.composite
@@ -103,6 +111,14 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0
     return World(policy, Snapshot(agents, health), draw(plans_before()), usable, ramps)
 
 
+def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
+    sets = confinements(problem.shape.permitted)
+    price = prices(problem, sets.most_confined)
+    master = Master(problem, sets if problem.survive_one_loss else None)
+    answer = solve(master, problem, price, PATIENT_S)
+    return Flows(problem, sets, *master.flows(answer)), answer.cost, price
+
+
 class WrittenOut:
     """The program with every permitted arc and, for every region, the whole rerouting at its loss; nothing is clever.
 
@@ -133,6 +149,10 @@ class WrittenOut:
                     flow[k, p] = both
                     load[p] += both
             for p in pools:
+                if may[k][p] and p == problem.origin[k] and problem.slots[p] > 0.0:
+                    ramp = problem.most[p] if problem.capped[k] else 1.0
+                    least = float(min(problem.kept[k], ramp) * problem.demand[k])
+                    self._row(least, np.inf, [(c, 1.0) for c in flow[k, p]])
                 if may[k][p] and problem.capped[k] and problem.most[p] < 1.0:
                     self._row(-np.inf, float(problem.most[p] * problem.demand[k]), [(c, 1.0) for c in flow[k, p]])
             self._row(problem.demand[k], problem.demand[k], [(c, 1.0) for p in pools if may[k][p] for c in flow[k, p]])

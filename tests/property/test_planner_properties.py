@@ -17,16 +17,13 @@ from penstock.planner.building import LEAST_DEMAND_PER_S
 from penstock.planner.cost import flows
 from penstock.planner.flow import FlowPlanner
 from penstock.planner.losses import by_group, confinements, worst
-from penstock.planner.master import Master
 from penstock.planner.planned import Planned
-from penstock.planner.problem import Prices, Problem, prices
-from penstock.planner.solving import solve
+from penstock.planner.problem import Problem
 from penstock.snapshot import demand
-from tests.property.planner_worlds import NAMES, World, WrittenOut, worlds
+from tests.property.planner_worlds import NAMES, PATIENT_S, World, WrittenOut, optimum, worlds
 
 EPS = 10 * LEAST_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""
-PATIENT_S = 30.0
 few = settings(max_examples=60)
 
 
@@ -45,14 +42,6 @@ def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[
         if entry is not None:
             found.append((one.regions, one.origin, entry, one.requests_per_s))
     return found
-
-
-def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
-    sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.most_confined)
-    master = Master(problem, sets if problem.survive_one_loss else None)
-    answer = solve(master, problem, price, PATIENT_S)
-    return Flows(problem, sets, *master.flows(answer)), answer.cost, price
 
 
 @given(worlds())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.plan import RegionPlan
+from penstock.planner.answers import cost
 from penstock.planner.flow import FlowPlanner
 from penstock.planner.greedy import GreedyPlanner
 from penstock.policy import SpilloverLimit
@@ -15,9 +17,8 @@ from penstock.snapshot import demand
 from penstock.spillover import bounds
 from penstock.supply import supply
 from penstock.waterfall import plan as poured
-from tests.property.planner_worlds import MODELS, NAMES, World, worlds
+from tests.property.planner_worlds import MODELS, NAMES, PATIENT_S, World, WrittenOut, optimum, worlds
 
-PATIENT_S = 30.0
 EPSILON = 1e-6
 
 some = st.frozensets(st.sampled_from(NAMES))
@@ -87,3 +88,27 @@ def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: 
         # On its failback ramp an origin serves no more than that grants, whatever the limit says.
         if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
             assert 1.0 - shares.get(one.origin, 0.0) <= here.most_away + EPSILON
+
+
+@given(limited_worlds())
+@settings(max_examples=60)
+def test_no_plan_within_the_limits_is_cheaper(world: World) -> None:
+    for problem in world.problems():
+        found, claimed, price = optimum(problem)
+        parts = cost(found)
+        assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
+        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
+        assume(parts.no_room == 0.0)
+        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))
+
+
+@given(limited_worlds())
+@settings(max_examples=60)
+def test_what_is_wanted_is_within_the_limits_before_they_are_looked_at_again(world: World) -> None:
+    for problem in world.problems():
+        found, _, _ = optimum(problem)
+        at_home = np.zeros(len(problem.demand))
+        home = found.pool == problem.origin[found.key]
+        at_home[found.key[home]] = found.flow[home]
+        kept = np.where(problem.capped & (problem.most[problem.origin] < 1.0), 0.0, problem.kept)
+        assert (at_home >= kept * problem.demand - EPSILON * (1.0 + problem.demand)).all()

@@ -128,6 +128,52 @@ def test_no_more_of_the_demand_leaves_than_its_share_while_home_serves(plan: Pla
     assert shares(plan(planet(LITTLE), fleet(50.0, failed=("eu-de",)))) == {"eu-es": 1.0}
 
 
+def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-de") -> dict[str, float]:
+    """Requests per second of an origin's demand, by where the plan has them."""
+    asked = {one.residency: one.requests_per_s for one in snapshot.agents[origin, "1"].report.demand}
+    found: dict[str, float] = {}
+    for entry in plans[origin].classes:
+        for arc in entry.arcs:
+            found[arc.server] = found.get(arc.server, 0.0) + arc.share * asked[entry.residency]
+    return {server: round(per_s, 1) for server, per_s in found.items()}
+
+
+@PLANNERS
+def test_each_class_leaves_as_far_as_it_may_where_both_want_to(plan: Plan) -> None:
+    """The cheapest plan without a limit takes one class away whole; cut to the limit it leaves home too full."""
+    snapshot, western = fleet(100.0), ("eu-de", "us-east")
+    held = snapshot.agents["eu-de", "1"]
+    other = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
+    both = msgspec.structs.replace(held.report, demand=(*held.report.demand, other))
+    snapshot.agents["eu-de", "1"] = Held(both, 0.0)
+    half = SpilloverLimit("half", origins=frozenset({"eu-de"}), most_share=0.5)
+    assert served(plan(planet(half), snapshot), snapshot) == {"eu-de": 100.0, "eu-es": 50.0, "us-east": 50.0}
+
+
+@PLANNERS
+def test_others_make_room_for_what_may_not_leave_its_origin(plan: Plan) -> None:
+    """Forty requests a second that land in Spain would fit into Germany, if what lands there could leave."""
+    snapshot = fleet(160.0)
+    asked = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, 120.0)
+    held = snapshot.agents["eu-es", "1"]
+    snapshot.agents["eu-es", "1"] = Held(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    plans = plan(planet(LITTLE, order=("us-east", "eu-es"), dear="eu-es"), snapshot)
+    assert served(plans, snapshot) == {"eu-de": 144.0, "us-east": 16.0}
+    assert served(plans, snapshot, "eu-es") == {"eu-es": 80.0, "us-east": 40.0}
+
+
+def test_a_limit_holds_where_what_is_in_force_and_a_bias_are_elsewhere() -> None:
+    biased = msgspec.structs.replace(planet(LITTLE), bias_ms={"eu-de": 500.0})
+    assert shares(flow(biased, fleet(50.0))) == {"eu-de": 0.9, "eu-es": 0.1}
+    before = {
+        "eu-de": RegionPlan(
+            "eu-de", 1, 1, "", 0.0, (ClassPlan(MODEL, RESIDENCY.name, (Arc("eu-es", 1.0, ArcReason.HOME),), ()),)
+        )
+    }
+    planned = FlowPlanner(30.0).decide(biased, fleet(50.0), before, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    assert shares(planned.plans) == {"eu-de": 0.9, "eu-es": 0.1}
+
+
 @PLANNERS
 @pytest.mark.parametrize("limit", [LITTLE, NOTHING])
 def test_no_limit_keeps_demand_at_an_origin_that_residency_forbids(plan: Plan, limit: SpilloverLimit) -> None:
