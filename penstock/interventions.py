@@ -1,8 +1,8 @@
 """What the overrides of a moment mean for a plan: which regions an origin's demand may use less of, or not at all.
 
 An override narrows and never widens: it takes regions away from those that a demand permits, or caps what they get.
-Where that would leave demand which somebody can serve with nobody who may, the emptied region stays, as a last resort,
-unless the override says that not even that is wanted.
+Where that would leave demand which somebody can serve with nobody who may, a region that is merely too dear takes it;
+where there is none, the emptied region stays, as a last resort, unless the override says that not even that is wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Orders(msgspec.Struct, frozen=True):
     at_once: frozenset[str] = frozenset()
     """Closed regions that what is in force leaves at once, as if they were lost."""
     last_resort: frozenset[str] = frozenset()
-    """Closed regions that still serve what no other permitted region can."""
+    """Closed regions that still serve what no other permitted region can, one that is too dear included."""
     frozen: bool = False
     """Shares in force stay where they can."""
     returning: frozenset[str] = frozenset()
@@ -43,6 +43,8 @@ class Orders(msgspec.Struct, frozen=True):
     """By region, the override or spillover limit that holds it back, in a few words for people."""
     most_away: float = 1.0
     """How much (0-1) of a class's demand may be served elsewhere while its origin serves."""
+    dear: frozenset[str] = frozenset()
+    """Closed regions that no override closes: they are too dear while another can serve that is not being emptied."""
 
 
 NO_ORDERS = Orders()
@@ -146,7 +148,7 @@ def _limited(orders: Orders, limits: Bounds, origin: str) -> Orders:
         orders,
         weights={**orders.weights, **dict.fromkeys(dear, 0.0)},
         closed=orders.closed | dear,
-        last_resort=orders.last_resort | dear,
+        dear=dear,
         because={**{name: f"spillover limit {limits.closed[name]}" for name in dear}, **orders.because},
         most_away=1.0 if origin in orders.weights else limits.most_away,
     )
@@ -157,8 +159,9 @@ def narrowed(
 ) -> Mapping[K, Demand]:
     """The demands that are left to plan for, each with the regions that are left to it.
 
-    A demand whose other regions cannot serve keeps those of its closed ones that serve as a last resort. One that is
-    left with nobody who can is left out, as nobody is to serve it.
+    A demand whose other regions cannot serve keeps those that are too dear for it; where they cannot either, those of
+    its closed ones that serve as a last resort. One that is left with nobody who can is left out, as nobody is to serve
+    it.
 
     Args:
         able: the (region, model) that can serve now, overrides apart.
@@ -172,8 +175,9 @@ def narrowed(
             found[key] = one
             continue
         open_regions = one.regions - orders.closed
-        if not any((region, one.model) in able for region in open_regions):
-            open_regions |= one.regions & orders.last_resort
+        for resort in (orders.dear, orders.last_resort):
+            if not any((region, one.model) in able for region in open_regions):
+                open_regions |= one.regions & resort
         if open_regions:
             name = residency_class(open_regions).name
             found[key] = msgspec.structs.replace(one, regions=open_regions, residency=name)

@@ -88,16 +88,14 @@ def choose_region(
         overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
         ramp: how much (0-1) of a class without a plan the origin may serve itself, by its plan.
         closed: regions that take nothing but what the plan's arcs give them, and whether each is a last resort.
-        limited: regions that a limit of spillover closes in the same way, each a last resort, by the limit.
+        limited: regions that a limit of spillover closes in the same way, each a resort before those, by the limit.
     """
     usable, rejected = _usable(permitted, views, tried)
-    if limited:
-        closed = {**dict.fromkeys(limited, True), **closed}
-    if closed:
+    if closed or limited:
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
+    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() - limited.keys() or frozenset(usable))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
     shares, reasons = odds(plan, usable, tried, order, origin, ramp)
@@ -120,13 +118,11 @@ def prospects(
 ) -> tuple[Prospect, ...] | Refusal:
     """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
     usable, rejected = _usable(permitted, views, tried)
-    if limited:
-        closed = {**dict.fromkeys(limited, True), **closed}
-    if closed:
+    if closed or limited:
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() or frozenset(usable))
+    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() - limited.keys() or frozenset(usable))
     if overflow:
         where = _invited(policy, origin, order, usable, views, rejected)
         return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
@@ -206,18 +202,21 @@ def _open(
     tried: Mapping[str, Reason],
     rejected: list[Rejection],
 ) -> dict[str, RegionView]:
-    """Without the closed regions that the plan gives nothing; where none else is there, with the last resorts of them.
+    """Without the closed regions that the plan gives nothing; where none else is there, with those that only a limit of
+    spillover closes; and where there are none of these, with those that are being emptied and are a last resort.
 
     A region that is merely full is there: what waits for it must not fill one that is being emptied.
     """
+    resorts = {**dict.fromkeys(limited, 1), **dict.fromkeys(closed, 2)}
     given = {arc.server for arc in plan.arcs if arc.share > 0.0} if plan is not None else set()
-    left = {name: view for name, view in usable.items() if name not in closed or name in given}
-    full = any(reason is Reason.SATURATED and name not in closed for name, reason in tried.items())
-    if not left and not full:
-        left = {name: view for name, view in usable.items() if closed[name]}
+    left = {name: view for name, view in usable.items() if name not in resorts or name in given}
+    full = [resorts.get(name, 0) for name, reason in tried.items() if reason is Reason.SATURATED]
+    for resort in (1, 2):
+        if not left and all(one >= resort for one in full):
+            left = {name: view for name, view in usable.items() if resorts[name] == resort and closed.get(name, True)}
     rejected += [
         Rejection(name, Reason.SPILLOVER_LIMIT, limited[name])
-        if name in limited
+        if resorts[name] == 1
         else Rejection(name, Reason.REGION_DRAINING)
         for name in usable
         if name not in left

@@ -12,7 +12,7 @@ import pytest
 from penstock.decision import Decision, decide, outlook
 from penstock.interventions import Interventions
 from penstock.overrides import Override, OverrideKind
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.planner.distances import Distances
 from penstock.planner.flow import FlowPlanner
 from penstock.planner.greedy import GreedyPlanner
@@ -232,6 +232,32 @@ def test_agents_keep_a_limited_share_to_what_the_plan_gives() -> None:
     assert not isinstance(ways, Refusal)
     assert {way.where.region: way.chance for way in ways} == {"eu-de": 0.9, "eu-es": pytest.approx(0.1)}
     assert chosen(planet(LITTLE), plan, views(), overflow=True) is Reason.SATURATED
+
+
+@PLANNERS
+@pytest.mark.parametrize("kind", [OverrideKind.DRAIN, OverrideKind.FAIL_OVER])
+def test_a_region_that_is_too_dear_goes_before_one_that_is_emptied(plan: Plan, kind: OverrideKind) -> None:
+    meant = Interventions([Override("1", kind, "fire", "me", -1.0, region="eu-de")], 0.0, 0.0)
+    assert shares(plan(planet(CHEAP), fleet(50.0, failed=("eu-es",)), interventions=meant)) == {"us-east": 1.0}
+    gone = fleet(50.0, failed=("eu-es", "us-east"))
+    assert shares(plan(planet(CHEAP), gone, interventions=meant)) == {"eu-de": 1.0}, "and that before none"
+
+
+@PLANNERS
+def test_a_region_that_is_too_dear_and_emptied_is_emptied(plan: Plan) -> None:
+    meant = Interventions([Override("1", OverrideKind.DRAIN, "fire", "me", -1.0, region="us-east")], 0.0, 0.0)
+    assert "us-east" not in shares(plan(planet(CHEAP), fleet(50.0, failed=("eu-es",)), interventions=meant))
+
+
+@pytest.mark.parametrize("limit", [CHEAP, LITTLE])
+def test_agents_take_what_a_limit_closes_before_what_is_emptied(limit: SpilloverLimit) -> None:
+    emptied = RegionPlan(
+        "eu-de", 1, 1, "", 0.0, (), closed=(Closed("eu-de", MODEL, True), Closed("eu-es", MODEL, True))
+    )
+    assert chosen(planet(limit), emptied, views()) == "us-east"
+    assert chosen(planet(limit), emptied, views("us-east", wait_s=0.0)) == "eu-de"
+    full = {"us-east": Reason.SATURATED}
+    assert chosen(planet(limit), emptied, views(), tried=full) is Reason.SATURATED, "full is there"
 
 
 def test_agents_spend_credits_in_the_order_that_policy_says() -> None:
