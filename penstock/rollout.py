@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.answers import Answers
+from penstock.objective_evidence import Kept
 from penstock.provenance import Provenance
 
 MOST_DISMISSED = 50
@@ -51,7 +52,7 @@ class Event(StrEnum):
     SETTLED = "settled"
     """So has the fleet."""
     REGRESSED = "regressed"
-    """More requests fail, or answers come later, than before."""
+    """More requests fail, or answers come later, than before; or a service objective is broken that was kept."""
     REFUSED = "refused"
     """An agent refuses it."""
     UNACKNOWLEDGED = "unacknowledged"
@@ -107,12 +108,14 @@ _AT_FAULT = frozenset({Event.REGRESSED, Event.REFUSED, Event.UNACKNOWLEDGED})
 """Events after which the candidate is not begun again by itself."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """An agent's counters at some moment."""
 
     epoch: int
     """Of the agent: a restarted one counts from nothing."""
     answers: Answers
+    kept: tuple[Kept, ...] = ()
+    """Service objectives."""
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -145,6 +148,8 @@ class Rollout(msgspec.Struct, frozen=True):
     """Those when the shadow began, until `before` is made of them."""
     before: dict[str, Answers] = {}
     """How each region's requests ended while it was in shadow: what regressions are measured against."""
+    kept_before: dict[str, tuple[Kept, ...]] = {}
+    """How each region's service objectives were kept meanwhile."""
     dismissed: tuple[str, ...] = ()
     """Policies that are not begun by themselves again: a person has rolled them back, or they were at fault."""
     ignored: str = ""

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from penstock.answers import Answers
+from penstock.objective_evidence import Kept, broken, counted, since, together
 from penstock.policy import RolloutRules
 from penstock.rollout import IN_CANARY, Event, Mark, Phase, Rollout, follow
 from penstock.snapshot import Snapshot, freshness
 
 MOST_MARKS = 5_000
 """Agents whose counters are marked: a rollout has to fit into one value of the store."""
+
+MOST_KEPT = 3_000
+"""Service objectives that are marked with them, those of all agents together: each takes about half of its agent."""
 
 MOST_NAMED = 5
 """Agents that a sentence names."""
@@ -28,6 +32,8 @@ class AgentWord(msgspec.Struct, frozen=True):
     refused_digest: str
     refused: str
     answers: Answers
+    kept: tuple[Kept, ...] = ()
+    """Service objectives."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -51,6 +57,7 @@ def words(snapshot: Snapshot, now: float) -> dict[str, AgentWord]:
             held.report.refused_digest,
             held.report.refused_plan,
             held.report.answers,
+            counted(held.report.objectives),
         )
         for (region, name), held in sorted(snapshot.agents.items())
         if freshness(now - held.received_at) > 0.0
@@ -83,7 +90,7 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
         return Event.PROVEN, "no region is to try it first"
     if rollout.phase not in IN_CANARY and rollout.phase is not Phase.WATCH:
         return None
-    bad = _refused(rollout, evidence) or _regressed(rollout, rules, evidence)
+    bad = _refused(rollout, evidence) or _regressed(rollout, rules, evidence) or _missed(rollout, rules, evidence)
     if bad is not None:
         return bad
     if rollout.phase is Phase.CANARY:
@@ -150,21 +157,52 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
     return None
 
 
+def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[Event, str] | None:
+    """Whether a region that obeys the candidate breaks a service objective, and did not before or others do not."""
+    kept = {region: _kept_since(rollout.marks, there) for region, there in _by_region(evidence).items()}
+    obeying = [region for region in kept if rollout.digest_for(region) == rollout.candidate]
+    elsewhere = together(one for region in kept.keys() - obeying for one in kept[region])
+    for region in obeying:
+        before = together(rollout.kept_before.get(region, ()))
+        told = broken(together(kept[region]), before, elsewhere, max(1, rules.least_requests))
+        if told is not None:
+            return Event.REGRESSED, f"in {region}, {told}"
+    return None
+
+
 def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
     """With the counters that the phase begins with, and what the shadow saw if it is just over."""
     if rollout.is_over or rollout.marks is not None:
         return rollout
-    before = rollout.before if rollout.earlier is None else _by_region(rollout.earlier, evidence)
-    marks = {name: Mark(word.epoch, word.answers) for name, word in list(evidence.agents.items())[:MOST_MARKS]}
-    return msgspec.structs.replace(rollout, marks=marks, earlier=None, before=before)
+    after = msgspec.structs.replace(rollout, marks=_marks(evidence), earlier=None)
+    if rollout.earlier is None:
+        return after
+    by_region = _by_region(evidence)
+    return msgspec.structs.replace(
+        after,
+        before={region: _since(rollout.earlier, there) for region, there in by_region.items()},
+        kept_before={
+            region: tuple(together(kept).values())
+            for region, there in by_region.items()
+            if (kept := _kept_since(rollout.earlier, there))
+        },
+    )
 
 
-def _by_region(marks: Mapping[str, Mark], evidence: Evidence) -> dict[str, Answers]:
-    regions = sorted({word.region for word in evidence.agents.values()})
-    return {
-        region: _since(marks, {name: word for name, word in evidence.agents.items() if word.region == region})
-        for region in regions
-    }
+def _marks(evidence: Evidence) -> dict[str, Mark]:
+    marks = {}
+    room = MOST_KEPT
+    for name, word in list(evidence.agents.items())[:MOST_MARKS]:
+        marks[name] = Mark(word.epoch, word.answers, word.kept[:room])
+        room -= len(marks[name].kept)
+    return marks
+
+
+def _by_region(evidence: Evidence) -> dict[str, dict[str, AgentWord]]:
+    found: dict[str, dict[str, AgentWord]] = {}
+    for name, word in sorted(evidence.agents.items()):
+        found.setdefault(word.region, {})[name] = word
+    return found
 
 
 def _those(evidence: Evidence, which: Callable[[AgentWord], bool]) -> dict[str, AgentWord]:
@@ -179,6 +217,16 @@ def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) ->
         if mark is not None:
             total += word.answers.since(mark.answers) if mark.epoch == word.epoch else word.answers
     return total
+
+
+def _kept_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) -> list[Kept]:
+    """How these agents kept objectives since the marks, with the same exceptions."""
+    found: list[Kept] = []
+    for name, word in agents.items():
+        mark = (marks or {}).get(name)
+        if mark is not None:
+            found += since(mark.kept, word.kept) if mark.epoch == word.epoch else word.kept
+    return found
 
 
 def _sum(some: Iterable[Answers]) -> Answers:

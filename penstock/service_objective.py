@@ -26,6 +26,10 @@ class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
     """Requests of the last minutes that were answered, or failed."""
     within: int
     """Those of them that were answered well, beginning in time."""
+    answers_ever: int = 0
+    """As `answers`, since the agent began or the objective became what it is; 0 from an agent that does not say so."""
+    within_ever: int = 0
+    """As `within`, likewise."""
 
     @property
     def wanted(self) -> tuple[str, float, float]:
@@ -35,4 +39,5 @@ class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_possible(self) -> bool:
         """Whether counts and objectives can ever look like this."""
-        return 0 <= self.within <= self.answers and 0.0 < self.first_byte_s < inf and 0.0 < self.share < 1.0
+        are_counts = 0 <= self.within <= self.answers and 0 <= self.within_ever <= self.answers_ever
+        return are_counts and 0.0 < self.first_byte_s < inf and 0.0 < self.share < 1.0

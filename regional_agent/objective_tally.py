@@ -35,7 +35,7 @@ class ObjectiveTally:
                 self.within += 1
 
     def report(self, model: str, now: float) -> ObjectiveReport:
-        """What came since LATELY_S ago, give or take a step; to be asked for more often than a step.
+        """What came since LATELY_S ago, give or take a step, and ever; to be asked for more often than a step.
 
         Args:
             now: of any clock (s) that never goes back.
@@ -48,5 +48,11 @@ class ObjectiveTally:
         _, answers, within = marks[0]
         objective = self.objective
         return ObjectiveReport(
-            model, objective.first_byte_s, objective.share, self.answers - answers, self.within - within
+            model,
+            objective.first_byte_s,
+            objective.share,
+            self.answers - answers,
+            self.within - within,
+            self.answers,
+            self.within,
         )

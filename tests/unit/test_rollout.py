@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from control_plane.client.codec import encode
 from penstock.answers import Answers
+from penstock.objective_evidence import Kept
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import RolloutRules
 from penstock.rollout import (
@@ -20,7 +22,7 @@ from penstock.rollout import (
     offered,
     restore,
 )
-from penstock.rollout_evidence import AgentWord, Evidence, observe
+from penstock.rollout_evidence import MOST_MARKS, AgentWord, Evidence, observe
 from penstock.shadow import shadow
 from penstock.snapshot import Demand
 
@@ -181,6 +183,87 @@ class TestTheCanary:
         assert story.see(fleet(word("b", NEW, ended=500)), 1000.0) is Phase.CANARY_HELD
         assert story.obeys() == {"a": OLD, "b": NEW}
         assert story.see(fleet(word("b", NEW, ended=600, failed=100)), 1.0) is Phase.ROLLED_BACK
+
+
+class TestServiceObjectives:
+    """Nothing fails in these stories and the mean is as it was: only what is late, and wanted in time, tells."""
+
+    SLOW = RolloutRules(shadow_s=10.0, canary_regions=("b",), canary_s=60.0, least_requests=50, watch_s=300.0)
+    SOON = ("m", 1.0, 0.99)
+
+    def seen(
+        self, b: tuple[int, int], a: tuple[int, int] = (0, 0), *, to: str = NEW, everywhere: str = OLD
+    ) -> Evidence:
+        """What the canary and the other region have counted until now: answers, and those of them that were late."""
+
+        def told(region: str, digest: str, answers: int, late: int) -> AgentWord:
+            kept = (Kept(*self.SOON, answers, answers - late),)
+            return msgspec.structs.replace(word(region, digest, ended=answers), kept=kept)
+
+        return fleet(told("b", to, *b), told("a", everywhere, *a))
+
+    def story(self, before: tuple[int, int], elsewhere: tuple[int, int] = (0, 0)) -> Story:
+        story = Story(self.SLOW)
+        assert story.see(self.seen((0, 0), to=OLD)) is Phase.SHADOW
+        assert story.see(self.seen(before, elsewhere, to=OLD), 10.0) is Phase.CANARY
+        return story
+
+    def test_one_that_was_kept_before_and_is_broken_since_brings_it_back(self) -> None:
+        story = self.story((1000, 5))
+        assert story.see(self.seen((1049, 54)), 5.0) is Phase.CANARY, "too few to say"
+        assert story.see(self.seen((1200, 25)), 5.0) is Phase.ROLLED_BACK
+        told = "in b, 90.00% of answers of m begin within 1 s, 99.00% should, and 99.50% did before"
+        assert story.rollout.why == told
+        assert story.rollout.dismissed == (NEW,)
+
+    def test_so_does_one_that_others_keep_where_nobody_knows_what_was_before(self) -> None:
+        story = self.story((10, 0))
+        assert story.see(self.seen((210, 20), (1000, 3)), 5.0) is Phase.ROLLED_BACK
+        assert "99.70% did elsewhere" in story.rollout.why
+
+    @pytest.mark.parametrize(
+        ("before", "now", "elsewhere", "why"),
+        [
+            ((1000, 100), (1200, 130), (1000, 0), "it was broken already, whatever others do"),
+            ((10, 0), (210, 20), (1000, 50), "it is broken elsewhere too"),
+            ((10, 0), (210, 20), (10, 0), "nobody knows what is usual"),
+            ((1000, 5), (1200, 7), (1000, 5), "it is kept"),
+            ((1000, 5), (1200, 10), (1000, 5), "five of two hundred may be chance"),
+            ((1000, 10), (101_000, 1210), (0, 0), "it was kept just so"),
+        ],
+    )
+    def test_nothing_else_does(
+        self, before: tuple[int, int], now: tuple[int, int], elsewhere: tuple[int, int], why: str
+    ) -> None:
+        story = self.story(before)
+        assert story.see(self.seen(now, elsewhere), 60.0) is Phase.WATCH, why
+
+    def test_an_objective_that_the_candidate_changes_is_not_judged_by_what_was(self) -> None:
+        story = self.story((1000, 5))
+        stricter = Kept("m", 0.1, 0.99, 500, 0)
+        changed = msgspec.structs.replace(word("b", NEW, ended=1500), kept=(stricter,))
+        assert story.see(fleet(changed), 60.0) is Phase.WATCH
+
+    def test_an_agent_that_restarts_counts_from_nothing(self) -> None:
+        story = self.story((1000, 5))
+        again = msgspec.structs.replace(word("b", NEW, ended=200, epoch=2), kept=(Kept(*self.SOON, 200, 150),))
+        assert story.see(fleet(again), 5.0) is Phase.ROLLED_BACK
+
+    def test_a_region_that_breaks_it_while_all_are_watched_brings_all_back(self) -> None:
+        story = self.story((1000, 5), (9000, 10))
+        assert story.see(self.seen((1100, 6), (9000, 10)), 60.0) is Phase.WATCH
+        everywhere = self.seen((1200, 6), (9100, 30), everywhere=NEW)
+        assert story.see(everywhere, 5.0) is Phase.ROLLED_BACK, "though the fleet as a whole keeps it"
+        assert story.rollout.why.startswith("in a, 80.00% of answers of m")
+
+    def test_marks_fit_into_the_store_however_many_objectives_there_are(self) -> None:
+        kept = tuple(Kept(f"some/model-with-a-long-name-{at}", 1.125, 0.9995, 10**9, 10**9) for at in range(100))
+        one = msgspec.structs.replace(word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), kept=kept)
+        many = Evidence({f"some-region-{at}/agent-{at}": one for at in range(MOST_MARKS)}, 0.1)
+        rollout = observe(begin(STABLE, NEW, None, ("b",), 0.0), RULES, many, 1.0)
+        assert rollout.marks
+        assert len(rollout.marks) == MOST_MARKS
+        assert encode(rollout)
 
 
 class TestTheWatch:

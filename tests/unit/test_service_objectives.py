@@ -8,9 +8,11 @@ import pytest
 from control_plane.client.codec import decode, encode
 from control_plane.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.surveying import region_statuses
+from penstock.objective_evidence import Kept
 from penstock.policy import Model, Policy
 from penstock.policy_diff import diff
 from penstock.report import AgentReport
+from penstock.rollout_evidence import words
 from penstock.service_objective import ObjectiveReport, ServiceObjective
 from penstock.snapshot import FADED_S, Snapshot, Verdict, take_in
 from regional_agent.answer_tally import AnswerTally
@@ -50,7 +52,7 @@ def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_n
     ):
         counted.ended("m", outcome, first_byte_s)
         counted.ended("other", outcome, first_byte_s)
-    assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, answers=6, within=2),)
+    assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 6, 2, answers_ever=6, within_ever=2),)
     assert told(tally(None)) == []
 
 
@@ -66,6 +68,8 @@ def test_lately_forgets_what_is_older_by_more_than_a_step() -> None:
     assert seen[int(STEP_S)] == seen[int(LATELY_S) - 1] == [(2, 1)]
     assert seen[int(LATELY_S)] == [(1, 1)]
     assert seen[-1] == [(0, 0)]
+    (one,) = counted.report_objectives(2 * LATELY_S)
+    assert (one.answers_ever, one.within_ever) == (2, 1)
 
 
 def test_counts_go_on_under_a_policy_that_wants_the_same_and_begin_anew_under_another() -> None:
@@ -137,6 +141,7 @@ def test_regions_under_different_policies_are_not_put_together() -> None:
     [
         ObjectiveReport("m", 1.0, 0.9, 1, 2),
         ObjectiveReport("m", 1.0, 0.9, 1, -1),
+        ObjectiveReport("m", 1.0, 0.9, 1, 1, answers_ever=1, within_ever=2),
         ObjectiveReport("m", 1.0, 1.0, 1, 1),
         ObjectiveReport("m", 1.0, float("nan"), 1, 1),
         ObjectiveReport("m", float("inf"), 0.9, 1, 1),
@@ -145,6 +150,16 @@ def test_regions_under_different_policies_are_not_put_together() -> None:
 def test_a_report_that_cannot_be_is_refused(one: ObjectiveReport) -> None:
     report = AgentReport("eu-de", "one", 1, 1, 0.0, objectives=(one,))
     assert take_in(Snapshot(), report, 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+
+
+def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
+    counted = tally()
+    for first_byte_s in (0.5, 2.0):
+        counted.ended("m", RequestOutcome.OK, first_byte_s)
+    counted.report_objectives(0.0)
+    later = counted.report_objectives(2 * LATELY_S)
+    seen = words(reported(("eu-de", "one", 0.0, later[0])), 0.0)
+    assert seen["eu-de/one"].kept == (Kept("m", 1.0, 0.9, 2, 1),)
 
 
 def test_a_policy_without_objectives_is_written_as_before_there_were_any() -> None:

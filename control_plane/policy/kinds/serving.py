@@ -50,8 +50,8 @@ class ModelDocument(PolicyDocument):
     """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
     and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
     service_objective: ServiceObjectiveShape | None
-    """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, and nothing is
-    planned by it. null where nothing is wanted."""
+    """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, a change of
+    policy that breaks it comes back, and nothing is planned by it. null where nothing is wanted."""
 
 
 class VersionShape(Shape):
