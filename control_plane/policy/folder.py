@@ -1,8 +1,13 @@
-"""A bundle's folder: its YAML files and nothing else, read within bounds."""
+"""A bundle's folder: its YAML files and nothing else, read within bounds.
+
+Links are followed as far as they stay inside it, which is how Kubernetes mounts a ConfigMap. Beyond it whoever may put
+files there could have others read that this process may.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from control_plane.policy.belonging import LARGEST_FILE_BYTES, SUFFIX, belongs, count_error, text_of
@@ -54,8 +59,9 @@ def read_folder(folder: Path) -> dict[str, str]:
         raise PolicyRefused([wrong])
     files: dict[str, str] = {}
     errors: list[PolicyError] = []
+    inside = os.path.realpath(folder)
     for path in paths:
-        text = _read(path)
+        text = _read(path, inside)
         if isinstance(text, PolicyError):
             errors.append(text)
         else:
@@ -65,11 +71,19 @@ def read_folder(folder: Path) -> dict[str, str]:
     return files
 
 
-def _read(path: Path) -> str | PolicyError:
-    if path.suffix == SUFFIX and path.is_file():
-        try:
-            with path.open("rb") as file:
+def _read(path: Path, inside: str) -> str | PolicyError:
+    """The text of one file, which lies `inside` the folder, links resolved."""
+    try:
+        leads_to = Path(os.path.realpath(path, strict=True))
+        if not leads_to.is_relative_to(inside):
+            remedy = "put the file itself there, or link to one inside the folder"
+            return PolicyError(path.name, 0, "", "is a symbolic link that leads out of the folder", remedy)
+        if path.suffix == SUFFIX and leads_to.is_file():
+            with leads_to.open("rb") as file:
                 return text_of(path.name, file.read(LARGEST_FILE_BYTES + 1))
-        except OSError as error:
-            return PolicyError(path.name, 0, "", f"cannot be read: {error.strerror}", "make it readable")
+    except OSError as error:
+        if path.is_symlink():
+            remedy = "put the file itself there, or remove the link"
+            return PolicyError(path.name, 0, "", f"is a symbolic link that leads nowhere: {error.strerror}", remedy)
+        return PolicyError(path.name, 0, "", f"cannot be read: {error.strerror}", "make it readable")
     return text_of(path.name, None)

@@ -38,6 +38,9 @@ def read_tar(archive: bytes) -> dict[str, str]:
                 if member.isdir() or not belongs(name):
                     continue
                 folders.add(folder.removeprefix("./").strip("."))
+                if member.issym() or member.islnk():
+                    errors.append(PolicyError(name, 0, "", "is a link", "put the file itself into the archive"))
+                    continue
                 inside = tar.extractfile(member) if member.isfile() else None
                 text = text_of(name, inside.read(LARGEST_FILE_BYTES + 1) if inside is not None else None)
                 total += len(text) if isinstance(text, str) else 0

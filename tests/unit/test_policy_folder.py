@@ -24,12 +24,40 @@ def test_yaml_files_are_read_and_documentation_is_passed_over(tmp_path: Path) ->
     assert read_folder(tmp_path) == {"a.yaml": "a: ä\n"}
 
 
-def test_files_behind_links_are_read(tmp_path: Path) -> None:
-    """Kubernetes mounts a ConfigMap as links into a hidden folder."""
-    (tmp_path / "..data").mkdir()
-    (tmp_path / "..data" / "a.yaml").write_text("a: 1\n")
-    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
-    assert read_folder(tmp_path) == {"a.yaml": "a: 1\n"}
+def test_files_behind_links_inside_the_folder_are_read(tmp_path: Path) -> None:
+    """Kubernetes mounts a ConfigMap as links into a hidden folder, which is a link that is changed at once."""
+    folder = tmp_path / "policy"
+    revision = folder / "..2026_11_22_08_00_00.123456789"
+    revision.mkdir(parents=True)
+    (revision / "a.yaml").write_text("a: 1\n")
+    (folder / "..data").symlink_to(revision.name)
+    (folder / "a.yaml").symlink_to("..data/a.yaml")
+    assert read_folder(folder) == {"a.yaml": "a: 1\n"}
+    (tmp_path / "linked").symlink_to(folder)
+    assert read_folder(tmp_path / "linked") == {"a.yaml": "a: 1\n"}
+
+
+@pytest.mark.parametrize("secret", ["secret", "secret.yaml", "policy-of-others/a.yaml"])
+def test_a_link_out_of_the_folder_is_refused_and_nothing_of_its_file_is_told(tmp_path: Path, secret: str) -> None:
+    folder, other = tmp_path / "policy", tmp_path / secret
+    folder.mkdir()
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("key: hunter2\n")
+    (folder / "a.yaml").symlink_to(other)
+    (folder / ".data").symlink_to(other.parent)
+    (folder / "b.yaml").symlink_to(Path(".data") / other.name)
+    told = "is a symbolic link that leads out of the folder; "
+    told += "put the file itself there, or link to one inside the folder"
+    assert refused(folder) == [f"{name}: {told}" for name in ("a.yaml", "b.yaml")]
+
+
+def test_links_that_lead_nowhere_are_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("absent.yaml")
+    (tmp_path / "b.yaml").symlink_to("b.yaml")
+    assert [one.split(";")[0] for one in refused(tmp_path)] == [
+        "a.yaml: is a symbolic link that leads nowhere: No such file or directory",
+        "b.yaml: is a symbolic link that leads nowhere: Too many levels of symbolic links",
+    ]
 
 
 @pytest.mark.parametrize("name", ["rules.yml", "rules.json", "rules.yaml.bak", "rules"])
