@@ -22,6 +22,7 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import NOT_FOR_ENGINES, TO_ENGINE, PassingNames, Request
 from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.port import SETTLE_S, open_port, send_to_successor
+from regional_agent.carry.vanishing import notice_vanishing
 
 SWEEP_S = 0.5
 """How often timeouts are looked at: one timer for a listener, not one for a connection."""
@@ -101,6 +102,7 @@ class Listener:
         """Listen; returns where. A second process may listen on the same port, so that it can take over."""
         loop = asyncio.get_running_loop()
         self._socket = open_port(host, port)
+        notice_vanishing(self._socket, self.limits.write_stall_timeout_s)
         if self._tls is None:
             self._server = await loop.create_server(lambda: ClientConnection(self), sock=self._socket, backlog=BACKLOG)
         else:

@@ -14,6 +14,7 @@ from regional_agent.carry.host_names import is_host
 from regional_agent.carry.outgoing import Outgoing
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed
+from regional_agent.carry.vanishing import VANISHED_S, notice_vanishing
 
 CONNECT_TIMEOUT_S = 1.0
 """A listener in reach answers a SYN within a round trip; longest terrestrial ones are below 0.4 s."""
@@ -124,7 +125,7 @@ class UpstreamPool:
         failed: OSError | None = None
         for host in await self._hosts.of(address.host):
             try:
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self, address),
                     host,
                     address.port,
@@ -134,6 +135,7 @@ class UpstreamPool:
             except OSError as error:
                 failed = error
             else:
+                notice_vanishing(transport.get_extra_info("socket"), VANISHED_S)
                 return connection
         raise failed or OSError("it has no address")
 

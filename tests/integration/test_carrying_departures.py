@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from regional_agent.carry.tls import ClientTls, ServerTls
+from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import Agent, agent
 from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.integration.test_carrying import BODY, streams_forever, until
@@ -156,3 +158,30 @@ async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) 
         client.writer.write_eof()
         heard = await client.reader.readexactly(len(b"hello") + said_bytes + len(b"bye"))
         assert heard.endswith(b"xbye")
+
+
+def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:
+    """Whether the kernel asks after the other side, and how long (ms) it waits for an answer to anything."""
+    connection = transport.get_extra_info("socket")
+    return (
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+    )
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+@on_uvloop
+async def test_the_kernel_looks_for_hosts_that_vanish(tmp_path: Path) -> None:
+    limits = replace(LIMITS, write_stall_timeout_s=30.0)
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        (connection,) = one.listener.connections
+        assert connection._transport is not None
+        assert probed(connection._transport) == (1, 30_000)
+        upstreams = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
+        (upstream,) = (found for found in upstreams if found.address == gpu.address and found._transport is not None)
+        assert upstream._transport is not None
+        assert probed(upstream._transport) == (1, 60_000)
+        client.close()
