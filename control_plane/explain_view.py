@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from control_plane.table import table_of
 from penstock.explain import Considering, Explanation, RuleSeen, Standing
 from penstock.geography import Location
 from penstock.reasons import Refusal, Rejection
@@ -77,13 +78,8 @@ def _rule(rule: RuleSeen) -> Text:
 
 
 def _regions(explanation: Explanation) -> Table:
-    table = Table(title="Regions", title_justify="left")
-    for column in ("region", "standing"):
-        table.add_column(column)
-    for column in ("chance", "plan", "round trip"):
-        table.add_column(column, justify="right")
-    for column in ("state", "because"):
-        table.add_column(column)
+    numbers = ("chance", "plan", "round trip")
+    table = table_of("region", "standing", *numbers, "state", "because", title="Regions", right=numbers)
     for one in explanation.regions:
         table.add_row(
             one.region,
@@ -134,9 +130,7 @@ def _rejection(reason: Rejection) -> str:
 
 
 def _endpoints(endpoints: tuple[Considered, ...]) -> Table:
-    table = Table(title="Endpoints here", title_justify="left")
-    for column in ("endpoint", "done in", "in flight", "because"):
-        table.add_column(column)
+    table = table_of("endpoint", "done in", "in flight", "because", title="Endpoints here")
     for one in endpoints:
         table.add_row(one.name, _done(one.done_s), str(one.in_flight), _of_endpoint(one))
     return table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from control_plane.plan_history import PlanDiff, PlanSummary
+from control_plane.table import table_of
 from penstock.plan import Arc, RegionPlan
 from penstock.plan_diff import ArcChange
 
@@ -21,9 +21,7 @@ def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:
     heading = f"plan {newest.generation} (epoch {newest.epoch}), policy {newest.policy_digest[:12]}"
     if newest.provenance is not None:
         heading += f", commit {newest.provenance.commit[:12]} by {newest.provenance.author}"
-    table = Table(title_justify="left")
-    for column in ("origin", "model", "may be in", "served by", "why", "fallbacks"):
-        table.add_column(column)
+    table = table_of("origin", "model", "may be in", "served by", "why", "fallbacks")
     for origin, one in sorted(slices.items()):
         for entry in one.classes:
             for number, arc in enumerate(sorted(entry.arcs, key=lambda arc: (-arc.share, arc.server))):
@@ -46,9 +44,7 @@ def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:
 
 def plans_view(summaries: Iterable[PlanSummary]) -> RenderableType:
     """The plans that are kept."""
-    table = Table(title="Plans, newest first", title_justify="left")
-    for column in ("generation", "epoch", "policy", "arcs changed"):
-        table.add_column(column)
+    table = table_of("generation", "epoch", "policy", "arcs changed", title="Plans, newest first")
     for one in summaries:
         table.add_row(str(one.generation), str(one.epoch), one.policy_digest[:12], str(one.changes))
     return table
@@ -61,9 +57,7 @@ def plan_diff_view(diff: PlanDiff) -> RenderableType:
         heading.append(f", policy {diff.before.policy_digest[:12]} → {diff.after.policy_digest[:12]}")
     if not diff.changes:
         return Group(heading, Text("no share differs", "dim"))
-    table = Table(title_justify="left")
-    for column in ("origin", "model", "may be in", "served by", "share", "why"):
-        table.add_column(column)
+    table = table_of("origin", "model", "may be in", "served by", "share", "why")
     for one in diff.changes:
         share = Text(f"{one.before:.0%} → {one.after:.0%}", "green" if one.after > one.before else "yellow")
         table.add_row(one.origin, one.model, one.residency, one.server, share, _why_changed(one))

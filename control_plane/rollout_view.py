@@ -11,6 +11,7 @@ from rich.text import Text
 
 from control_plane.policy.judgement import Revision
 from control_plane.rollout.shown import AgentRuns, RolloutStatus, RolloutSummary
+from control_plane.table import table_of
 
 MOST_SHOWN = 30
 """Changes and moves that are listed."""
@@ -32,9 +33,7 @@ def rollout_view(status: RolloutStatus) -> RenderableType:
 
 def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
     """One line for each."""
-    table = Table()
-    for column in ("number", "candidate", "phase", "since", "by", "why"):
-        table.add_column(column)
+    table = table_of("number", "candidate", "phase", "since", "by", "why")
     for one in rollouts:
         number, candidate = str(one.number), one.candidate[:12]
         table.add_row(number, candidate, one.phase.value, _at(one.since), one.by or "-", one.why)
@@ -43,9 +42,7 @@ def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
 
 def revisions_view(revisions: Iterable[Revision]) -> RenderableType:
     """One line for each; refused ones with their first error."""
-    table = Table()
-    for column in ("number", "judged", "policy", "commit", "author", "subject"):
-        table.add_column(column)
+    table = table_of("number", "judged", "policy", "commit", "author", "subject")
     for one in revisions:
         told = one.provenance
         commit, author, subject = (told.commit[:12], told.author, told.subject) if told else ("-", "-", "-")
@@ -74,9 +71,7 @@ def _listing(title: str, lines: list[str]) -> Text:
 
 
 def _agents(agents: Iterable[AgentRuns]) -> Table:
-    table = Table(title="Who runs what", title_justify="left")
-    for column in ("region", "agent", "told", "runs", "refuses"):
-        table.add_column(column)
+    table = table_of("region", "agent", "told", "runs", "refuses", title="Who runs what")
     for one in agents:
         style = "" if one.told == one.runs else "yellow"
         table.add_row(one.region, one.agent, one.told[:12], Text(one.runs[:12] or "-", style), one.refuses or "-")

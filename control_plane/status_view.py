@@ -10,6 +10,7 @@ from rich.text import Text
 
 from control_plane.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
+from control_plane.table import table_of
 from penstock.provenance import Provenance
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
@@ -69,11 +70,8 @@ def _obeyed(status: Status) -> tuple[str | None, Provenance | None]:
 
 
 def _regions(status: Status) -> Table:
-    table = Table(title="Regions", title_justify="left")
-    for column in ("region", "city", "state"):
-        table.add_column(column)
-    for column in ("agents", "load", "demand /s", "report age"):
-        table.add_column(column, justify="right")
+    numbers = ("agents", "load", "demand /s", "report age")
+    table = table_of("region", "city", "state", *numbers, title="Regions", right=numbers)
     for region in status.regions:
         agents = sum(1 for agent in status.agents if agent.region == region.name and agent.registered)
         table.add_row(
@@ -108,9 +106,9 @@ def _objectives(status: Status) -> Iterable[Table]:
     whole = objective_statuses(one for region in status.regions for one in region.objectives)
     if not whole:
         return
-    table = Table(title="Service objectives, last 5 minutes", title_justify="left")
-    for column in ("model", "answers begin within", "wanted", "attained", "missed in"):
-        table.add_column(column)
+    table = table_of(
+        "model", "answers begin within", "wanted", "attained", "missed in", title="Service objectives, last 5 minutes"
+    )
     for one in whole:
         missed = [f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, one)]
         colour = "green" if one.is_met else "dim" if one.is_met is None else "bold red"
@@ -128,9 +126,7 @@ def _attained(one: ObjectiveStatus) -> str:
 
 
 def _serving(status: Status) -> Table:
-    table = Table(title="Who serves whom", title_justify="left")
-    for column in ("origin", "model", "may be in", "served by"):
-        table.add_column(column)
+    table = table_of("origin", "model", "may be in", "served by", title="Who serves whom")
     for (origin, model, residency), arcs in _by_class(status.arcs).items():
         served = ", ".join(f"{arc.server} {arc.share:.0%} ({arc.why.value})" for arc in arcs)
         table.add_row(origin, model, residency, served)

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from control_plane.audit.chain import AuditEntry, AuditHead, verify_chain
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.table import table_of
 
 app = typer.Typer(no_args_is_help=True, help="See every change, and verify that the log of them is whole.")
 
@@ -41,12 +41,10 @@ def list_(
     if output is Output.JSON:
         print_json(page.items)
         return
-    table = Table(title="Changes, newest first", title_justify="left")
-    for column in ("number", "at (UTC)", "who", "what", "to", "why"):
-        table.add_column(column)
+    table = table_of("number", "at (UTC)", "who", "what", "to", "why", title="Changes, newest first")
     for one in page.items:
         at = f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(one.seq), at, f"{one.caller} ({one.role})", one.action, one.target, one.reason)
+        table.add_row(str(one.seq), at, f"{one.caller} ({one.role})", one.action, _target(one), one.reason)
     print_view(table)
 
 
@@ -108,6 +106,13 @@ def verify(
     if output is Output.JSON:
         print_json({"whole": False, "seq": seq, "problem": problem})
     fail("audit verify", f"entry {seq}: {problem}", FAILED)
+
+
+def _target(entry: AuditEntry) -> str:
+    """What it was done to; of an override, whose target is its id, also where."""
+    told = entry.after if isinstance(entry.after, dict) else {}
+    where = told.get("region") or told.get("origin")
+    return f"{entry.target} ({where})" if where else entry.target
 
 
 class _Watched:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.contexts import Context, check, context_names, contexts_file, load_contexts, save_contexts
+from control_plane.table import table_of
 
 app = typer.Typer(no_args_is_help=True, help="Name control planes, and choose among them.")
 
@@ -29,9 +29,7 @@ def list_(output: OutputOption = Output.TABLE) -> None:
     if output is Output.JSON:
         print_json(known)
         return
-    table = Table(title=str(contexts_file()), title_justify="left")
-    for column in ("", "name", "control planes", "token file"):
-        table.add_column(column)
+    table = table_of("", "name", "control planes", "token file", title=str(contexts_file()))
     for name, context in sorted(known.contexts.items()):
         star = "*" if name == known.current else ""
         table.add_row(star, name, "\n".join(context.urls), context.token_file or "")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from control_plane.api_client import ApiClient
@@ -15,6 +14,7 @@ from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.endpoint_statuses import EndpointPage, EndpointStatus
+from control_plane.table import table_of
 from penstock.endpoint_report import EndpointCondition
 
 LIMIT = 500
@@ -65,14 +65,10 @@ def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[Endpoint
 
 
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
-    table = Table(title="Endpoints", title_justify="left")
-    for column in ("region", "endpoint", "address", "models", "zone", "accelerator", "state"):
-        table.add_column(column)
-    for column in ("load", "age"):
-        table.add_column(column, justify="right")
+    words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
+    table = table_of(*words, *numbers, title="Endpoints", right=numbers)
     for one in found:
-        words = (one.region, one.name, one.address, ", ".join(one.models), one.zone or "-", one.accelerator or "-")
+        told = (one.region, one.name, one.address, ", ".join(one.models), one.zone or "-", one.accelerator or "-")
         state = Text(one.state.value, _COLOURS[one.state])
-        # As Text, for rich would take an address such as [fe80::1]:8000 for one of its tags.
-        table.add_row(*map(Text, words), state, f"{one.in_flight}/{one.slots}", f"{one.age_s:.0f} s")
+        table.add_row(*told, state, f"{one.in_flight}/{one.slots}", f"{one.age_s:.0f} s")
     return table

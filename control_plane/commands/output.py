@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
+
+from control_plane.table import PlainConsole
 
 
 class Output(StrEnum):
@@ -27,4 +29,4 @@ def print_json(value: Any) -> None:
 
 def print_view(view: RenderableType) -> None:
     """Print what people read."""
-    Console().print(view)
+    PlainConsole().print(view)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
 
 from control_plane.api_client import ApiClient, ApiRefused
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.overrides.shown import Lifted, OverridePage, OverrideStatus, Phase
+from control_plane.table import table_of
 from penstock.overrides import OverrideKind
 
 app = typer.Typer(no_args_is_help=True, help="Show and lift what operators have overridden.")
@@ -212,9 +212,7 @@ def _print(some: Iterable[OverrideStatus], output: Output) -> None:
     if output is Output.JSON:
         print_json(list(some))
         return
-    table = Table()
-    for column in ("id", "kind", "region", "traffic", "state", "ends", "author", "reason"):
-        table.add_column(column)
+    table = table_of("id", "kind", "region", "traffic", "state", "ends", "author", "reason")
     for one in some:
         override = one.override
         about = [f"{name} {value}" for name, value in (("model", override.model), ("origin", override.origin)) if value]

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from control_plane.table import table_of
 from penstock.verification.situations import listed
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> Rend
 
 
 def _totals(before: Totals, after: Totals) -> Table:
-    table = Table(title="The same demand under both", title_justify="left")
-    table.add_column("")
-    for column in ("before", "after", "change"):
-        table.add_column(column, justify="right")
+    numbers = ("before", "after", "change")
+    table = table_of("", *numbers, title="The same demand under both", right=numbers)
     for name, old, new, form in [
         ("requests /s", before.requests_per_s, after.requests_per_s, ".1f"),
         ("served /s", before.served_per_s, after.served_per_s, ".1f"),
@@ -74,11 +73,10 @@ def _totals(before: Totals, after: Totals) -> Table:
 
 
 def _moves(moved: Sequence[Move]) -> Table:
-    table = Table(title="Who moves", title_justify="left")
-    for column in ("origin", "tenant", "model", "clients in", "class", "from", "to"):
-        table.add_column(column, overflow="fold")
-    for column in ("share", "requests /s"):
-        table.add_column(column, justify="right")
+    numbers = ("share", "requests /s")
+    table = table_of(
+        "origin", "tenant", "model", "clients in", "class", "from", "to", *numbers, title="Who moves", right=numbers
+    )
     for one in moved[:MOST_MOVES]:
         changed = one.residency_before != one.residency_after
         residency = f"{one.residency_before or '-'} -> {one.residency_after or '-'}" if changed else one.residency_after

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from control_plane.api_client import ApiClient, ApiError
@@ -16,6 +15,7 @@ from control_plane.commands.faults import complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.status import Status
 from control_plane.status_view import status_view
+from control_plane.table import PlainConsole
 
 WATCH_S = 1.0
 """Time (s) between two looks of `penstock status --watch`."""
@@ -38,7 +38,7 @@ def status(
 def _watch(api: ApiClient, output: Output) -> None:
     """Look again and again, also while nobody answers: that is when people watch."""
     try:
-        with Live(console=Console(), auto_refresh=False) if output is Output.TABLE else nullcontext() as live:
+        with Live(console=PlainConsole(), auto_refresh=False) if output is Output.TABLE else nullcontext() as live:
             while True:
                 try:
                     status = api.status()

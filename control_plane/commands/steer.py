@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.explain_view import refusal_text
+from control_plane.table import table_of
 from penstock.steer import Advice
 
 
@@ -40,9 +40,7 @@ def steer(
 
 
 def _view(advice: Advice) -> RenderableType:
-    table = Table(title="Entry regions, best first", title_justify="left")
-    for column in ("region", "state", "round trip", "serves the model"):
-        table.add_column(column)
+    table = table_of("region", "state", "round trip", "serves the model", title="Entry regions, best first")
     for entry in advice.entries:
         served = "" if entry.serves_model is None else "yes" if entry.serves_model else "forwards"
         trip = f"{entry.round_trip_ms:.0f} ms" if entry.round_trip_ms is not None else "?"

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from control_plane.table import table_of
+
 if TYPE_CHECKING:
     # At run time whoever has such values has loaded the planner that made them, and others need not.
     from penstock.verification.breach import Breach
@@ -32,9 +34,7 @@ def verified_view(found: Verified) -> RenderableType:
 
 
 def _classes(found: Verified) -> Table:
-    table = Table(title="Residency classes", title_justify="left")
-    for column in ("regions", "whose requests", "any one lost", "any two lost"):
-        table.add_column(column, overflow="fold")
+    table = table_of("regions", "whose requests", "any one lost", "any two lost", title="Residency classes")
     for one in found.classes:
         table.add_row(", ".join(one.regions), "\n".join(one.whose), _at_one(one), _at_two(one))
     return table
