@@ -81,8 +81,11 @@ def objection(
         for model in policy.models if wanted.model is None else (wanted.model,):
             for one in _emptied(policy, before, after, wanted, model, slots):
                 classes[one.residency, model] = one
-            share = _withdrawn(after, model, slots)
-            if share > policy.guard_rails.most_withdrawn_share and share > _withdrawn(before, model, slots) + EPSILON:
+            share = _withdrawn(policy, after, model, slots)
+            if (
+                share > policy.guard_rails.most_withdrawn_share
+                and share > _withdrawn(policy, before, model, slots) + EPSILON
+            ):
                 withdrawn[model] = max(share, withdrawn.get(model, 0.0))
     if not classes and not withdrawn:
         return None
@@ -113,11 +116,23 @@ def _emptied(
                 break
 
 
-def _withdrawn(interventions: Interventions, model: str, slots: Mapping[tuple[str, str], float]) -> float:
-    weights = interventions.of(None, model).weights
+def _withdrawn(
+    policy: Policy, interventions: Interventions, model: str, slots: Mapping[tuple[str, str], float]
+) -> float:
+    """The part (0-1) of a model's capacity that is out of use: the mean over all origins, so that a region that is
+    drained for one after the other counts in the end as one that is drained."""
     having = {region: amount for (region, of), amount in slots.items() if of == model}
     total = sum(having.values())
-    return sum(amount * (1.0 - weights.get(region, 1.0)) for region, amount in having.items()) / total if total else 0.0
+    if not total:
+        return 0.0
+
+    def of(origin: str | None) -> float:
+        weights = interventions.of(origin, model).weights
+        return sum(amount * (1.0 - weights.get(region, 1.0)) for region, amount in having.items()) / total
+
+    named = {one.origin for one in interventions.overrides if one.origin in policy.regions}
+    others = len(policy.regions) - len(named)
+    return (sum(map(of, sorted(filter(None, named)))) + others * of(None)) / len(policy.regions)
 
 
 def _told(policy: Policy, wanted: Override, classes: tuple[EmptiedClass, ...], withdrawn: Mapping[str, float]) -> str:

@@ -79,6 +79,17 @@ def test_more_than_the_set_share_of_a_models_capacity_is_too_much() -> None:
     assert found.withdrawn == {MODEL: pytest.approx(0.74)}
 
 
+def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() -> None:
+    policy = msgspec.structs.replace(POLICY, guard_rails=GuardRails(most_withdrawn_share=0.5))
+    capacity = EVEN | {("us-east", MODEL): 20.0}
+    small = [drain("us-east", origin=origin) for origin in REGIONS]
+    assert against(small[-1], *small[:-1], policy=policy, capacity=capacity) is None
+    found = against(weight("eu-de", 0.5), *small, policy=policy, capacity=capacity)
+    assert found is not None
+    assert found.withdrawn == {MODEL: pytest.approx(0.625)}
+    assert against(weight("eu-de", 0.5, origin="eu-de"), *small[1:], policy=policy, capacity=capacity) is None
+
+
 def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
     window = MaintenanceWindow("disks", frozenset({"eu-de"}), 1000.0, 3600.0)
     policy = msgspec.structs.replace(POLICY, maintenance=(window,))
