@@ -53,3 +53,19 @@ class Access:
             return await self._oidc.caller(credential)
         except BadToken as error:
             raise Unidentified(str(error)) from None
+
+    async def let_in(self, authorization: str, address: str) -> Caller | None:
+        """Who calls, for what stands before the routes; None for whoever a route refuses, which tells and counts it.
+
+        Args:
+            authorization: the header of that name; empty without one.
+            address: of the client. One that failed too often is nobody, whatever it sends now, or what stands before
+                the routes would tell a right credential from a wrong one.
+        """
+        scheme, _, credential = authorization.partition(" ")
+        if scheme.lower() != "bearer" or self.failures.wait_s(address):
+            return None
+        try:
+            return await self.caller(credential.strip())
+        except Unidentified:
+            return None

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from control_plane.access.access import Access, Unidentified
+from control_plane.access.access import Access
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.whole_body import given, read
 from control_plane.client.members import Member
@@ -149,14 +149,7 @@ class LeadersWord:
 
     async def _is_known(self, headers: Headers, scope: Scope) -> bool:
         """Whether somebody asks whom this control plane lets in; the route refuses everybody else, and counts it."""
-        scheme, _, credential = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or self._access.failures.wait_s(_address(scope)):
-            return False
-        try:
-            await self._access.caller(credential.strip())
-        except Unidentified:
-            return False
-        return True
+        return await self._access.let_in(headers.get("authorization", ""), _address(scope)) is not None
 
 
 def _asked(scope: Scope) -> Asked | None:

@@ -125,6 +125,15 @@ async def test_a_key_is_of_one_operation(http: httpx.AsyncClient, changes: Chang
     assert (await http.put("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
 
 
+async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(http: httpx.AsyncClient) -> None:
+    guess = {"authorization": "Bearer a guess"}
+    while (refused := await make(http, who=guess)).status_code != 429:
+        assert refused.status_code == 401
+    for key in ("k", "k" * 300, ""):
+        right, wrong = await make(http, key=key), await make(http, key=key, who=guess)
+        assert (right.status_code, right.content) == (wrong.status_code, wrong.content) == (429, wrong.content)
+
+
 async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, changes: Changes) -> None:
     changes.gate.clear()
     first = asyncio.create_task(make(http))
