@@ -25,6 +25,7 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.etcd_connection import Tls
 from control_plane.client.fleet_key import load_fleet_key
 from control_plane.client.members import Member
+from control_plane.connections import BoundedConnection
 from control_plane.daemon import ControlPlane
 from control_plane.places import Places
 from control_plane.policy.folder import FolderReader
@@ -37,9 +38,6 @@ from control_plane.tls import Certificate, authorities
 
 DRAIN_S = 2
 """How long (s) requests under way may take to end when the process stops."""
-
-MOST_CONNECTIONS = 1_000
-"""Connections and requests at a time; more are answered with 503."""
 
 _log = structlog.get_logger(__name__)
 
@@ -88,13 +86,13 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     app.openapi()
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedConnection,
+        ws="none",
         loop="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=DRAIN_S,
         # uvicorn would by itself believe whatever a client on this machine says that it forwards.
         proxy_headers=bool(settings.trusted_proxies),
@@ -103,7 +101,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         ssl_keyfile=settings.tls_key_file,
     )
     config.load()
-    server = _Server(config)
+    server = Server(config)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -174,7 +172,7 @@ def _reader(settings: ControlPlaneSettings) -> BundleReader:
     )
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Leaves signals to us: we resign before we stop answering."""
 
     @contextmanager
