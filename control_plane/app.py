@@ -25,7 +25,7 @@ from control_plane.api import (
     tenants,
     what_if,
 )
-from control_plane.api.bodies import BoundedBodies
+from control_plane.api.bodies import BoundedBodies, KnownBodies
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.leaders_word import LeadersWord
 from control_plane.api.openapi import describe, operation_id
@@ -58,11 +58,12 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
     places = places or Places(None, control_plane.now)
     tell_methods(app)
     # These ask for no caller: they tell nothing of the fleet, or what they take is signed.
-    for router in (
+    open_routers = (
         health.routes(control_plane),
         reports.routes(control_plane),
         policy_webhook.routes(control_plane.webhook),
-    ):
+    )
+    for router in open_routers:
         app.include_router(router)
     for router in (
         status.routes(control_plane),
@@ -82,7 +83,9 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
             if not isinstance(route, APIRoute) or not is_guarded(route.dependant):
                 raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
         app.include_router(router, dependencies=[Depends(as_described)])
+    open_to_all = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
     # The last one added is the first that a request meets.
+    app.add_middleware(KnownBodies, access=access, open_to_all=open_to_all)
     app.add_middleware(Idempotency, access=access, answers=control_plane.kept_answers)
     app.add_middleware(LeadersWord, control_plane=control_plane, access=access)
     app.add_middleware(BoundedBodies)

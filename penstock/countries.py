@@ -16,3 +16,14 @@ _OFFICIALLY_ASSIGNED = """
 
 # XK is user-assigned, not ISO's, and what GeoIP databases answer for Kosovo.
 COUNTRIES = frozenset(_OFFICIALLY_ASSIGNED.split()) | {"XK"}
+
+
+def country_flaw(code: str) -> str | None:
+    """What is wrong with what somebody gives as a client's country; None where nothing is.
+
+    A code that no rule can name would be neither in a bloc nor unknown, and the answer about governed requests wrong.
+    """
+    if code in COUNTRIES:
+        return None
+    remedy = f"write {code.upper()}" if code.upper() in COUNTRIES else "leave it out where nobody knows"
+    return f"{code!r} is no country of ISO 3166-1 (alpha-2, such as DE); {remedy}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from control_plane.client.geoip import parse_address
+from penstock.countries import country_flaw
 from penstock.explain import Asked, Explanation, explain, tenant_by_key
 from penstock.geography import Location
 from penstock.reasons import Reason
@@ -93,6 +94,9 @@ def _query(target: bytes) -> dict[str, list[str]]:
 
 def _location(knowing: Knowing, given: dict[str, str]) -> Location:
     if "ip" not in given:
+        country = given.get("country")
+        if country is not None and (flaw := country_flaw(country)) is not None:
+            raise BadQuestion(f"country: {flaw}")
         return Location(given.get("country"), given.get("subdivision"))
     address = parse_address(given["ip"])
     if address is None or "country" in given or "subdivision" in given:

@@ -1,11 +1,14 @@
-"""Bounds of what a client may send: how much, and for how long."""
+"""Bounds of what a client may send: how much, for how long, and nothing before it is known who they are."""
 
 from __future__ import annotations
 
 import asyncio
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.access.access import Access
+from control_plane.api.whole_body import given
 from control_plane.problems import Problem, problem
 
 LARGEST_BODY_BYTES = 4 * 1024 * 1024
@@ -41,6 +44,31 @@ class BoundedBodies:
             if answered:
                 raise
             await problem(refused.status_code, str(refused.detail))(scope, receive, send)
+
+
+class KnownBodies:
+    """ASGI middleware: of somebody who is not let in no body is read, for the framework would do so before it asks who
+    calls. The route refuses them.
+
+    Args:
+        app: what answers.
+        access: knows who calls.
+        open_to_all: paths that ask for no caller, and see to the size of bodies themselves.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, open_to_all: frozenset[str]) -> None:
+        self._app = app
+        self._access = access
+        self._open_to_all = open_to_all
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["path"] not in self._open_to_all:
+            client = scope.get("client")
+            credential = Headers(scope=scope).get("authorization", "")
+            if await self._access.let_in(credential, client[0] if client else "") is None:
+                receive = given(b"", receive)
+        await self._app(scope, receive, send)
 
 
 class _Body:

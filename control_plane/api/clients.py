@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from control_plane.client.geoip import parse_address
 from control_plane.places import Places
 from control_plane.policy.suggestion import suggestion
 from control_plane.problems import Problem
+from penstock.countries import country_flaw
 from penstock.geography import Location
 from penstock.policy import Policy
+
+
+def _country(code: str) -> str:
+    if (flaw := country_flaw(code)) is not None:
+        raise PydanticCustomError("country", "{flaw}", {"flaw": flaw})
+    return code
+
+
+Country = Annotated[
+    str,
+    AfterValidator(_country),
+    Field(
+        max_length=64,
+        description="ISO 3166-1 alpha-2; left out or null where nobody knows.",
+        examples=["DE"],
+        json_schema_extra={"pattern": "^[A-Z]{2}$"},
+    ),
+]
+"""Of a client."""
+
+Subdivision = Annotated[str, Field(pattern="^[A-Z0-9]{1,3}$", description="ISO 3166-2 without the country part.")]
 
 
 class ClientPlace(BaseModel):
@@ -18,12 +43,8 @@ class ClientPlace(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ip: str | None = Field(None, max_length=64, description="Its address, to look up.")
-    country: str | None = Field(
-        None, pattern="^[A-Z]{2}$", description="ISO 3166-1 alpha-2, instead of an address.", examples=["DE"]
-    )
-    subdivision: str | None = Field(
-        None, pattern="^[A-Z0-9]{1,3}$", description="ISO 3166-2 without the country part.", examples=["CA"]
-    )
+    country: Country | None = None
+    subdivision: Subdivision | None = None
 
     def location(self, places: Places) -> Location:
         """The place.

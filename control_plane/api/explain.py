@@ -42,7 +42,9 @@ class ExplainRequest(ClientPlace):
     tried: dict[str, Reason] = Field(
         default_factory=dict, max_length=MOST_TRIED, description="Regions that did not start it, and why each did not."
     )
-    overflow: bool = Field(False, description="The origin is full: it may only go where a spill credit is held.")
+    overflow: bool = Field(
+        False, strict=True, description="The origin is full: it may only go where a spill credit is held."
+    )
 
 
 def routes(control_plane: ControlPlane, places: Places) -> APIRouter:

@@ -13,32 +13,30 @@ from pydantic import BaseModel, ConfigDict, Field
 from control_plane.access.callers import Caller, Role
 from control_plane.access.required import Operator, Viewer, must_reach
 from control_plane.api.answers import answer
-from control_plane.api.clients import policy_in_force
+from control_plane.api.clients import policy_in_force, region_of
 from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, paged
 from control_plane.api.preconditions import IfMatch, etag, must_match
+from control_plane.api.words import Reason
 from control_plane.client.store import StoreError
 from control_plane.daemon import ControlPlane
 from control_plane.overrides.ledger import Flawed, Guarded, OverrideRefused, Standing
 from control_plane.overrides.shown import Lifted, OverridePage, OverrideStatus, digest, shown
 from control_plane.problems import Problem
 from penstock.maintenance import windows
-from penstock.overrides import LONGEST_REASON, WITHDRAWS, Override, OverrideKind, OverrideSet
+from penstock.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
 from penstock.policy import Policy
 
 LONGEST_S = 366 * 86_400
 """Seconds that an override may last, unless it is said to have no end."""
 
-Reason = Annotated[
-    str, Field(min_length=1, max_length=LONGEST_REASON, description="Why, for people and the audit log.")
-]
 Expiry = Annotated[
-    float | Literal["none"],
+    Annotated[float, Field(strict=True)] | Literal["none"],
     Field(description="Seconds until it ends by itself; `none`: it holds until it is lifted.", examples=[7200, "none"]),
 ]
 Guard = Annotated[
     bool,
-    Field(description="Do it although guard rails speak against it. Admins only; the audit log says so."),
+    Field(strict=True, description="Do it although guard rails speak against it. Admins only; the audit log says so."),
 ]
 RegionName = Annotated[str, Path(max_length=253, description="The region.")]
 
@@ -58,7 +56,9 @@ class DrainRequest(_Body):
 
     reason: Reason
     expires_in_s: Expiry
-    last_resort: bool = Field(True, description="Whether it goes on serving what no other permitted region can serve.")
+    last_resort: bool = Field(
+        True, strict=True, description="Whether it goes on serving what no other permitted region can serve."
+    )
     override_guard: Guard = False
 
 
@@ -69,7 +69,7 @@ class OverrideRequest(DrainRequest):
     region: str | None = Field(None, max_length=253, description="The region; none for a freeze.")
     model: str | None = Field(None, max_length=512, description="Only this model's traffic.")
     origin: str | None = Field(None, max_length=253, description="Only what lands on this region.")
-    value: float | None = Field(None, description="Of a weight: from 0 to below 1.")
+    value: float | None = Field(None, strict=True, description="Of a weight: from 0 to below 1.")
 
 
 def routes(control_plane: ControlPlane) -> APIRouter:
@@ -91,6 +91,9 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
     async def begun(caller: Caller, wanted: OverrideRequest) -> Response:
         _may(caller, wanted)
+        for field in ("region", "origin"):
+            if (name := getattr(wanted, field)) is not None:
+                region_of(policy(), name, field)
         capacity = control_plane.capacity()
         if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
             detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
@@ -150,7 +153,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     async def lift(
         caller: Operator,
         id: Annotated[str, Path(max_length=200)],
-        reason: Annotated[str, Query(min_length=1, max_length=LONGEST_REASON, description="Why, for the audit log.")],
+        reason: Annotated[Reason, Query()],
         if_match: IfMatch = None,
     ) -> Response:
         """Lift an override; its region returns along the failback ramp."""
@@ -182,6 +185,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
             await ledger.lift(caller, one.id, body.reason, lambda there: None) for one in holding if one.region == name
         ]
         if not ended:
+            region_of(policy(), name, "region")
             held = [one for one in windows(policy(), now) if one.region == name and one.holds(now)]
             because = f" but by the policy: {held[0].reason} ({held[0].author})" if held else ""
             raise Problem(409, f"{name} is not drained or failed over{because}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from control_plane.access.callers import Caller
 from control_plane.access.required import Admin, Operator, Viewer, must_reach
@@ -11,10 +11,11 @@ from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, paged
 from control_plane.api.preconditions import IfMatch, etag, must_match
+from control_plane.api.words import Reason
 from control_plane.audit.log import ChangeRefused
 from control_plane.daemon import ControlPlane
 from control_plane.problems import Problem
-from control_plane.rollout.orders import LONGEST_REASON, NotKept, OrderRefused
+from control_plane.rollout.orders import NotKept, OrderRefused
 from control_plane.rollout.records import Stored
 from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSummary, runs, summary
 from penstock.policy_diff import Change, diff
@@ -28,7 +29,7 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="Why, for people and the audit log.")
+    reason: Reason
 
 
 def routes(control_plane: ControlPlane) -> APIRouter:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
-from control_plane.api.clients import policy_in_force, region_of
+from control_plane.api.clients import Country, Subdivision, policy_in_force, region_of
 from control_plane.api.openapi import gives
 from control_plane.daemon import ControlPlane
 from control_plane.policy.belonging import MOST_FILES
@@ -48,9 +48,9 @@ class DemandRow(BaseModel):
     origin: str = Field("", max_length=253, description="Region that it lands on; without it, it is steered.")
     tenant: str = Field(max_length=512)
     model: str = Field(max_length=512)
-    requests_per_s: float = Field(ge=0.0, le=LARGEST_RATE, allow_inf_nan=False)
-    country: str | None = Field(None, pattern="^[A-Z]{2}$", description="Of its clients; null: nobody knows.")
-    subdivision: str | None = Field(None, pattern="^[A-Z0-9]{1,3}$", description="ISO 3166-2 without the country.")
+    requests_per_s: float = Field(strict=True, ge=0.0, le=LARGEST_RATE, allow_inf_nan=False)
+    country: Country | None = None
+    subdivision: Subdivision | None = None
 
 
 class WhatIfRequest(BaseModel):

@@ -20,6 +20,7 @@ from control_plane.commands.output import Output, OutputOption, print_json, prin
 from control_plane.explain_view import explanation_view
 from control_plane.explained import Explained
 from control_plane.policy.suggestion import suggestion
+from penstock.countries import country_flaw
 from penstock.explain import Asked, Explanation, tenant_by_key
 from penstock.explain import explain as explained
 from penstock.geography import Location
@@ -75,6 +76,8 @@ def explain(
             raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
         if session is not None and agent is None:
             raise CommandFault("--session is known to agents alone; give --agent")
+        if country is not None and (flaw := country_flaw(country)) is not None:
+            raise CommandFault(f"--country: {flaw}")
         asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
             if ip is not None or agent is not None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from penstock.countries import country_flaw
 from penstock.what_if import Asked, Capacity
 
 LARGEST_FILE_BYTES = 1 << 30
@@ -111,6 +112,9 @@ def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool]) -> list[Row
     for line, row in lines:
         if not sane(row):
             raise BadDemand(f"{file}:{line}: a number is out of bounds; rates and slots are 0 to 1e9, times above 0")
+        country = getattr(row, "country", "")
+        if country and (flaw := country_flaw(country)) is not None:
+            raise BadDemand(f"{file}:{line}: country: {flaw}")
         rows.append(row)
         if len(rows) > MOST_ROWS:
             raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")

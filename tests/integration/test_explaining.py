@@ -116,6 +116,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         ("model=m&tried=eu-de:tired", "'tired' is no reason"),
         ("model=m&ip=nonsense", "is no address"),
         ("model=m&ip=192.0.2.1&country=DE", "country is given too"),
+        ("model=m&country=XX", "country: 'XX' is no country"),
         (f"model=m&key_digest={'0' * 64}", "no tenant has this key"),
         ("model", "not well-formed"),
     ],

@@ -15,7 +15,7 @@ from control_plane.daemon import ControlPlane
 from penstock import snapshot
 from tests.served import served
 from tests.unit.test_control_plane_app import OPERATOR as ADMIN
-from tests.unit.test_control_plane_app import TOKEN, control_plane, http, leading
+from tests.unit.test_control_plane_app import TOKEN, control_plane, http, is_problem, leading
 
 __all__ = ["control_plane", "http"]
 
@@ -131,13 +131,22 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"kind": "drain", "region": "mars"}, "no region mars"),
+        ({"kind": "drain", "region": "mars"}, "no region 'mars'"),
+        ({"kind": "drain", "region": "eu-dd"}, "region: there is no region 'eu-dd'; did you mean eu-de?"),
+        ({"kind": "drain", "region": "eu-de", "origin": "us-eas"}, "origin: there is no region 'us-eas'; did you mean"),
         ({"kind": "drain", "region": "eu-de", "value": 0.5}, "value"),
         ({"kind": "drain"}, "needs one"),
         ({"kind": "weight", "region": "eu-de", "value": 2.0}, "value"),
         ({"kind": "drain", "region": "eu-de", "reason": ""}, "reason"),
         ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),
+        ({"kind": "drain", "region": "eu-de", "reason": "two\nlines"}, "reason"),
+        ({"kind": "drain", "region": "eu-de", "reason": "\x1b[2J"}, "reason"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 0}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": "60"}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "last_resort": "no"}, "last_resort"),
+        ({"kind": "drain", "region": "eu-de", "override_guard": 1}, "override_guard"),
+        ({"kind": "weight", "region": "eu-de", "value": "0.5"}, "value"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": "never"}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 1e300}, "expires_in_s"),
         ({"kind": "flood", "region": "eu-de"}, "kind"),
@@ -149,6 +158,28 @@ async def test_what_makes_no_sense_is_refused(api: httpx.AsyncClient, body: dict
     assert refused.status_code == 422, refused.text
     assert told in refused.json()["detail"]
     assert await overrides(api) == []
+
+
+async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> None:
+    for twice in (
+        '{"reason": "a", "expires_in_s": 9, "reason": "b"}',
+        '{"reason": "a", "expires_in_s": 9, "\\u0072eason": "b"}',
+    ):
+        for kind in ("application/json; charset=utf-8", "application/problem+json"):
+            refused = await api.post("/v1/regions/eu-de/drain", content=twice, headers={"content-type": kind})
+            assert is_problem(refused, 400)
+            assert refused.json()["errors"] == [
+                {"field": "body", "problem": "'reason' comes more than once in one object; give it once"}
+            ]
+    refused = await api.get("/v1/overrides?limit=1&limit=2")
+    assert is_problem(refused, 422)
+    assert refused.json()["detail"] == "query.limit: comes more than once; give it once"
+    assert await overrides(api) == []
+
+
+async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> None:
+    refused = await api.post("/v1/regions/eu-dd/undrain", json={"reason": "a test"})
+    assert (refused.status_code, "did you mean eu-de?" in refused.text) == (422, True)
 
 
 async def test_a_reason_and_an_expiry_have_to_be_given(api: httpx.AsyncClient) -> None:

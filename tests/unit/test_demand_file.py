@@ -47,6 +47,7 @@ def test_a_fleet(tmp_path: Path) -> None:
         ("tenant,model,requests_per_s\nt,m,nan\n", "demand.csv:2: a number is out of bounds"),
         ("tenant,model,requests_per_s\nt,m,1e308\n", "demand.csv:2: a number is out of bounds"),
         ("tenant,model,requests_per_s,country\nt,m,1,Germany\n", "demand.csv:2: Expected `str` matching regex"),
+        ("tenant,model,requests_per_s,country\nt,m,1,XX\n", "demand.csv:2: country: 'XX' is no country"),
         ("tenant,model,requests_per_s,country\nt,m,1,de\n", "demand.csv:2: Expected `str` matching regex"),
         ("tenant,model\nt,m\n", "demand.csv:2: Object missing required field `requests_per_s`"),
         ('tenant,model,requests_per_s\nt,"m,1\n', "demand.csv:2: not CSV"),

@@ -128,7 +128,10 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
         ({"origin": "us-east", "ip": "1.2.3"}, "no IP address"),
         ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "not both"),
         ({"origin": "us-east", "subdivision": "CA"}, "give that too"),
-        ({"origin": "us-east", "country": "de"}, "body.country"),
+        ({"origin": "us-east", "country": "de"}, "body.country: 'de' is no country of ISO 3166-1"),
+        ({"origin": "us-east", "country": "XX"}, "leave it out where nobody knows"),
+        ({"origin": "us-east", "country": "{x}"}, "'{x}' is no country"),
+        ({"origin": "us-east", "overflow": "yes"}, "body.overflow"),
         ({"origin": "us-east", "key_digest": "0" * 64}, "no tenant has this key"),
         ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "not both"),
         ({"origin": "us-east", "key": "secret"}, "body.key"),
@@ -178,6 +181,20 @@ async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncCli
 
 async def test_a_place_that_is_said_twice_is_refused(http: httpx.AsyncClient) -> None:
     assert is_problem(await http.get("/v1/steer", params={"ip": HAMBURG, "country": "DE"}), 422)
+    assert is_problem(await http.get("/v1/steer?country=DE&country=US"), 422)
+
+
+async def test_nothing_is_read_of_whoever_is_not_known(http: httpx.AsyncClient) -> None:
+    nobody = {"authorization": "Bearer nobody", "content-type": "application/json"}
+    for path in ("/v1/explain", "/v1/what-if", "/v1/policies/validate", "/v1/regions/eu-de/drain"):
+        assert is_problem(await http.post(path, content=b"{", headers=nobody), 401)
+
+
+async def test_a_client_in_no_country_there_is_is_not_steered(http: httpx.AsyncClient) -> None:
+    for code in ("XX", "ZZ", "EU", "UK"):
+        refused = await http.get("/v1/steer", params={"country": code})
+        assert is_problem(refused, 422)
+        assert f"query.country: '{code}' is no country" in refused.json()["detail"]
     assert is_problem(await http.post("/v1/steer", json={"clients": [{"ip": "nonsense"}]}), 422)
     assert is_problem(await http.get("/v1/steer", params={"region": "eu-de"}), 422)
 
