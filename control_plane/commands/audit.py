@@ -13,7 +13,7 @@ import typer
 
 from control_plane.audit.chain import AuditEntry, AuditHead, verify_chain
 from control_plane.commands.connecting import Fleet, for_fleet
-from control_plane.commands.faults import FAILED, CommandFault, fail, telling
+from control_plane.commands.faults import FAILED, CommandFault, complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.table import table_of
 
@@ -105,7 +105,8 @@ def verify(
         return
     if output is Output.JSON:
         print_json({"whole": False, "seq": seq, "problem": problem})
-    fail("audit verify", f"entry {seq}: {problem}", FAILED)
+    complain("audit verify", f"entry {seq}: {problem}")
+    raise typer.Exit(FAILED)
 
 
 def _target(entry: AuditEntry) -> str:

@@ -76,4 +76,4 @@ def compiled(where: str, command: str) -> Policy:
     except PolicyRefused as refused:
         for error in refused.errors:
             print(error, file=sys.stderr)
-        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", AT_FAULT)
+        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", AT_FAULT, errors=refused.errors)

@@ -37,13 +37,13 @@ def list_(output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command()
-def use(name: KnownNameArgument) -> None:
+def use(name: KnownNameArgument, output: OutputOption = Output.TABLE) -> None:
     """Use a context in every command that names no other."""
     with telling("context use"):
         known = load_contexts()
         known.named(name)
-        save_contexts(msgspec.structs.replace(known, current=name))
-    print(f"using {name}")
+        file = save_contexts(msgspec.structs.replace(known, current=name))
+    _done(output, name, file, f"using {name}")
 
 
 @app.command()
@@ -53,6 +53,7 @@ def add(
     token_file: Annotated[Path | None, typer.Option(help="File with your token; only its name is kept.")] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities that sign their certificates.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of one of the same name.")] = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Add a context; the first one is used at once."""
     urls = tuple(one.strip().rstrip("/") for one in url.split(",") if one.strip())
@@ -65,19 +66,26 @@ def add(
         file = save_contexts(
             msgspec.structs.replace(known, contexts=known.contexts | {name: context}, current=known.current or name)
         )
-    print(f"{name} is in {file}")
+    _done(output, name, file, f"{name} is in {file}")
 
 
 @app.command()
-def remove(name: KnownNameArgument) -> None:
+def remove(name: KnownNameArgument, output: OutputOption = Output.TABLE) -> None:
     """Forget a context."""
     with telling("context remove"):
         known = load_contexts()
         known.named(name)
         left = {other: context for other, context in known.contexts.items() if other != name}
         current = None if known.current == name else known.current
-        save_contexts(msgspec.structs.replace(known, contexts=left, current=current))
-    print(f"{name} is forgotten")
+        file = save_contexts(msgspec.structs.replace(known, contexts=left, current=current))
+    _done(output, name, file, f"{name} is forgotten")
+
+
+def _done(output: Output, name: str, file: Path, told: str) -> None:
+    if output is Output.JSON:
+        print_json({"context": name, "file": str(file)})
+    else:
+        print(told)
 
 
 def _absolute(file: Path | None) -> str | None:

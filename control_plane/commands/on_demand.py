@@ -1,4 +1,5 @@
-"""Commands that are imported when they are asked for, so that each waits only for what it needs itself to load.
+"""Commands that are imported when they are asked for, so that each waits only for what it needs itself to load; and
+whose faults, wherever they are found, are JSON where JSON is asked for.
 
 After "Lazily Loading Subcommands" in Click's documentation. A list of all commands still imports all of them.
 """
@@ -12,6 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from control_plane.commands.faults import fault_of, wants_json
+from control_plane.commands.output import print_json
+
+AS_JSON = "penstock.json"
+"""In the context: whether the command line asks for JSON."""
+
 
 def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
     """A group for `typer.Typer(cls=...)`.
@@ -24,6 +31,19 @@ def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, "commands": None})
             self.commands = _Commands(places)  # type: ignore[assignment]
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            ctx.meta[AS_JSON] = wants_json(args)
+            return super().parse_args(ctx, args)
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                fault = fault_of(error) if ctx.meta[AS_JSON] else None
+                if fault is not None:
+                    print_json({"error": fault})
+                raise
 
     return OnDemand
 

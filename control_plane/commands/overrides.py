@@ -186,7 +186,7 @@ def _begin(
         if not refused.problem.get("guard"):
             raise
         told = str(refused).rpartition(";")[0]
-        fail(COMMAND_OF[kind], f"{told}; an admin who means it gives --i-know", FAILED)
+        fail(COMMAND_OF[kind], f"{told}; an admin who means it gives --i-know", FAILED, problem=refused.problem)
     _print([one], output)
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from control_plane.commands.bundles import read_bundle
 from control_plane.commands.connecting import Fleet, for_fleet
-from control_plane.commands.faults import FAILED, CommandFault, complain, telling
+from control_plane.commands.faults import AT_FAULT, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
 from control_plane.commands.simulated import simulated_view
 from control_plane.policy.errors import PolicyRefused
@@ -37,8 +37,7 @@ def what_if(
         try:
             files = read_bundle(policy) if policy is not None else None
         except PolicyRefused as refused:
-            complain("what-if", str(refused))
-            raise typer.Exit(FAILED) from None
+            fail("what-if", str(refused), AT_FAULT, errors=refused.errors)
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
             answer = api.ask("POST", "/v1/what-if", body={"files": files, "lost": lost or []})
             found: WhatIf = answer.decoded(WhatIf)

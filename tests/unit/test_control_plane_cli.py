@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -431,6 +433,66 @@ class TestStatus:
 )
 def test_no_token_leaves_tls(asked: str, leader: str, follows: bool) -> None:
     assert may_follow(asked, leader) is follows
+
+
+WITHOUT_JSON = {"serve", "audit export", "policy schema"}
+"""What goes on, or prints JSON and nothing else."""
+
+
+def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name in group.commands:
+        command = group.commands[name]
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{name} ")
+        else:
+            yield before + name, command
+
+
+def test_every_command_prints_json_where_it_is_asked_to() -> None:
+    commands = dict(every_command(typer.main.get_group(app)))
+    assert len(commands) > 30
+    with_json = {name for name, one in commands.items() if any("--output" in param.opts for param in one.params)}
+    assert commands.keys() - with_json == WITHOUT_JSON
+
+
+@pytest.mark.parametrize("how", [["-o", "json"], ["-ojson"], ["--output", "json"], ["--output=json"]])
+@pytest.mark.parametrize(
+    ("given", "code", "told"),
+    [
+        ("status", 2, "no control plane is named; give --url, or --context"),
+        ("status --url http://127.0.0.1:1 --token-file {token}", 1, "no control plane answers"),
+        ("status --url http://127.0.0.1:1 --token-file /nowhere", 2, "cannot read the admin token"),
+        ("drain eu-de", 2, "Missing option '--reason'"),
+        ("weight eu-de much --reason x", 2, "VALUE"),
+        ("explain", 2, "give --origin and --model"),
+        ("explain --origin eu-de --model m --country XX", 2, "'XX' is no country"),
+        ("context use nowhere", 2, "no context 'nowhere'"),
+        ("policy lint /nowhere", 2, "/nowhere is no folder"),
+        ("polcy", 2, "No such command 'polcy'"),
+        ("audit verify /nowhere", 2, "/nowhere: cannot be read"),
+    ],
+)
+def test_what_goes_wrong_is_json_too(given: str, code: int, told: str, how: list[str], token: str) -> None:
+    result = run(*given.format(token=token).split(), *how)
+    assert result.exit_code == code
+    error = msgspec.json.decode(result.stdout)["error"]
+    assert error.keys() == {"message", "exit_code", "errors", "problem"}
+    assert told.lower() in error["message"].lower()
+    assert error["exit_code"] == code
+    assert result.stderr != ""
+    assert run(*given.format(token=token).split()).stdout == ""
+
+
+@pytest.mark.parametrize("command", ["verify {bad}", "diff {bad} {good}", "diff {good} {bad}", "simulate {bad} {good}"])
+def test_errors_of_a_bundle_are_json_as_lint_has_them(command: str, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("kind: Nothing\n")
+    words = command.format(bad=tmp_path, good=POLICIES / "examples" / "smallest").split()
+    result = run("policy", *words, "-o", "json")
+    assert result.exit_code == 2
+    linted = msgspec.json.decode(run("policy", "lint", str(tmp_path), "-o", "json").stdout)
+    error = msgspec.json.decode(result.stdout)["error"]
+    assert error["errors"] == linted["errors"]
+    assert error["message"].endswith(f"refused, {len(linted['errors'])} error(s)")
 
 
 def test_a_mistyped_command() -> None:
