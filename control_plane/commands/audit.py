@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from control_plane.audit.chain import AuditEntry, AuditHead, verify_chain
+from control_plane.audit.chain import AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, complain, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
@@ -54,20 +54,24 @@ def export(
     fleet: Fleet,
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, to stdout.", show_default=False)] = None,
 ) -> None:
-    """Write every change, oldest first, as JSON lines."""
+    """Write every change, oldest first, as JSON lines; stderr has the end of it, to be kept for `verify --kept`."""
     with telling("audit export"), fleet.connect() as api:
+        lines = _Lines(api.lines(EXPORT))
         if file is None:
-            for line in api.lines(EXPORT):
+            for line in lines:
                 print(line)
-            return
-        # Beside it first, so that an export that breaks off does not take the place of a whole one.
-        part = file.with_name(file.name + ".part")
-        try:
-            with part.open("w") as opened:
-                opened.writelines(f"{line}\n" for line in api.lines(EXPORT))
-            part.replace(file)
-        except OSError as error:
-            raise CommandFault(f"{file}: cannot be written: {error.strerror}") from None
+        else:
+            # Beside it first, so that an export that breaks off does not take the place of a whole one.
+            part = file.with_name(file.name + ".part")
+            try:
+                with part.open("w", encoding="utf-8") as opened:
+                    opened.writelines(f"{line}\n" for line in lines)
+                part.replace(file)
+            except OSError as error:
+                raise CommandFault(f"{file}: cannot be written: {error.strerror}") from None
+        if lines.last:
+            end = msgspec.json.decode(lines.last, type=AuditHead)
+            complain("audit export", f"{end.seq} entries, the last is {end.seq}:{end.hash}")
 
 
 @app.command()
@@ -87,11 +91,11 @@ def verify(
         expected = _head(kept) if kept is not None else None
         if file is not None:
             watched = _Watched(_read(file), expected)
-            fault = verify_chain(watched)
+            fault = _fault(watched)
         else:
             with fleet.connect() as api:
                 watched = _Watched(api.lines(EXPORT), expected)
-                fault = verify_chain(watched)
+                fault = _fault(watched)
     if fault is not None:
         seq, problem = fault.seq, fault.problem
     elif expected is not None and not watched.has_expected:
@@ -116,6 +120,34 @@ def _target(entry: AuditEntry) -> str:
     return f"{entry.target} ({where})" if where else entry.target
 
 
+class _Lines:
+    """Lines, one by one, noting the last."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.last = ""
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.last = line
+            yield line
+
+
+class _Edited(Exception):
+    """An entry that the log did not write so."""
+
+    def __init__(self, entry: AuditEntry) -> None:
+        super().__init__(entry)
+        self.fault = ChainFault(entry.seq, "changed: not to the letter as the log writes it")
+
+
+def _fault(watched: _Watched) -> ChainFault | None:
+    try:
+        return verify_chain(watched)
+    except _Edited as edited:
+        return edited.fault
+
+
 class _Watched:
     """Entries of an export, one by one, noting the last one and whether the expected one was there."""
 
@@ -134,6 +166,9 @@ class _Watched:
                 entry = decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise CommandFault(f"line {number} is no entry of an audit log: {error}") from None
+            # Of a name that comes twice, or one that we do not know, the hash says nothing, but other readers see it.
+            if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
+                raise _Edited(entry)
             self.head = AuditHead(entry.seq, entry.hash)
             self.has_expected = self.has_expected or self.head == self._expected
             yield entry

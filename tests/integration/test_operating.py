@@ -172,9 +172,14 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     assert (whole.code, whole.out) == (0, f"whole: 3 entries, the last is 3:{last.hash}\n")
 
     export = tmp_path / "audit.jsonl"
-    assert (await penstock("audit", "export", str(export))).code == 0
-    assert (await penstock("audit", "export")).out == export.read_text()
     kept = f"3:{last.hash}"
+    exported = await penstock("audit", "export", str(export))
+    assert (exported.code, exported.out, exported.err) == (
+        0,
+        "",
+        f"penstock audit export: 3 entries, the last is {kept}\n",
+    )
+    assert (await penstock("audit", "export")).out == export.read_text()
     assert (await penstock("audit", "verify", str(export), "--kept", kept)).code == 0
     verdict = await penstock("audit", "verify", str(export), "-o", "json")
     assert msgspec.json.decode(verdict.out) == {"whole": True, "entries": 3, "head": kept}
@@ -183,6 +188,14 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     export.write_text("".join([lines[0], lines[1].replace("region-1", "region-9"), lines[2]]))
     changed = await penstock("audit", "verify", str(export))
     assert (changed.code, "entry 2: changed" in changed.err) == (1, True)
+    # The hash says nothing of these, and other readers of the file would see them.
+    for addition in ('"reason":"nobody said so",', '"approved":"by everybody",'):
+        export.write_text("".join([lines[0], "{" + addition + lines[1].removeprefix("{"), lines[2]]))
+        changed = await penstock("audit", "verify", str(export))
+        assert (changed.code, "entry 2: changed" in changed.err) == (1, True)
+    for wrong in (lines[1:], [lines[0], lines[2]], [lines[1], lines[0], lines[2]], [lines[0], *lines]):
+        export.write_text("".join(wrong))
+        assert (await penstock("audit", "verify", str(export))).code == 1
     export.write_text("".join(lines[:2]))
     cut = await penstock("audit", "verify", str(export), "--kept", kept)
     assert (cut.code, "cut off or made anew" in cut.err) == (1, True)
