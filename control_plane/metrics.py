@@ -61,7 +61,7 @@ class WebhookOutcome(StrEnum):
     TOO_LARGE = "too_large"
     """Or too slow."""
     TOO_MANY = "too_many"
-    """Refused unread, since many came lately."""
+    """Many came lately, or many bad ones from that address, which are refused unread."""
 
 
 class RegionGauges(msgspec.Struct, frozen=True):

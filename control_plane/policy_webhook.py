@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 
+from control_plane.access.failures import LoginFailures
 from control_plane.metrics import ControlPlaneMetrics, WebhookOutcome
 from control_plane.policy.webhook_secret import WebhookSecret
 from control_plane.problems import Problem
 
 BURST = 10
-"""Deliveries that are read at once after a quiet time."""
+"""Genuine deliveries that are heeded at once after a quiet time."""
 
 PER_S = 2.0
-"""Deliveries a second that are read in the long run; those beyond are lost, and polling sees what they told of."""
+"""Genuine deliveries a second that are heeded in the long run, replayed ones among them; those beyond are lost, and
+polling sees what they told of."""
 
 
 class PolicyWebhook:
@@ -37,20 +39,23 @@ class PolicyWebhook:
         self._wake = wake
         self._metrics = metrics
         self._clock = clock
+        self._failures = LoginFailures(clock)
+        """By address, so that nobody who guesses crowds out the repository's host."""
         self._room = float(BURST)
         self._since = clock()
 
-    async def receive(self, signature: str | None, token: str | None, body: AsyncIterator[bytes]) -> None:
-        """Take one delivery, whose body is bounded by whoever gives it.
+    async def receive(self, address: str, signature: str | None, token: str | None, body: AsyncIterator[bytes]) -> None:
+        """Take one delivery from an address, whose body is bounded by whoever gives it.
 
         Raises:
             Problem: none are taken here, too many come, or this one is not from whoever shares the secret.
         """
         if self._secret is None:
             raise Problem(404, "no webhooks are taken here: set PENSTOCK_POLICY_WEBHOOK_SECRET_FILE")
-        if not self._has_room():
+        wait_s = self._failures.wait_s(address)
+        if wait_s:
             self._metrics.webhook(WebhookOutcome.TOO_MANY)
-            raise Problem(429, "too many deliveries: what this one tells of is seen by polling", {"retry-after": "5"})
+            raise Problem(429, f"too many bad deliveries from {address}", {"retry-after": str(wait_s)})
         delivery = self._secret.delivery(signature, token)
         try:
             async for chunk in body:
@@ -59,8 +64,12 @@ class PolicyWebhook:
             self._metrics.webhook(WebhookOutcome.TOO_LARGE)
             raise
         if not delivery.is_genuine():
+            self._failures.note(address)
             self._metrics.webhook(WebhookOutcome.BAD_SIGNATURE)
             raise Problem(401, "the delivery is not signed with the secret that is shared with this control plane")
+        if not self._has_room():
+            self._metrics.webhook(WebhookOutcome.TOO_MANY)
+            raise Problem(429, "too many deliveries: what this one tells of is seen by polling", {"retry-after": "5"})
         self._metrics.webhook(WebhookOutcome.ACCEPTED)
         self._wake()
 

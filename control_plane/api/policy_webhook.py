@@ -32,7 +32,8 @@ def routes(webhook: PolicyWebhook) -> APIRouter:
 
         What is delivered is not read; what is signed is.
         """
-        await webhook.receive(x_hub_signature_256, x_gitlab_token, request.stream())
+        address = request.client.host if request.client is not None else ""
+        await webhook.receive(address, x_hub_signature_256, x_gitlab_token, request.stream())
         return Response(status_code=204)
 
     return router

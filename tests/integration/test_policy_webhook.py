@@ -135,10 +135,25 @@ class TestRate:
     async def body(self) -> AsyncIterator[bytes]:
         yield b"{}"
 
-    async def deliver(self, webhook: PolicyWebhook) -> None:
-        await webhook.receive(signed(b"{}")["x-hub-signature-256"], None, self.body())
+    async def deliver(self, webhook: PolicyWebhook, address: str = "192.0.2.1", secret: bytes = SECRET) -> None:
+        await webhook.receive(address, signed(b"{}", secret)["x-hub-signature-256"], None, self.body())
 
-    async def test_a_flood_is_refused_unread_until_time_has_passed(self) -> None:
+    async def test_who_guesses_is_refused_unread_and_crowds_nobody_out(self) -> None:
+        woken: list[None] = []
+        webhook = PolicyWebhook(WebhookSecret(SECRET), lambda: woken.append(None), ControlPlaneMetrics(), SetClock())
+        statuses = []
+        for _ in range(100):
+            with pytest.raises(Problem) as raised:
+                await self.deliver(webhook, "198.51.100.7", b"a guess of the secret")
+            statuses.append(raised.value.status_code)
+        assert statuses == [401] * 20 + [429] * 80
+        with pytest.raises(Problem) as raised:
+            await self.deliver(webhook, "198.51.100.7")
+        assert raised.value.status_code == 429
+        await self.deliver(webhook)
+        assert len(woken) == 1
+
+    async def test_a_flood_is_refused_until_time_has_passed(self) -> None:
         woken: list[None] = []
         clock = SetClock()
         metrics = ControlPlaneMetrics()
