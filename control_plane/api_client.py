@@ -160,7 +160,7 @@ class ApiClient:
                     raise _refusal(url, response)
                 yield from response.iter_lines()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NobodyAnswers(f"{url}: {error or type(error).__name__}") from None
+            raise NobodyAnswers(f"{url}: {_why(error)}") from None
 
     def _find(self) -> tuple[str, Status]:
         """The leader, or the first that answers: where it was reached, and its status."""
@@ -205,7 +205,7 @@ class ApiClient:
         try:
             response = self._http.request(method, f"{url}{path}", params=given, content=content, headers=sent)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NobodyAnswers(f"{url}: {error or type(error).__name__}") from None
+            raise NobodyAnswers(f"{url}: {_why(error)}") from None
         if response.status_code >= 300:
             raise _refusal(url, response)
         return Answer(url, response.status_code, dict(response.headers), response.content)
@@ -214,6 +214,22 @@ class ApiClient:
 def may_follow(from_url: str, to_url: str) -> bool:
     """Whether a token that was sent to one URL may go to another that it named: never from TLS to none."""
     return to_url.startswith("https://") or not from_url.startswith("https://")
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer, and the remedy where TLS is the matter, of which OpenSSL says little."""
+    told = str(error) or type(error).__name__
+    for sign, remedy in _TLS_REMEDIES.items():
+        if sign in told:
+            return f"{told}; {remedy}"
+    return told
+
+
+_TLS_REMEDIES = {
+    "is not valid for": "ask it by a name that is in its certificate",
+    "CERTIFICATE_VERIFY_FAILED": "name the authorities that signed its certificate with --ca-file",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS: ask it with http://",
+}
 
 
 def _refusal(url: str, response: httpx.Response) -> ApiRefused:

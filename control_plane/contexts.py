@@ -101,11 +101,18 @@ def check(name: str, context: Context) -> None:
     if not context.urls:
         raise BadContexts(f"context {name}: has no urls; name at least one control plane as https://host:port")
     for url in context.urls:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise BadContexts(f"context {name}: {url!r} is not of the form https://host:port")
-        if parts.username is not None:
-            raise BadContexts(f"context {name}: {url!r} names a user; put the token into a file and name it")
+        if (flaw := url_flaw(url)) is not None:
+            raise BadContexts(f"context {name}: {flaw}")
+
+
+def url_flaw(url: str) -> str | None:
+    """What is wrong with the URL of a control plane; None where nothing is."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        return f"{url!r} is not of the form https://host:port"
+    if parts.username is not None:
+        return "a URL names a user; put the token into a file and name it"
+    return None
 
 
 def save_contexts(contexts: Contexts) -> Path:

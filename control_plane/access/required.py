@@ -57,7 +57,8 @@ async def _identified(request: Request, credential: str | None) -> Caller:
     address = request.client.host if request.client is not None else ""
     wait_s = access.failures.wait_s(address)
     if wait_s:
-        raise Problem(429, f"too many failed logins from {address}", {"retry-after": str(wait_s)})
+        detail = f"too many failed logins from {address}{_forwarded(request, address)}"
+        raise Problem(429, detail, {"retry-after": str(wait_s)})
     if credential is None:
         raise Problem(401, f"nothing says who calls; {_HOW}", {"www-authenticate": "Bearer"})
     try:
@@ -68,6 +69,12 @@ async def _identified(request: Request, credential: str | None) -> Caller:
         headers = {"www-authenticate": 'Bearer error="invalid_token"'}
         raise Problem(401, f"{error}; {_HOW}", headers) from None
     return found
+
+
+def _forwarded(request: Request, address: str) -> str:
+    """A hint for whoever has forgotten to name a proxy: all of its clients share the failures of one address."""
+    unbelieved = address not in request.headers.get("x-forwarded-for", address)
+    return "; if that is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" if unbelieved else ""
 
 
 def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:

@@ -23,6 +23,9 @@ from control_plane.problems import Problem
 MOST_READERS = 100
 """At a time; each holds a connection."""
 
+MOST_OF_ONE_CALLER = 50
+"""Of these, so that nobody keeps all others out."""
+
 BEAT_S = 10.0
 """A stream that has nothing to tell shows this often (s) that it lives."""
 
@@ -42,7 +45,8 @@ Kinds = Annotated[list[Kind] | None, Query(max_length=len(Kind), description="On
 def routes(events: EventLog) -> APIRouter:
     """Streams events."""
     router = APIRouter(prefix="/v1/events", tags=["events"])
-    readers: set[EventStream] = set()
+    readers: dict[EventStream, str] = {}
+    """And who each is."""
 
     @router.get(
         "", responses=gives(str, "A stream of events, each with an Event as its data.", media_type=EVENT_STREAM)
@@ -55,8 +59,10 @@ def routes(events: EventLog) -> APIRouter:
         """
         if len(readers) >= MOST_READERS:
             raise Problem(503, f"{MOST_READERS} read events already; try again later", {"retry-after": "5"})
-        reader = EventStream(events, last_event_id, frozenset(kind or Kind), readers.discard)
-        readers.add(reader)
+        if list(readers.values()).count(caller.name) >= MOST_OF_ONE_CALLER:
+            raise Problem(429, f"{caller.name} reads events {MOST_OF_ONE_CALLER} times already", {"retry-after": "5"})
+        reader = EventStream(events, last_event_id, frozenset(kind or Kind), lambda one: readers.pop(one, None))
+        readers[reader] = caller.name
         return reader
 
     return router
@@ -79,7 +85,7 @@ class EventStream(Response):
         events: EventLog,
         last_id: str | None,
         kinds: frozenset[Kind],
-        on_end: Callable[[EventStream], None],
+        on_end: Callable[[EventStream], object],
     ) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]

@@ -6,7 +6,7 @@ Agents report to the leader, so another control plane has it answer: `seen_by` s
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
@@ -17,6 +17,7 @@ from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
 from control_plane.daemon import ControlPlane
 from control_plane.endpoint_statuses import EndpointPage, EndpointStatus, endpoint_statuses
+from control_plane.policy.suggestion import suggestion
 from control_plane.problems import Problem
 from control_plane.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
 from penstock.endpoint_report import EndpointCondition
@@ -60,7 +61,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         for one in control_plane.status().regions:
             if one.name == name:
                 return answer(one)
-        raise Problem(404, f"the policy in force has no region {name!r}; GET /v1/regions has those it has")
+        raise _no_region(control_plane, name)
 
     @router.get("/pools", responses=gives(FleetPage[RegionPool], "A page of pools, by region and model."))
     async def pools(
@@ -73,7 +74,9 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         """Every pool that some report tells of: slots, requests in flight, how long one takes."""
         status = control_plane.status()
         found = (one for one in _pools(status) if region in (None, one.region) and model in (None, one.pool.model))
-        return _page(status, paged(found, lambda one: f"{one.region}/{one.pool.model}", cursor, limit))
+        page = paged(found, lambda one: f"{one.region}/{one.pool.model}", cursor, limit)
+        _must_be_some(control_plane, page, region)
+        return _page(status, page)
 
     @router.get("/endpoints", responses=gives(EndpointPage, "A page of endpoints, by region and name."))
     async def endpoints(
@@ -97,6 +100,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
         # A large fleet has some ten thousand, and the lease wants to be renewed meanwhile.
         some = await asyncio.to_thread(page)
+        _must_be_some(control_plane, some, region)
         seen_by = _seen_by(control_plane.status())
         return answer(EndpointPage(some.items, some.next_cursor, seen_by, left_out(snapshot, region)))
 
@@ -107,9 +111,24 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         """Every agent that is registered or was heard of: its policy and plan, what it refused, whom it reaches."""
         status = control_plane.status()
         found = (one for one in status.agents if region in (None, one.region))
-        return _page(status, paged(found, lambda one: f"{one.region}/{one.name}", cursor, limit))
+        page = paged(found, lambda one: f"{one.region}/{one.name}", cursor, limit)
+        _must_be_some(control_plane, page, region)
+        return _page(status, page)
 
     return router
+
+
+def _must_be_some(control_plane: ControlPlane, page: Page[Any], region: str | None) -> None:
+    """Refuse a filter by a region that nobody knows: nothing is there, but not because the region has none."""
+    policy = control_plane.policy
+    if not page.items and region is not None and policy is not None and region not in policy.regions:
+        raise _no_region(control_plane, region)
+
+
+def _no_region(control_plane: ControlPlane, name: str) -> Problem:
+    known = control_plane.policy.regions if control_plane.policy is not None else ()
+    remedy = suggestion(name, known, "GET /v1/regions has those it has")
+    return Problem(404, f"the policy in force has no region {name!r}; {remedy}")
 
 
 def _pools(status: Status) -> list[RegionPool]:

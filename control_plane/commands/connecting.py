@@ -16,7 +16,7 @@ import typer
 from control_plane.admin_token import load_admin_token
 from control_plane.api_client import TIMEOUT_S, ApiClient
 from control_plane.commands.faults import CommandFault
-from control_plane.contexts import Context, Contexts, context_names, load_contexts
+from control_plane.contexts import Context, Contexts, context_names, load_contexts, url_flaw
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Base URLs of control planes, comma-separated (else $PENSTOCK_URL).")
@@ -107,6 +107,9 @@ def meant(url: str | None, context: str | None, environment: Mapping[str, str]) 
         urls = tuple(one.strip() for one in url.split(",") if one.strip())
         if not urls:
             raise CommandFault(f"no control plane is named; {_REMEDY}")
+        for one in urls:
+            if (flaw := url_flaw(one)) is not None:
+                raise CommandFault(flaw)
         return Context(urls)
     known: Contexts = load_contexts()
     name = context or known.current

@@ -145,7 +145,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     assert await named(model="other") == ["eu-es/gpu-2"]
     assert await named(state="ejected") == ["eu-de/gpu-1"]
     assert await named(state="ready", region="eu-es", model=MODEL) == ["eu-es/gpu-0"]
-    assert await named(region="atlantis") == []
+    assert (await api.http.get("/v1/endpoints", params={"region": "atlantis"})).status_code == 404
     assert (await api.http.get("/v1/endpoints", params={"state": "tired"})).status_code == 422
     paged, cursor = [], None
     while True:
@@ -280,6 +280,13 @@ async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.
     async with listening(api):
         refused = await api.http.get("/v1/events")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    await api.until(lambda: takes_a_reader(api))
+
+
+async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "MOST_OF_ONE_CALLER", 1)
+    async with listening(api):
+        assert (await api.http.get("/v1/events")).status_code == 429
     await api.until(lambda: takes_a_reader(api))
 
 

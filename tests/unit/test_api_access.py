@@ -119,6 +119,9 @@ async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) ->
         refused = await http.get("/see", headers=headers)
         assert (refused.status_code, refused.headers["content-type"]) == (429, problems.MEDIA_TYPE)
         assert 0 < int(refused.headers["retry-after"]) <= REFILL_S
+        assert "PENSTOCK_TRUSTED_PROXIES" not in refused.text
+    behind_a_proxy = await http.get("/see", headers={**good, "x-forwarded-for": "192.0.2.9"})
+    assert "if that is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" in behind_a_proxy.json()["detail"]
 
 
 async def test_a_route_for_nobody_in_particular_is_found_at_the_start(

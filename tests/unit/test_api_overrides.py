@@ -182,6 +182,14 @@ async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> Non
     assert (refused.status_code, "did you mean eu-de?" in refused.text) == (422, True)
 
 
+async def test_a_filter_by_a_region_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+    for resource in ("pools", "endpoints", "agents"):
+        refused = await api.get(f"/v1/{resource}", params={"region": "eu-dd"})
+        assert is_problem(refused, 404)
+        assert refused.json()["detail"] == "the policy in force has no region 'eu-dd'; did you mean eu-de?"
+        assert (await api.get(f"/v1/{resource}", params={"region": "eu-de"})).json()["items"] == []
+
+
 async def test_a_reason_and_an_expiry_have_to_be_given(api: httpx.AsyncClient) -> None:
     for missing in DRAIN:
         body = {name: value for name, value in DRAIN.items() if name != missing}

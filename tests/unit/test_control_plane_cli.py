@@ -394,6 +394,17 @@ class TestStatus:
         assert result.exit_code == 1
         assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
 
+    def test_what_speaks_no_tls_or_is_no_url_is_told_with_the_remedy(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        result = run("status", "--url", servers[0].url.replace("http:", "https:"), "--token-file", token)
+        assert (result.exit_code, "it speaks no TLS: ask it with http://" in result.stderr) == (1, True)
+        for url in ("localhost:8400", "http://", "https://me:secret@cp-1:8443"):
+            result = run("status", "--url", url, "--token-file", token)
+            assert result.exit_code == 2
+            assert "https://host:port" in result.stderr or "names a user" in result.stderr
+            assert "secret" not in result.stderr
+
     def test_whatever_else_answers_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
         servers[0].code = 404
         result = run("status", "--url", servers[0].url, "--token-file", token)
