@@ -26,6 +26,9 @@ HEADER = "idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
+UNCHANGING = frozenset({"/v1/explain", "/v1/steer", "/v1/what-if", "/v1/policies/validate"})
+"""Paths whose POST changes nothing, so nothing could be made twice. Their answers would crowd those of changes out."""
+
 LONGEST_KEY = 255
 
 _log = structlog.get_logger(__name__)
@@ -47,7 +50,7 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or scope["method"] not in METHODS:
+        if scope["type"] != "http" or scope["method"] not in METHODS or scope["path"] in UNCHANGING:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

@@ -76,6 +76,10 @@ _IDEMPOTENCY_KEY = {
 Responses = dict[int | str, dict[str, Any]]
 
 
+class TwoSchemas(Exception):
+    """Two types share a name, so one would be described as the other: a defect, found at the start."""
+
+
 def gives(type_: Any, description: str, *, status: int = 200, media_type: str = JSON, etag: bool = False) -> Responses:
     """What a route answers, for its `responses=`.
 
@@ -128,14 +132,15 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
     schemas[_PROBLEM_NAME] = _PROBLEM
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    for path in document["paths"].values():
-        for method, operation in path.items():
-            _complete(method, operation, schemas)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            changes = method.upper() in idempotency.METHODS and path not in idempotency.UNCHANGING
+            _complete(operation, schemas, changes=changes)
     return document
 
 
-def _complete(method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Say of one operation what holds for all of its kind."""
+def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, changes: bool) -> None:
+    """Say of one operation what holds for all of its kind: those that change something, or not."""
     text = operation.get("description", "")
     operation["summary"], _, rest = text.partition("\n")
     operation["summary"] = operation["summary"].rstrip(".")
@@ -144,7 +149,10 @@ def _complete(method: str, operation: dict[str, Any], schemas: dict[str, Any]) -
         operation["description"] = rest.strip()
     responses = operation["responses"]
     for response in responses.values():
-        schemas.update(response.pop(_COMPONENTS, {}))
+        for name, schema in response.pop(_COMPONENTS, {}).items():
+            if name in schemas and _says(schemas[name]) != _says(schema):
+                raise TwoSchemas(f"two types are called {name}: rename one of them")
+            schemas[name] = schema
     guarded = "security" in operation
     refusals = {"default": "Whatever else is wrong."}
     if guarded:
@@ -155,7 +163,7 @@ def _complete(method: str, operation: dict[str, Any], schemas: dict[str, Any]) -
         }
     if operation.get("parameters") or "requestBody" in operation:
         refusals |= {"422": "The request is malformed."}
-    if guarded and method.upper() in idempotency.METHODS:
+    if guarded and changes:
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         refusals |= {"409": "Against what is there, or under way already.", "503": "The store does not answer."}
         if any(one["name"] == "if-match" for one in operation["parameters"]):
@@ -163,3 +171,8 @@ def _complete(method: str, operation: dict[str, Any], schemas: dict[str, Any]) -
     problem = {problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(name=_PROBLEM_NAME)}}}
     for status, description in refusals.items():
         responses[status] = {"description": description, "content": problem}
+
+
+def _says(schema: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """What tells two types apart, whoever described them: FastAPI and msgspec word things differently."""
+    return set(schema.get("enum", ())), set(schema.get("properties", ()))

@@ -13,7 +13,7 @@ from control_plane.api_client import ApiClient, ApiRefused
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
-from control_plane.overrides.shown import Lifted, OverridePage, OverrideStatus, Phase
+from control_plane.overrides.shown import Lifted, OverridePage, OverridePhase, OverrideStatus
 from control_plane.table import table_of
 from penstock.overrides import OverrideKind
 
@@ -132,7 +132,9 @@ def unfreeze(
 ) -> None:
     """Let plans move again: lift every freeze."""
     with telling("unfreeze"), fleet.connect() as api:
-        frozen = [one for one in _listed(api) if one.override.kind is OverrideKind.FREEZE and one.phase is Phase.HOLDS]
+        frozen = [
+            one for one in _listed(api) if one.override.kind is OverrideKind.FREEZE and one.phase is OverridePhase.HOLDS
+        ]
         if not frozen:
             fail("unfreeze", "nothing is frozen", FAILED)
         _print([_lift(api, one.override.id, reason) for one in frozen], output)
@@ -230,7 +232,7 @@ def _print(some: Iterable[OverrideStatus], output: Output) -> None:
 
 
 def _ends(one: OverrideStatus) -> str:
-    if one.phase is not Phase.HOLDS:
+    if one.phase is not OverridePhase.HOLDS:
         return f"lifted by {one.override.lifted_by}" if one.override.lifted_by else "has ended"
     if one.ends_in_s is None:
         return "when lifted"

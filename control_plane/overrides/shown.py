@@ -10,7 +10,7 @@ import msgspec
 from penstock.overrides import Override
 
 
-class Phase(StrEnum):
+class OverridePhase(StrEnum):
     """Where an override is in its life."""
 
     HOLDS = "holds"
@@ -23,7 +23,7 @@ class OverrideStatus(msgspec.Struct, frozen=True):
     """One override now."""
 
     override: Override
-    phase: Phase
+    phase: OverridePhase
     weight: float
     """How much (0-1) of its part the region may have now; 1 for a freeze."""
     ends_in_s: float | None
@@ -54,10 +54,10 @@ def shown(override: Override, now: float, ramp_s: float, *, by_policy: bool = Fa
         ramp_s: the policy's failback ramp, in seconds.
     """
     if override.holds(now):
-        phase = Phase.HOLDS
+        phase = OverridePhase.HOLDS
     else:
-        phase = Phase.OVER if override.over(now, ramp_s) else Phase.RETURNING
-    ends = override.expires_at if phase is Phase.HOLDS else None
+        phase = OverridePhase.OVER if override.over(now, ramp_s) else OverridePhase.RETURNING
+    ends = override.expires_at if phase is OverridePhase.HOLDS else None
     return OverrideStatus(
         override, phase, override.weight(now, ramp_s), None if ends is None else ends - now, by_policy
     )

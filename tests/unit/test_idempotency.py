@@ -74,6 +74,11 @@ async def http(
         changes.done.append(name)
         return answer({"made": name, "number": len(changes.done)}, 201, {"etag": f'"{len(changes.done)}"'})
 
+    @app.post("/v1/explain")
+    async def explain(caller: Operator) -> Response:
+        changes.done.append("explained")
+        return answer(len(changes.done))
+
     @app.post("/large")
     async def large(caller: Operator) -> Response:
         changes.done.append("large")
@@ -123,6 +128,15 @@ async def test_a_key_is_of_one_operation(http: httpx.AsyncClient, changes: Chang
     other = await http.post("/large", headers={**DO, "idempotency-key": "k"})
     assert (other.status_code, changes.done) == (200, ["a", "large"])
     assert (await http.put("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
+
+
+async def test_what_changes_nothing_keeps_no_answer(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore
+) -> None:
+    for _ in range(2):
+        assert (await http.post("/v1/explain", headers={**DO, "idempotency-key": "k"})).status_code == 200
+    assert changes.done == ["explained", "explained"]
+    assert (await store.list(keys.ANSWERS)).items == ()
 
 
 async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(http: httpx.AsyncClient) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from fastapi import FastAPI
 
 from control_plane import problems
-from control_plane.api.openapi import TAGS
+from control_plane.api.openapi import TAGS, TwoSchemas, describe, gives
 from tests.unit.test_control_plane_app import OPERATOR, control_plane, http
 
 __all__ = ["control_plane", "http"]
@@ -54,6 +56,19 @@ async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= known
     assert "x-components" not in str(document)
+
+
+async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["OverridePhase"]["enum"] != schemas["Phase"]["enum"]
+    first = msgspec.defstruct("Answer", [("one", str)])
+    second = msgspec.defstruct("Answer", [("another", str)])
+    app = FastAPI()
+    describe(app)
+    for path, type_ in (("/a", first), ("/b", second)):
+        app.get(path, responses=gives(type_, "It."))(lambda: None)
+    with pytest.raises(TwoSchemas, match="two types are called Answer"):
+        app.openapi()
 
 
 async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> None:
