@@ -6,11 +6,9 @@ described, nothing malformed taken, nothing open that asks for a caller.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from itertools import count
-from random import Random
 
 import httpx
 import msgspec
@@ -18,18 +16,11 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import ignored_auth, positive_data_acceptance
+from schemathesis.schemas import BaseSchema
 
-from control_plane.access.access import Access
-from control_plane.admin_token import AdminToken
-from control_plane.app import create_app
-from control_plane.client.members import Member
-from control_plane.client.memory import MemoryStore
-from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import PolicySource
 from lab.servers.etcd import start_etcd
 from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
-from tests.reports import KEY, offered, packed, report
+from tests.reports import offered, packed, report
 from tests.stores import PATIENCE_S
 
 EXAMPLES = 15
@@ -38,17 +29,11 @@ EXAMPLES = 15
 ENDLESS = "/v1/events"
 """A stream does not end; tests/integration/test_api_resources.py reads it."""
 
-_document = create_app(
-    ControlPlane(
-        MemoryStore(), Member("s", "http://s"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
-    ),
-    Access(AdminToken(TOKEN)),
-).openapi()
-schema = schemathesis.openapi.from_dict(_document).exclude(path=ENDLESS)
+every_operation = schemathesis.pytest.from_fixture("schema").exclude(path=ENDLESS)
 _clients = count()
 
 
-@schema.auth()
+@every_operation.auth()
 class Admin:
     """Who asks, but where the game is to ask as nobody."""
 
@@ -71,13 +56,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlaneSer
         yield server
 
 
-def test_what_is_tested_is_what_is_served(server: ControlPlaneServer) -> None:
-    assert httpx.get(f"{server.url}/openapi.json").json() == json.loads(json.dumps(_document))
+@pytest.fixture(scope="module")
+def schema(server: ControlPlaneServer) -> BaseSchema:
+    """What the control plane says that it is."""
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
-@schema.parametrize()
+# One test of many parts: as a test each, they would all have the same name, and of these pytest-xdist runs the first.
+@every_operation.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_api_keeps_what_it_promises(case: schemathesis.Case, server: ControlPlaneServer) -> None:
     number = next(_clients)
     client = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
@@ -104,7 +92,9 @@ def test_the_api_keeps_what_it_promises(case: schemathesis.Case, server: Control
         ("/v1/status", {}),
     ],
 )
-def test_what_is_there_is_as_described(server: ControlPlaneServer, path: str, named: dict[str, object]) -> None:
+def test_what_is_there_is_as_described(
+    server: ControlPlaneServer, schema: BaseSchema, path: str, named: dict[str, object]
+) -> None:
     for region in REGIONS:
         body, headers = packed(report(region, offered(5.0, "eu-de", "eu-es"), seq=next(_clients)))
         assert httpx.post(f"{server.url}/v1/reports", content=body, headers=dict(headers)).status_code == 202
