@@ -17,7 +17,7 @@ from regional_agent.carry.upstream import Address
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import agent
 from tests.integration.test_carrying import BODY, answers, answers_after, code, is_busy, until
-from tests.planet import MODEL
+from tests.planet import MODEL, plan
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
 LIMITS = Limits(kept_body_bytes=256 * 1024, largest_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
@@ -372,3 +372,38 @@ async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path
             assert (await client.answer()).status == 200
             client.close()
         assert bad.heard
+
+
+@pytest.mark.parametrize("length", [300_000, None])
+async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length: int | None) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        taker() as far,
+        agent(tmp_path / "es", [far.address], region="eu-es", limits=LIMITS) as server,
+        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}, limits=LIMITS) as one,
+    ):
+        half = b"x" * 150_000
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(length, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.say(half if length else b"%x\r\n%b\r\n" % (len(half), half))
+        await until(lambda: bool(far.head))
+        far.read_on.set()
+        client.say(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
+        assert (await client.answer()).status == 200
+        assert far.body_bytes >= 300_000
+
+
+async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        echoing() as (address, heads),
+        agent(tmp_path / "es", [address], region="eu-es") as server,
+        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
+    ):
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"\r\n" + b"early")
+        assert (await client.head())[0] == 101
+        assert await client.reader.readexactly(10) == b"helloearly"
+        assert b"x-penstock-route" not in heads[0].lower()
+        client.close()
+        await until(lambda: server.held() == 0)

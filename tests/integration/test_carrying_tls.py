@@ -15,6 +15,7 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import leave
 from regional_agent.carry.tls import BadTlsFiles, ClientTls, ServerTls
 from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream_sink import ConnectFailed
 from tests.agents import agent
 from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.integration.test_carrying import BODY, answers, until
@@ -187,6 +188,18 @@ async def test_engines_and_peers_over_tls(tmp_path: Path, made: Path) -> None:
         asking.say(post(BODY))
         assert (await asking.answer()).headers["x-penstock-region"] == "eu-de", "a stranger's agent is let in nowhere"
         asking.close()
+
+
+async def test_a_server_is_verified_by_the_name_it_was_asked_for_by(made: Path) -> None:
+    async with engine(answers, tls=server(made)()) as gpu:
+
+        async def at_home(host: str) -> tuple[str, ...]:
+            return (gpu.address.host,)
+
+        pool = UpstreamPool(client(made), at_home)
+        (await pool.connect(gpu.address)).abort()
+        with pytest.raises(ConnectFailed, match=r"not valid for 'gpu\.test'"):
+            await pool.connect(gpu.address._replace(host="gpu.test"))
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None:
