@@ -22,13 +22,20 @@ class AnswerHead:
 
     __slots__ = ("_from_engine", "_from_peer", "by_name", "headers", "status")
 
-    def __init__(self, status: int, headers: list[Header]) -> None:
-        """As parsed."""
+    def __init__(self, status: int, headers: list[Header], by_name: dict[bytes, bytes]) -> None:
+        """As parsed; `by_name` has of a repeated header the last."""
         self.status = status
         self.headers = headers
-        self.by_name = dict(headers)
-        """Of a repeated one the last."""
+        self.by_name = by_name
         self._from_engine = self._from_peer = b""
+
+    def followed_by(self, headers: list[Header], by_name: dict[bytes, bytes]) -> AnswerHead:
+        """The head of a later answer, which differs from this one in values of MAY_DIFFER alone."""
+        later = AnswerHead(self.status, headers, by_name)
+        if by_name.get(b"date") == self.by_name.get(b"date"):
+            # Nothing else of what may differ goes on to a client.
+            later._from_engine, later._from_peer = self._from_engine, self._from_peer
+        return later
 
     @property
     def is_event_stream(self) -> bool:
@@ -54,11 +61,11 @@ class AnswerHead:
 class KnownAnswer:
     """The head of an answer whose length it says, which came on a connection before."""
 
-    __slots__ = ("_head", "_repeated", "keep_alive")
+    __slots__ = ("_head", "_latest", "_repeated", "keep_alive")
 
     def __init__(self, raw: bytes, head: AnswerHead, *, keep_alive: bool) -> None:
         """`raw` is the head as it came; see `may_be_known`."""
-        self._head = head
+        self._head = self._latest = head
         self._repeated = RepeatedHead(raw, head.headers, MAY_DIFFER)
         self.keep_alive = keep_alive
 
@@ -68,7 +75,11 @@ class KnownAnswer:
         if data.startswith(raw):
             return self._head, len(raw)
         found = self._repeated.again(data)
-        return (AnswerHead(self._head.status, found[0]), found[1]) if found is not None else None
+        if found is None:
+            return None
+        headers, by_name, body_at = found
+        self._latest = self._latest.followed_by(headers, by_name)
+        return self._latest, body_at
 
 
 def may_be_known(head: AnswerHead) -> bool:

@@ -63,8 +63,7 @@ class KnownRequest:
             found = self._repeated.again(data)
             if found is None:
                 return None
-            headers, body_at = found
-            by_name = dict(headers)
+            headers, by_name, body_at = found
             length = int(by_name.get(b"content-length") or 0)
         request = Request()
         request.method = self._method

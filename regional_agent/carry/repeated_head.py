@@ -43,7 +43,7 @@ def raw_head(read: bytes, begins: bytes) -> bytes:
 class RepeatedHead:
     """One head, with gaps where values may differ."""
 
-    __slots__ = ("_begin", "_gaps", "_headers", "_may_differ", "raw")
+    __slots__ = ("_begin", "_by_name", "_gaps", "_headers", "_may_differ", "raw")
 
     def __init__(self, raw: bytes, headers: list[Header], may_differ: Container[bytes]) -> None:
         """Remember a head that the parser has accepted.
@@ -55,18 +55,22 @@ class RepeatedHead:
         """
         self.raw = raw
         self._headers = headers
+        self._by_name = dict(headers)
         self._may_differ = may_differ
         self._begin = raw
         self._gaps: list[Gap] | None = None
 
-    def again(self, data: bytes) -> tuple[list[Header], int] | None:
-        """The headers where `data` begins with this head but for values, and where it ends; None for another head."""
+    def again(self, data: bytes) -> tuple[list[Header], dict[bytes, bytes], int] | None:
+        """The headers where `data` begins with this head but for values, in order and by name, and where it ends.
+
+        None for another head.
+        """
         gaps = self._gaps
         if gaps is None:
             gaps = self._gaps = self._cut()
         if not gaps or not data.startswith(self._begin):
             return None
-        at, headers = len(self._begin), self._headers.copy()
+        at, headers, by_name = len(self._begin), self._headers.copy(), self._by_name.copy()
         for place, looks, same, after in gaps:
             # Most values are what they were.
             if data.startswith(same, at):
@@ -76,21 +80,25 @@ class RepeatedHead:
             value = data[at:end]
             if end < 0 or looks.fullmatch(value) is None or not data.startswith(after, end):
                 return None
-            headers[place] = (headers[place][0], value)
+            name = headers[place][0]
+            headers[place] = (name, value)
+            by_name[name] = value
             at = end + len(after)
-        return headers, at
+        return headers, by_name, at
 
     def _cut(self) -> list[Gap]:
         """Find the gaps, once a head has come that is not the same altogether."""
         raw, lines = self.raw, self.raw.split(b"\r\n")
         if len(lines) != len(self._headers) + 3:
             return []
+        names = [name for name, _ in self._headers]
         spans: list[tuple[int, int, int]] = []
         at = len(lines[0]) + 2
         for place, (name, value) in enumerate(self._headers):
             line = lines[place + 1]
             end = at + len(line)
-            if name in self._may_differ and value and line[len(name) :] == b": " + value:
+            alone = name in self._may_differ and names.count(name) == 1
+            if alone and value and line[len(name) :] == b": " + value:
                 spans.append((place, end - len(value), end))
             at = end + 2
         if not spans:

@@ -271,7 +271,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._is_garbage(status):
                 self._break(Broken("the response's head is not one"))
             else:
-                head = AnswerHead(status, self._headers)
+                head = AnswerHead(status, self._headers, dict(self._headers))
                 if may_be_known(head) and (raw := raw_head(read, b"HTTP/")):
                     self._known = KnownAnswer(raw, head, keep_alive=self._keep_alive)
                 self.sink.on_head(head)

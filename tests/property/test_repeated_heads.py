@@ -188,7 +188,8 @@ class Hears:
         self.heard: list[object] = []
 
     def on_head(self, head: AnswerHead) -> None:
-        self.heard.append((head.status, head.headers, head.by_name, head.onward(from_peer=False)))
+        onward = (head.onward(from_peer=False), head.onward(from_peer=True))
+        self.heard.append((head.status, head.headers, head.by_name, onward))
 
     def on_body(self, chunk: bytes) -> None:
         self.heard.append(chunk)
