@@ -60,8 +60,28 @@ WRITTEN_ANEW = frozenset(
 )
 """Headers that say something of this hop: what the next one hears of it, we say ourselves."""
 
-NOT_FOR_ENGINES = WRITTEN_ANEW | {b"authorization"}
-"""The client's key is for us."""
+CLIENT_ADDRESSES = frozenset(
+    {
+        b"cf-connecting-ip",
+        b"cf-connecting-ipv6",
+        b"cf-pseudo-ipv4",
+        b"cloudfront-viewer-address",
+        b"fastly-client-ip",
+        b"true-client-ip",
+        b"x-appengine-user-ip",
+        b"x-azure-clientip",
+        b"x-azure-socketip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-envoy-external-address",
+        b"x-original-forwarded-for",
+        b"x-vercel-forwarded-for",
+    }
+)
+"""Where CDNs and other proxies say it besides."""
+
+NOT_FOR_ENGINES = WRITTEN_ANEW | CLIENT_ADDRESSES | {b"authorization"}
+"""The client's key is for us, and its address nobody else's business."""
 
 NO_BODY_STATUSES = frozenset({204, 304})
 """Answers that end with their head (RFC 9110, section 6.4.1)."""

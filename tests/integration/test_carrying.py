@@ -374,6 +374,7 @@ async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
             "X-Request-Id: mine-1",
             "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "X-Lab-Residency: eu-de",
+            "CF-Connecting-IP: 192.0.2.1",
             "X_Forwarded_For: 192.0.2.1",
             "X_Penstock_Route: forged",
             "Content_Length: 1",
@@ -381,7 +382,8 @@ async def test_headers_that_end_here_end_here(tmp_path: Path) -> None:
         heard = gpu.heard[0]
         for alike in ("x_forwarded_for", "x_penstock_route", "content_length"):
             assert heard.header(alike) is None, "some servers take _ for -"
-        for gone in ("connection", "x-hop", "te", "x-penstock-route", "x-forwarded-for", "authorization"):
+        addresses = ("x-forwarded-for", "cf-connecting-ip")
+        for gone in ("connection", "x-hop", "te", "x-penstock-route", "authorization", *addresses):
             assert heard.header(gone) is None, gone
         assert heard.header("x-request-id") == "mine-1"
         assert heard.header("x-lab-residency") == "eu-de"
