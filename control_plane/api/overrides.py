@@ -91,13 +91,13 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
     async def begun(caller: Caller, wanted: OverrideRequest) -> Response:
         _may(caller, wanted)
-        for field in ("region", "origin"):
-            if (name := getattr(wanted, field)) is not None:
-                region_of(policy(), name, field)
         capacity = control_plane.capacity()
         if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
             detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
             raise Problem(503, detail, {"retry-after": "2"})
+        for field in ("region", "origin"):
+            if (name := getattr(wanted, field)) is not None:
+                region_of(policy(), name, field)
         now = control_plane.now()
         one = Override(
             id=token_hex(6),

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from penstock.overrides import LONGEST_REASON
 
-ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """No control characters."""
+
+
+def _one_line(text: str) -> str:
+    if re.fullmatch(_ONE_LINE, text) is None:
+        raise PydanticCustomError("one_line", "write one line, without control characters")
+    return text
+
 
 Reason = Annotated[
     str,
-    Field(min_length=1, max_length=LONGEST_REASON, pattern=ONE_LINE, description="Why, for people and the audit log."),
+    Field(
+        min_length=1,
+        max_length=LONGEST_REASON,
+        description="Why, for people and the audit log.",
+        json_schema_extra={"pattern": _ONE_LINE},
+    ),
+    AfterValidator(_one_line),
 ]

@@ -139,7 +139,10 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
         ({"kind": "weight", "region": "eu-de", "value": 2.0}, "value"),
         ({"kind": "drain", "region": "eu-de", "reason": ""}, "reason"),
         ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),
-        ({"kind": "drain", "region": "eu-de", "reason": "two\nlines"}, "reason"),
+        (
+            {"kind": "drain", "region": "eu-de", "reason": "two\nlines"},
+            "body.reason: write one line, without control characters",
+        ),
         ({"kind": "drain", "region": "eu-de", "reason": "\x1b[2J"}, "reason"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 0}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
