@@ -158,12 +158,6 @@ class Queue(Generic[Item]):
                 late.append(waiting)
         return late
 
-    def next_give_up_at(self) -> float | None:
-        """When the first of them will be too late; None while nobody waits."""
-        while self._by_deadline and not self._by_deadline[0][2].waits:
-            heappop(self._by_deadline)
-        return self._by_deadline[0][0] if self._by_deadline else None
-
     def _enter(self, waiting: Waiting[Item]) -> None:
         waiting.waits = True
         insort(self._order, waiting, key=_key)

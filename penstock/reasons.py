@@ -31,7 +31,6 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"
     # where
     REGION_UNKNOWN = "region_unknown"
-    REGION_SUSPECT = "region_suspect"
     REGION_FAILED = "region_failed"
     REGION_DRAINING = "region_draining"
     MODEL_NOT_READY = "model_not_ready"

@@ -13,6 +13,7 @@ from control_plane.api_client import ApiClient, ApiRefused
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.reason import ReasonOption
 from control_plane.overrides.shown import Lifted, OverridePage, OverridePhase, OverrideStatus
 from control_plane.table import table_of
 from penstock.overrides import OverrideKind
@@ -20,7 +21,6 @@ from penstock.overrides import OverrideKind
 app = typer.Typer(no_args_is_help=True, help="Show and lift what operators have overridden.")
 
 RegionArgument = Annotated[str, typer.Argument(help="The region.", show_default=False)]
-ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the audit log.", show_default=False)]
 ForOption = Annotated[str, typer.Option("--for", help="How long, such as 90s, 30m, 2h or 1d12h; none: until lifted.")]
 EmptyOption = Annotated[
     bool, typer.Option("--empty", help="Refuse even what no other permitted region can serve.", show_default=False)

@@ -10,7 +10,8 @@ from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
-from control_plane.commands.rollout import LIMIT, ReasonOption, ordered
+from control_plane.commands.reason import ReasonOption
+from control_plane.commands.rollout import LIMIT, ordered
 from control_plane.policy.judgement import Revision, RevisionPage
 from control_plane.rollout_view import revisions_view
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
 from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.reason import ReasonOption
 from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSummary
 from control_plane.rollout_view import rollout_view, rollouts_view
 
@@ -18,8 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="See and steer how a new policy rea
 CURRENT = "/v1/rollouts/current"
 LIMIT = 500
 """Rollouts of one list; the control plane keeps fewer."""
-
-ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="Why; kept in the audit log.", show_default=False)]
 
 
 @app.command()

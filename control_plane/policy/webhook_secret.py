@@ -13,9 +13,6 @@ from pathlib import Path
 
 from control_plane.client.secret_file import read_secret
 
-SIGNATURE_HEADER = "x-hub-signature-256"
-TOKEN_HEADER = "x-gitlab-token"
-
 SHORTEST_SECRET_BYTES = 16
 
 
@@ -52,7 +49,7 @@ class WebhookSecret:
         return "WebhookSecret(...)"
 
     def delivery(self, signature: str | None, token: str | None) -> Delivery:
-        """A delivery that begins, with the values of SIGNATURE_HEADER and TOKEN_HEADER."""
+        """A delivery that begins, with what it says for its signature and its token, where it says any."""
         return Delivery(self._secret, signature, token)
 
 

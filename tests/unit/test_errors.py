@@ -22,7 +22,6 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
     assert {reason for reason in Reason if reason not in STATUS} == {
         Reason.RESIDENCY_NOT_ALLOWED,
         Reason.REGION_UNKNOWN,
-        Reason.REGION_SUSPECT,
         Reason.REGION_FAILED,
         Reason.REGION_DRAINING,
         Reason.SPILLOVER_LIMIT,

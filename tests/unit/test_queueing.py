@@ -53,12 +53,10 @@ def test_those_for_whom_it_is_too_late_give_up() -> None:
     join(queue, "soon", until=2)
     join(queue, "later", priority=9, until=3)
     queue.leave(gone)
-    assert queue.next_give_up_at() == 2
+    assert queue.give_up(1.5) == []
     assert [one.item for one in queue.give_up(2.5)] == ["soon"]
     assert [one.item for one in queue.give_up(2.5)] == []
-    assert queue.next_give_up_at() == 3
     assert [one.item for one in queue.give_up(3.0)] == ["later"]
-    assert queue.next_give_up_at() is None
     assert len(queue) == 0
 
 
@@ -93,9 +91,10 @@ def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
     join(queue, "first", until=20)
     queue.join("early", "t", 0, 100, 0.0, 21.0, 1.0)
     assert order(queue) == ["first", "early"]
-    assert queue.next_give_up_at() == 1.0
+    assert queue.give_up(0.9) == []
     assert [one.item for one in queue.give_up(1.0)] == ["early"]
-    assert queue.next_give_up_at() == 20
+    assert queue.give_up(19.9) == []
+    assert [one.item for one in queue.give_up(20.0)] == ["first"]
 
 
 def test_a_full_queue_refuses_who_would_come_last() -> None:
