@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -17,12 +16,14 @@ from control_plane.audit.log import AuditLog
 from control_plane.campaign import Campaign
 from control_plane.client import keys
 from control_plane.client.codec import encode
+from control_plane.client.informer import Informer
 from control_plane.client.lease import Registration
 from control_plane.client.members import AgentMember, Member
 from control_plane.client.store import ConfigStore, StoreError
 from control_plane.events import EventLog
 from control_plane.fleet import Fleet
 from control_plane.intake import Intake, Receipt
+from control_plane.journal import Journal
 from control_plane.kept_answers import KeptAnswers
 from control_plane.leader_link import LeaderLink
 from control_plane.metrics import ControlPlaneMetrics
@@ -100,8 +101,15 @@ class ControlPlane:
         self._store = store
         self._clock = steady_unix_clock()
         self.history = PlanHistory()
-        self.events = EventLog(f"{rng.getrandbits(48):012x}", self._clock)
-        self._noticing = Noticing(self.events, self.history, self._glimpse)
+        self.events = EventLog(self._clock)
+        self._noticing = Noticing(self.events, self.history, self.audit, self._glimpse)
+        self.journal = Journal(
+            store,
+            rng=rng,
+            on_entry=self._noticing.take_in,
+            on_gone=self.history.forget,
+            backoff_cap_s=SHOWN_BACKOFF_CAP_S,
+        )
         self._fleet = Fleet()
         self._campaign = Campaign(
             store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
@@ -114,7 +122,7 @@ class ControlPlane:
             keys.AUDIT_HEAD,
             AuditEntry,
             rng=rng,
-            on_change=self._tell_of_change,
+            on_change=lambda: self._looks.wake(),
             backoff_cap_s=SHOWN_BACKOFF_CAP_S,
         )
         self._rollout = Mirror(store, keys.ROLLOUT, Rollout, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
@@ -149,6 +157,7 @@ class ControlPlane:
         policies.on_doubt = self._polling.wake
         self.webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._rounds = Rounds(self._planning.tick, TICK_S)
+        self._looks = Rounds(self._look, LOOK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -157,13 +166,13 @@ class ControlPlane:
         """Begin; the task returned runs until `stop`, and ends before only by a defect."""
         await self.policies.load()
         await self._adopt_policy()
-        for mirror in self._shown:
-            mirror.informer.start()
+        for informer in self._shown:
+            informer.start()
         self._registration.start()
         task = self._campaign.start()
         self._rounds.start(self._scheduler)
         self._polling.start(self._scheduler)
-        self._scheduler.add_job(self._noticing.look, "interval", seconds=LOOK_S)
+        self._looks.start(self._scheduler)
         self._scheduler.start()
         return task
 
@@ -174,14 +183,15 @@ class ControlPlane:
         self._scheduler.shutdown(wait=False)
         await self._campaign.stop()
         await self._registration.stop()
-        for mirror in self._shown:
-            await mirror.informer.stop()
+        for informer in self._shown:
+            await informer.stop()
         await self.policies.close()
 
     @property
-    def _shown(self) -> tuple[Mirror[Any], ...]:
+    def _shown(self) -> tuple[Informer, ...]:
         """Copies of the store for people and for whoever listens."""
-        return self._agents, self._members, self._plans, self._rollout, self._audited, self.overrides.mirror
+        mirrors = (self._agents, self._members, self._plans, self._rollout, self._audited, self.overrides.mirror)
+        return (*(mirror.informer for mirror in mirrors), self.journal.informer)
 
     @property
     def plans(self) -> dict[str, RegionPlan]:
@@ -268,28 +278,33 @@ class ControlPlane:
             fleet_seen_by=self.member.name,
         )
 
+    async def _look(self) -> None:
+        if self.journal.informer.synced and self._plans.informer.synced:
+            self.history.begin(self.plans)
+        await self._noticing.look(self.journal)
+
     def _glimpse(self) -> Glimpse:
-        policy, leader, rollout = self.policy, self._campaign.leader, self._rollout.seen("")
+        now, policy = self._clock(), self.staging.policy
+        rollout, audited = self._rollout.seen(""), self._audited.seen("")
         return Glimpse(
+            at=now,
             epoch=self._campaign.epoch,
-            leader=leader.value if leader is not None else None,
+            member=self.member,
+            why=self._campaign.belief.why,
             policy=policy_status(self.policies),
             in_force=policy.digest() if policy is not None else None,
             rollout=rollout.value if rollout is not None else None,
             regions=self._states(policy),
-            plans=self.plans,
+            overrides=tuple(one for one in self.overrides.seen.overrides if one.holds(now)),
+            plans=self._planning.in_force,
+            audited=audited.value.seq if audited is not None else 0,
         )
 
     def _states(self, policy: Policy | None) -> dict[str, RegionState]:
-        """The state of each region, as far as it is for this control plane to tell."""
-        if policy is None or self.authority is not self.member:
+        """The state of each region, once it is for this control plane to tell."""
+        if policy is None or not self._planning.informed:
             return {}
         return {name: self._fleet.snapshot.state(name) for name in policy.regions}
-
-    def _tell_of_change(self) -> None:
-        last = self._audited.seen("")
-        if last is not None and self._audited.informer.synced:
-            self._noticing.audited(last.value)
 
     def _override_statuses(self, policy: Policy | None, now: float) -> tuple[OverrideStatus, ...]:
         if policy is None:

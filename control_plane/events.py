@@ -1,10 +1,15 @@
-"""What happens, in order, for whoever listens: a bounded log that readers follow at their own pace."""
+"""What happens, in order, for whoever listens: a bounded log that readers follow at their own pace.
+
+It is filled from the journal (`journal.py`), and so the same at every control plane: an event has one id everywhere,
+and a reader may resume wherever it likes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -13,16 +18,19 @@ import msgspec
 MOST_EVENTS = 1_000
 """Events kept; a reader that is further behind has missed some."""
 
+LONGEST_NUMBER = 15
+"""Digits of the number in an id."""
+
 
 class Kind(StrEnum):
     """What an event tells of."""
 
     LEADERSHIP = "leadership"
-    """This control plane leads, or leads no more, or follows another one."""
+    """Another control plane leads."""
     REGION = "region"
-    """A region's state changed, as this control plane sees it."""
+    """A region's state changed, as the leader sees it."""
     PLAN = "plan"
-    """Another plan is in force."""
+    """Shares have moved: a step of the plan."""
     POLICY = "policy"
     """A policy is in force, or was refused."""
     ROLLOUT = "rollout"
@@ -35,7 +43,7 @@ class Event(msgspec.Struct, frozen=True):
     """Something that happened."""
 
     id: str
-    """Names it among the events of this run of this control plane; give it as Last-Event-ID to resume after it."""
+    """Names it at every control plane; give it as Last-Event-ID to resume after it. Empty: told by this one alone."""
     at: float
     """Unix time (s)."""
     kind: Kind
@@ -43,16 +51,19 @@ class Event(msgspec.Struct, frozen=True):
     """What it is about; see docs/api.md, Events."""
 
 
+def event_id(epoch: int, number: int) -> str:
+    """The id of an entry of the journal. The epoch tells it from one of a store that was wiped since."""
+    return f"{epoch}-{number}"
+
+
 class EventLog:
-    """The newest events. Positions count all events of this run, from 0.
+    """The newest events. Positions count what came here, from 0.
 
     Args:
-        run: tells this run of the process from others.
         clock: Unix time, in seconds.
     """
 
-    def __init__(self, run: str, clock: Callable[[], float]) -> None:
-        self._run = run
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._next = 0
@@ -65,21 +76,41 @@ class EventLog:
         """The position after the newest event."""
         return self._next
 
-    def publish(self, kind: Kind, data: Any) -> None:
-        """Add an event, and wake readers."""
-        self._events.append(Event(f"{self._run}-{self._next}", self._clock(), kind, data))
+    def add(self, event: Event) -> None:
+        """Take in an event, and wake readers."""
+        self._events.append(event)
         self._next += 1
         self._wake()
 
-    def after(self, last_id: str | None) -> int | None:
-        """The position after the event of this id; the end without one; None where it is not known (any more)."""
+    def tell(self, kind: Kind, data: Any) -> None:
+        """Tell whoever listens here, and nobody later: nothing resumes after it."""
+        self.add(Event("", self._clock(), kind, data))
+
+    def after(self, last_id: str | None) -> tuple[int, bool]:
+        """The position after the event of this id, and whether all that came since is there; the end without one.
+
+        Where the event itself is not known (any more), it is the position of the oldest that came after it.
+        """
         if last_id is None:
-            return self._next
-        run, _, number = last_id.rpartition("-")
-        if run != self._run or not number.isascii() or not number.isdecimal() or len(number) > 15:
-            return None
-        position = int(number) + 1
-        return position if self.oldest <= position <= self._next else None
+            return self._next, True
+        known = [(self.oldest + at, one.id) for at, one in enumerate(self._events) if one.id]
+        at = next((at for at, (_, one) in enumerate(known) if one == last_id), None)
+        if at is not None:
+            numbers = [_number(one) for _, one in known[at:]]
+            return known[at][0] + 1, numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        number = _number(last_id)
+        # What has its number and another epoch is of another store, where it says nothing.
+        if known and 0 < number < _number(known[-1][1]) and number not in {_number(one) for _, one in known}:
+            return next(position for position, one in known if _number(one) > number), False
+        return self.oldest, False
+
+    async def wait_for(self, last_id: str | None, within_s: float) -> None:
+        """Until the event of this id has arrived here, as it has elsewhere, or it is taken not to come."""
+        number = _number(last_id) if last_id is not None else 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self.closed and number > max((_number(one.id) for one in self._events if one.id), default=0):
+                    await self.wait(self._next)
 
     def read(self, position: int) -> list[Event] | None:
         """The events from a position on; None where some of them are gone."""
@@ -105,3 +136,10 @@ class EventLog:
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _number(id_: str) -> int:
+    """The number that an id has; 0 of what is no id."""
+    epoch, _, number = id_.partition("-")
+    whole = all(one.isascii() and one.isdecimal() and len(one) <= LONGEST_NUMBER for one in (epoch, number))
+    return int(number) if whole else 0

@@ -1,4 +1,8 @@
-"""From looking at the state now and then to events: what differs from the last look."""
+"""From looking at the state now and then to events: the leader writes into the journal what differs from what it has.
+
+What was told already is read off the journal and not remembered besides, so whoever leads next tells what is missing
+and nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ from typing import Any
 import msgspec
 
 from control_plane.audit.chain import AuditEntry
+from control_plane.audit.log import AuditLog
 from control_plane.client.members import Member
-from control_plane.events import EventLog, Kind
-from control_plane.plan_history import PlanHistory
+from control_plane.client.store import StoreError
+from control_plane.events import Event, EventLog, Kind, event_id
+from control_plane.journal import Journal, JournalEntry
+from control_plane.plan_history import PlanHistory, PlanStep
 from control_plane.status import PolicyStatus
+from penstock.overrides import Override
 from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
 from penstock.rollout import Rollout
@@ -22,78 +30,151 @@ LOOK_S = 0.5
 MOST_ERRORS = 20
 """Of a refused policy that an event tells."""
 
+LONGEST_ERROR = 300
+"""Characters of each."""
+
+MOST_AUDITED = 20
+"""Audit entries that one look tells of; those before, where there are more, are in the audit log alone."""
+
+LARGEST_AUDITED_BYTES = 4 * 1024
+"""A larger audit entry is told without what was before and after."""
+
+_PASSING = frozenset({RegionState.SUSPECT})
+"""States that are no news: in a second it is known what they come to."""
+
 
 class Glimpse(msgspec.Struct, frozen=True):
     """As much of the state as events tell of: the whole status takes tens of milliseconds in a large fleet."""
 
+    at: float
+    """Unix time (s)."""
     epoch: int | None
-    """Under which this control plane leads; None while it does not."""
-    leader: Member | None
+    """Fencing epoch under which this control plane leads; None while it does not."""
+    member: Member
+    """This control plane."""
+    why: str
+    """What made it lead, or not."""
     policy: PolicyStatus
     in_force: str | None
-    """Digest of the policy that most regions obey; a rollout brings them to the newest one in steps."""
+    """Digest of the policy that most regions obey: a rollout brings them to the newest one in steps. None: unknown."""
     rollout: Rollout | None
-    regions: dict[str, RegionState]
-    """Empty where agents report to another control plane."""
+    regions: Mapping[str, RegionState]
+    """Empty where that is not known for sure (yet)."""
+    overrides: tuple[Override, ...]
+    """Those that hold."""
     plans: Mapping[str, RegionPlan]
-    """The slices in the store, by region."""
+    """The slices in force, by region; empty while some are being written."""
+    audited: int
+    """The number of the last audit entry; 0 where it is not known."""
 
 
 class Noticing:
-    """Looks, and publishes what is new.
+    """Looks, and writes what is new.
 
     Args:
-        events: where to.
-        history: takes in each plan.
+        events: gets what the journal has.
+        history: gets the steps of the plan that are in it.
+        audit: where entries are read.
         glimpse: the state now.
     """
 
-    def __init__(self, events: EventLog, history: PlanHistory, glimpse: Callable[[], Glimpse]) -> None:
+    def __init__(self, events: EventLog, history: PlanHistory, audit: AuditLog, glimpse: Callable[[], Glimpse]) -> None:
         self._events = events
         self._history = history
+        self._audit = audit
         self._glimpse = glimpse
-        self._regions: dict[str, RegionState] = {}
         self._told: dict[Kind, Any] = {}
+        """What the journal's last entry of each kind says."""
+        self._regions: dict[str, str] = {}
+        """The states of regions by the journal's entries."""
+        self._led = False
 
-    async def look(self) -> None:
-        """Publish what changed since the last look. A coroutine, so that the scheduler runs it on the event loop."""
+    async def look(self, journal: Journal) -> None:
+        """Write what changed since the last look, if it is for this control plane to tell.
+
+        What cannot be written now differs in the next look, too.
+        """
         now = self._glimpse()
-        leader = msgspec.to_builtins(now.leader)
-        self._tell(Kind.LEADERSHIP, {"leading": now.epoch is not None, "epoch": now.epoch or 0, "leader": leader})
+        if now.epoch is None:
+            if self._led:
+                self._events.tell(Kind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
+            self._led = False
+            return
+        self._led = True
+        if not journal.informer.synced:
+            return
+        try:
+            news = [*self._decisions(now), *await self._audited(now.audited), *self._regions_news(now)]
+            news += self._plan_news(now, at_once=any(kind is Kind.REGION for kind, _ in news))
+            if news:
+                await journal.write(news, now.epoch, now.at)
+        except StoreError:
+            return
+
+    def take_in(self, entry: JournalEntry) -> None:
+        """An entry of the journal."""
+        self._told[entry.kind] = entry.data
+        if entry.kind is Kind.REGION:
+            self._regions[entry.data["region"]] = entry.data["after"]
+        elif entry.kind is Kind.PLAN:
+            self._history.keep(entry.number, msgspec.convert(entry.data, PlanStep))
+        self._events.add(Event(event_id(entry.epoch, entry.number), entry.at, entry.kind, entry.data))
+
+    def _decisions(self, now: Glimpse) -> list[tuple[Kind, Any]]:
+        news: list[tuple[Kind, Any]] = []
+        if self._told.get(Kind.LEADERSHIP, {}).get("epoch") != now.epoch:
+            news.append((Kind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
         policy = now.policy
         told = {
-            "in_force": now.in_force,
+            "in_force": now.in_force or self._told.get(Kind.POLICY, {}).get("in_force"),
             "accepted": policy.digest,
-            "provenance": msgspec.to_builtins(policy.provenance),
-            "refused": policy.refused[:MOST_ERRORS],
-            "refused_provenance": msgspec.to_builtins(policy.refused_provenance),
+            "provenance": policy.provenance,
+            "refused": [one[:LONGEST_ERROR] for one in policy.refused[:MOST_ERRORS]],
+            "refused_provenance": policy.refused_provenance,
         }
         if Kind.POLICY in self._told or policy.digest is not None or policy.refused:
-            self._tell(Kind.POLICY, told)
+            news.append((Kind.POLICY, told))
         if now.rollout is not None:
             one = now.rollout
             told = {"number": one.number, "phase": one.phase.value, "candidate": one.candidate, "stable": one.stable}
-            self._tell(Kind.ROLLOUT, told | {"why": one.why, "by": one.by})
-        self._look_at_regions(now.regions)
-        plan = self._history.note(now.plans)
-        if plan is not None:
-            told = {"generation": plan.generation, "epoch": plan.epoch, "policy_digest": plan.policy_digest}
-            self._events.publish(Kind.PLAN, told | {"changes": len(plan.changes)})
+            news.append((Kind.ROLLOUT, told | {"why": one.why, "by": one.by}))
+        news = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in news]
+        return [(kind, data) for kind, data in news if self._told.get(kind) != data]
 
-    def audited(self, entry: AuditEntry) -> None:
-        """Publish an entry of the audit log."""
-        self._events.publish(Kind.AUDIT, msgspec.to_builtins(entry))
+    async def _audited(self, newest: int) -> list[tuple[Kind, Any]]:
+        told: int = self._told.get(Kind.AUDIT, {}).get("seq", 0)
+        if newest <= told:
+            return []
+        entries = await self._audit.page(max(told, newest - MOST_AUDITED) + 1, newest)
+        return [(Kind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
-    def _look_at_regions(self, regions: dict[str, RegionState]) -> None:
-        for region, state in regions.items():
-            before = self._regions.get(region, RegionState.UNKNOWN)
-            if state is not before:
-                told = {"region": region, "before": before.value, "after": state.value}
-                self._events.publish(Kind.REGION, told)
-        self._regions = regions
+    def _regions_news(self, now: Glimpse) -> list[tuple[Kind, Any]]:
+        news = []
+        for region, state in now.regions.items():
+            before = self._regions.get(region, RegionState.UNKNOWN.value)
+            if state.value != before and state not in _PASSING:
+                news.append((Kind.REGION, {"region": region, "before": before, "after": state.value}))
+        return news
 
-    def _tell(self, kind: Kind, data: Any) -> None:
-        """Publish what differs from what was last told of this kind."""
-        if self._told.get(kind) != data:
-            self._told[kind] = data
-            self._events.publish(kind, data)
+    def _plan_news(self, now: Glimpse, *, at_once: bool) -> list[tuple[Kind, Any]]:
+        step = self._history.next_step(now.plans, now.at, now.member.name, _amid(now), at_once=at_once)
+        return [(Kind.PLAN, msgspec.to_builtins(step))] if step is not None else []
+
+
+def _amid(now: Glimpse) -> list[str]:
+    """What is out of the ordinary, in sentences."""
+    states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
+    orders = [
+        f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:LONGEST_ERROR]
+        for one in now.overrides
+    ]
+    return states + orders
+
+
+_ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
+
+
+def _brief(entry: AuditEntry) -> AuditEntry:
+    if len(msgspec.json.encode(entry)) <= LARGEST_AUDITED_BYTES:
+        return entry
+    return msgspec.structs.replace(entry, before=None, after=None)

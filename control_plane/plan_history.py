@@ -1,33 +1,62 @@
-"""The plans of late, as they were in the store: what changed when. Bounded, and in memory alone."""
+"""The plans of late, as steps: which shares moved when, under whom, and amid what.
+
+Whoever leads writes them into the journal; every control plane has them from there, so that they outlive leaders and
+processes. Plans themselves are not kept: one of a large fleet has megabytes, and what an operator asks is what moved.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.plan import RegionPlan
-from penstock.plan_diff import ArcChange, plan_diff
+from penstock.plan import Arc, ClassPlan, RegionPlan
+from penstock.plan_diff import ArcChange, ArcKey, arc_changes, arcs, composed, redone, undone
+from penstock.provenance import Provenance
 
-MOST_PLANS = 200
-"""Plans kept. An unchanged one that is written again is no new one."""
+MOST_CHANGES = 100
+"""Arcs of one step; where more differ, the next steps tell of them."""
+
+MOST_AMID = 20
+"""Circumstances of one step."""
+
+BURST, BURST_S = 5, 50.0
+"""At most so many steps within so long (s): shares that go on moving are told of together. What follows the loss of a
+region, another policy or another leader is told at once."""
 
 
-class PastPlan(msgspec.Struct, frozen=True):
-    """A plan over all regions, as it was in force."""
+class PlanStep(msgspec.Struct, frozen=True):
+    """How the plan differs from the one that was told of before: what the journal keeps."""
 
     generation: int
     """The largest of its slices'."""
     epoch: int
-    """The fencing epoch of the leader that made it."""
+    """The epoch that it carries: of the leader that made it."""
     policy_digest: str
+    """What most regions obey."""
     made_at: float
     """Unix time (s) by that leader's clock."""
+    leader: str
+    """Its name."""
+    after: int
+    """Generation of the plan that was told of before; 0 where there is none."""
+    changes: tuple[ArcChange, ...] = ()
+    """The arcs that differ from it, the largest differences first."""
+    more: int = 0
+    """Arcs that differ, too, for which there was no room: those of the steps that follow."""
+    amid: tuple[str, ...] = ()
+    """What was out of the ordinary then: regions that are not healthy, overrides."""
+    provenance: Provenance | None = None
+    """The commit that the policy is from; None where it is from a folder."""
+
+
+class PastPlan(msgspec.Struct, frozen=True):
+    """A plan over all regions, as it was in force, and how it came about."""
+
+    step: PlanStep
     slices: dict[str, RegionPlan]
-    """By region."""
-    changes: tuple[ArcChange, ...]
-    """What differs from the plan before it; empty for the first one seen."""
+    """By region: its arcs. Fallbacks, failover tables and what was closed are not kept."""
 
 
 class PlanSummary(msgspec.Struct, frozen=True):
@@ -35,12 +64,18 @@ class PlanSummary(msgspec.Struct, frozen=True):
 
     generation: int
     epoch: int
-    """The fencing epoch of the leader that made it."""
+    """The epoch that it carries: of the leader that made it."""
     policy_digest: str
     made_at: float
     """Unix time (s) by that leader's clock."""
     changes: int
     """Arcs that differ from the plan before it."""
+    leader: str = ""
+    """Name of the control plane that made it."""
+    amid: tuple[str, ...] = ()
+    """What was out of the ordinary then: regions that are not healthy, overrides."""
+    provenance: Provenance | None = None
+    """The commit that the policy is from; None where it is from a folder."""
 
 
 class PlanDiff(msgspec.Struct, frozen=True):
@@ -53,53 +88,146 @@ class PlanDiff(msgspec.Struct, frozen=True):
 
 
 class PlanHistory:
-    """Takes in what is in the store from time to time, and keeps what changed."""
+    """Knows the steps that are kept, and sees the next one."""
 
     def __init__(self) -> None:
-        self._plans: deque[PastPlan] = deque(maxlen=MOST_PLANS)
-        self._newest = 0
+        self._steps: dict[int, PlanStep] = {}
+        self._told: dict[ArcKey, Arc] | None = None
+        """The arcs as the last step has them; None until `begin`."""
+        self._same: dict[str, tuple[ClassPlan, ...]] = {}
+        """Entries of the slices that are as told, so that they need no second look."""
 
     @property
-    def plans(self) -> tuple[PastPlan, ...]:
-        """Oldest first."""
-        return tuple(self._plans)
+    def steps(self) -> dict[int, PlanStep]:
+        """By number, oldest first."""
+        return self._steps
 
-    def find(self, generation: int) -> PastPlan | None:
-        """The plan in force at a generation: one that is written again unchanged keeps the number it came with."""
-        if generation > self._newest:
-            return None
-        return next((plan for plan in reversed(self._plans) if plan.generation <= generation), None)
+    def begin(self, slices: Mapping[str, RegionPlan]) -> None:
+        """Take the plan in force for what the last step has, where nothing better is known."""
+        if self._told is None:
+            self._told = arcs(slices)
 
-    def note(self, slices: Mapping[str, RegionPlan]) -> PastPlan | None:
-        """Take in the slices in force; the plan that they are, if it is another than the one before."""
-        if not slices:
+    def keep(self, number: int, step: PlanStep) -> None:
+        """Take in the next step."""
+        self._steps[number] = step
+        if self._told is not None:
+            self._told = redone(self._told, step.changes)
+            self._same = {}
+
+    def forget(self, number: int) -> None:
+        """Let go of a step."""
+        self._steps.pop(number, None)
+
+    def find(self, generation: int) -> int | None:
+        """The number of the step whose plan was in force at a generation; None where it is not known."""
+        numbers = [number for number, step in self._steps.items() if step.generation <= generation]
+        newest = next(reversed(self._steps.values()), None)
+        return numbers[-1] if numbers and newest is not None and generation <= newest.generation else None
+
+    def diff(self, before: int, after: int) -> PlanDiff:
+        """What differs between the plans of two steps, whichever is the older."""
+        first, last = min(before, after), max(before, after)
+        between = [step.changes for number, step in self._steps.items() if first < number <= last]
+        changes = composed(between)
+        if after < before:
+            changes = tuple(map(_reversed, changes))
+        return PlanDiff(summary(self._steps[before]), summary(self._steps[after]), changes)
+
+    def plan(self, number: int) -> PastPlan:
+        """The plan of a step, by undoing those after it."""
+        step, there = self._steps[number], dict(self._told or {})
+        for later in [one for at, one in self._steps.items() if at > number][::-1]:
+            there = undone(there, later.changes)
+        return PastPlan(step, _slices(there, step))
+
+    def next_step(
+        self, slices: Mapping[str, RegionPlan], now: float, leader: str, amid: Iterable[str], *, at_once: bool = False
+    ) -> PlanStep | None:
+        """What the leader is to tell of its plan; None where that is nothing, or can wait.
+
+        Args:
+            slices: in force.
+            now: Unix time, in seconds.
+            leader: its name.
+            amid: what is out of the ordinary.
+            at_once: whether something happened that people will look into.
+        """
+        if not slices or self._told is None:
             return None
         newest = max(slices.values(), key=lambda plan: (plan.epoch, plan.generation))
-        if newest.generation < self._newest:
-            # The store was wiped: numbers begin anew, and what they meant before is no more.
-            self._plans.clear()
-        self._newest = newest.generation
-        before = self._plans[-1].slices if self._plans else None
-        if before is not None and _content(before) == _content(slices):
-            return None
-        # Slices of one generation come one by one: what comes later completes it.
-        if self._plans and self._plans[-1].generation == newest.generation:
-            self._plans.pop()
-            before = self._plans[-1].slices if self._plans else None
-        plan = PastPlan(
-            generation=newest.generation,
-            epoch=newest.epoch,
-            policy_digest=newest.policy_digest,
-            made_at=newest.made_at,
-            slices=dict(slices),
-            changes=plan_diff(before, slices) if before is not None else (),
+        digests = Counter(plan.policy_digest for plan in slices.values())
+        digest = max(digests, key=lambda one: (digests[one], one))
+        last = next(reversed(self._steps.values()), None)
+        changes = self._changes(slices)
+        if last is not None:
+            same_rule = (last.policy_digest, last.epoch) == (digest, newest.epoch)
+            if same_rule and not changes:
+                return None
+            if same_rule and not at_once and not self._has_room(now):
+                return None
+        told = next(plan for plan in slices.values() if plan.policy_digest == digest)
+        return PlanStep(
+            newest.generation,
+            newest.epoch,
+            digest,
+            newest.made_at,
+            leader,
+            last.generation if last is not None else 0,
+            changes[:MOST_CHANGES],
+            len(changes[MOST_CHANGES:]),
+            tuple(amid)[:MOST_AMID],
+            told.provenance,
         )
-        self._plans.append(plan)
-        return plan
+
+    def _has_room(self, now: float) -> bool:
+        late = list(self._steps.values())[-BURST:]
+        return len(late) < BURST or abs(now - late[0].made_at) >= BURST_S
+
+    def _changes(self, slices: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
+        """How slices differ from what was told, looking only at those that changed since the last look."""
+        told = self._told or {}
+        doubtful = {region: one for region, one in slices.items() if self._same.get(region) != one.classes}
+        gone = {origin for origin, *_ in told} - slices.keys()
+        before = {key: arc for key, arc in told.items() if key[0] in doubtful or key[0] in gone}
+        changes = arc_changes(before, arcs(doubtful))
+        differing = {one.origin for one in changes}
+        self._same |= {region: one.classes for region, one in doubtful.items() if region not in differing}
+        return changes
 
 
-def _content(slices: Mapping[str, RegionPlan]) -> dict[str, RegionPlan]:
-    """Slices without what differs each time they are written."""
+def summary(step: PlanStep) -> PlanSummary:
+    """A step in a list."""
+    return PlanSummary(
+        step.generation,
+        step.epoch,
+        step.policy_digest,
+        step.made_at,
+        len(step.changes) + step.more,
+        step.leader,
+        step.amid,
+        step.provenance,
+    )
+
+
+def _slices(there: Mapping[ArcKey, Arc], step: PlanStep) -> dict[str, RegionPlan]:
+    classes: dict[str, dict[tuple[str, str], list[Arc]]] = {}
+    for (origin, _, model, residency), arc in sorted(there.items()):
+        classes.setdefault(origin, {}).setdefault((model, residency), []).append(arc)
     return {
-        region: msgspec.structs.replace(one, generation=0, made_at=0.0, health=None) for region, one in slices.items()
+        origin: RegionPlan(
+            origin,
+            step.generation,
+            step.epoch,
+            step.policy_digest,
+            step.made_at,
+            tuple(ClassPlan(model, residency, tuple(some), ()) for (model, residency), some in entries.items()),
+            provenance=step.provenance,
+        )
+        for origin, entries in classes.items()
     }
+
+
+def _reversed(change: ArcChange) -> ArcChange:
+    return msgspec.structs.replace(
+        change, before=change.after, after=change.before, why_before=change.why, why=change.why_before, detail=""
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -44,9 +45,11 @@ def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:
 
 def plans_view(summaries: Iterable[PlanSummary]) -> RenderableType:
     """The plans that are kept."""
-    table = table_of("generation", "epoch", "policy", "arcs changed", title="Plans, newest first")
+    table = table_of("generation", "made", "by", "policy", "arcs changed", "amid", title="Plans, newest first")
     for one in summaries:
-        table.add_row(str(one.generation), str(one.epoch), one.policy_digest[:12], str(one.changes))
+        made = f"{datetime.fromtimestamp(one.made_at, UTC):%Y-%m-%d %H:%M:%S}Z"
+        amid = "; ".join(one.amid)
+        table.add_row(str(one.generation), made, one.leader, one.policy_digest[:12], str(one.changes), amid)
     return table
 
 

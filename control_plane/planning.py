@@ -18,6 +18,7 @@ from control_plane.policy_source import PolicySource
 from control_plane.publishing import Fenced, Publisher
 from control_plane.rollout.staging import Accepted, Staged, Staging
 from penstock.inheritance import inheritance, told
+from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.shadow import shadow
 from penstock.shortfall import Shortfall
@@ -87,6 +88,11 @@ class Planning:
         policy, now = self.staging.policy or self._policies.current, self._clock()
         leads = self._campaign.epoch is not None and self._campaign.epoch == self._epoch
         return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
+
+    @property
+    def in_force(self) -> dict[str, RegionPlan]:
+        """The slices that this leader has published or found; none while they are being written, or another leads."""
+        return self._publisher.in_force if self._epoch is not None and not self._publisher.uncertain else {}
 
     async def tick(self) -> None:
         """Do one round; what goes wrong with the store is told and tried again in the next one."""

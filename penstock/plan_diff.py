@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -32,6 +32,10 @@ class ArcChange(msgspec.Struct, frozen=True):
     """What the reason does not say, of the arc as it is now."""
 
 
+ArcKey = tuple[str, str, str, str]
+"""Origin, server, model, residency class: what there is one arc of at most."""
+
+
 def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
     """Every arc whose share differs, the largest differences first.
 
@@ -39,20 +43,11 @@ def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan])
         before: slices by region.
         after: likewise.
     """
-    old, new = _arcs(before), _arcs(after)
-    changes = [
-        _change(key, old.get(key), new.get(key)) for key in old.keys() | new.keys() if old.get(key) != new.get(key)
-    ]
-    moved = [one for one in changes if abs(one.after - one.before) >= LEAST_DIFFERENCE]
-    return tuple(
-        sorted(moved, key=lambda one: (-abs(one.after - one.before), one.origin, one.model, one.residency, one.server))
-    )
+    return arc_changes(arcs(before), arcs(after))
 
 
-_Key = tuple[str, str, str, str]
-
-
-def _arcs(plans: Mapping[str, RegionPlan]) -> dict[_Key, Arc]:
+def arcs(plans: Mapping[str, RegionPlan]) -> dict[ArcKey, Arc]:
+    """Every arc of some slices."""
     return {
         (origin, arc.server, entry.model, entry.residency): arc
         for origin, plan in plans.items()
@@ -61,7 +56,58 @@ def _arcs(plans: Mapping[str, RegionPlan]) -> dict[_Key, Arc]:
     }
 
 
-def _change(key: _Key, before: Arc | None, after: Arc | None) -> ArcChange:
+def arc_changes(before: Mapping[ArcKey, Arc], after: Mapping[ArcKey, Arc]) -> tuple[ArcChange, ...]:
+    """Every arc whose share differs, the largest differences first."""
+    changes = [
+        _change(key, before.get(key), after.get(key))
+        for key in before.keys() | after.keys()
+        if before.get(key) != after.get(key)
+    ]
+    return _moved(changes)
+
+
+def redone(before: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
+    """The arcs once some of them have changed."""
+    after = dict(before)
+    for one in changes:
+        after.pop(_key(one), None)
+        if one.why is not None:
+            after[_key(one)] = Arc(one.server, one.after, one.why, one.detail)
+    return after
+
+
+def undone(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
+    """The arcs before some of them changed, without the details of those."""
+    before = dict(after)
+    for one in changes:
+        before.pop(_key(one), None)
+        if one.why_before is not None:
+            before[_key(one)] = Arc(one.server, one.before, one.why_before)
+    return before
+
+
+def composed(steps: Iterable[Sequence[ArcChange]]) -> tuple[ArcChange, ...]:
+    """What several differences, one after the other, come to."""
+    whole: dict[ArcKey, ArcChange] = {}
+    for changes in steps:
+        for one in changes:
+            first = whole.get(_key(one), one)
+            whole[_key(one)] = msgspec.structs.replace(one, before=first.before, why_before=first.why_before)
+    return _moved(whole.values())
+
+
+def _key(change: ArcChange) -> ArcKey:
+    return change.origin, change.server, change.model, change.residency
+
+
+def _moved(changes: Iterable[ArcChange]) -> tuple[ArcChange, ...]:
+    moved = [one for one in changes if abs(one.after - one.before) >= LEAST_DIFFERENCE]
+    return tuple(
+        sorted(moved, key=lambda one: (-abs(one.after - one.before), one.origin, one.model, one.residency, one.server))
+    )
+
+
+def _change(key: ArcKey, before: Arc | None, after: Arc | None) -> ArcChange:
     origin, server, model, residency = key
     return ArcChange(
         origin=origin,

@@ -1,7 +1,7 @@
 """GET /v1/events: what happens, as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 
-A reader that is cut off says with Last-Event-ID where it was, and misses nothing that is still kept. One that does not
-keep up is cut off, so that nothing is kept for it.
+A reader that is cut off says with Last-Event-ID where it was, here or at another control plane, and misses nothing that
+is still kept. One that does not keep up is cut off, so that nothing is kept for it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ BEAT_S = 10.0
 SLOW_S = 10.0
 """A reader that takes nothing for this long (s) is cut off."""
 
+CATCH_UP_S = 2.0
+"""How long (s) the event that a reader saw elsewhere may take to arrive here."""
+
 RECONNECT_MS = 1_000
 
 EVENT_STREAM = "text/event-stream"
@@ -54,8 +57,9 @@ def routes(events: EventLog) -> APIRouter:
     async def stream(caller: Viewer, last_event_id: LastEventId = None, kind: Kinds = None) -> Response:
         """What happens, as it happens.
 
-        `event` is the kind: leadership, region, plan, policy or audit. If the events after Last-Event-ID are not kept
-        any more, an event `missed` comes first and then the oldest that is kept: look at the state anew.
+        `event` is the kind: leadership, region, plan, policy, rollout or audit. If not all events after Last-Event-ID
+        are kept, an event `missed` comes first and then those that are: look at the state anew. An event without an id
+        is told by this control plane alone, of itself: nothing resumes after it.
         """
         if len(readers) >= MOST_READERS:
             raise Problem(503, f"{MOST_READERS} read events already; try again later", {"retry-after": "5"})
@@ -115,9 +119,9 @@ class EventStream(Response):
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await give(b"retry: %d\n\n" % RECONNECT_MS)
-        position = self._events.after(self._last_id)
-        if position is None:
-            position = self._events.oldest
+        await self._events.wait_for(self._last_id, CATCH_UP_S)
+        position, whole = self._events.after(self._last_id)
+        if not whole:
             await give(b"event: missed\ndata: {}\n\n")
         while not self._events.closed:
             happened = self._events.read(position)
@@ -137,7 +141,8 @@ class EventStream(Response):
 
 def _framed(event: Event) -> bytes:
     # JSON has no line breaks of its own, so one data line is enough.
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.kind.encode(), msgspec.json.encode(event))
+    named = b"id: %s\n" % event.id.encode() if event.id else b""
+    return b"%sevent: %s\ndata: %s\n\n" % (named, event.kind.encode(), msgspec.json.encode(event))
 
 
 async def _left(receive: Receive) -> None:

@@ -11,10 +11,9 @@ from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
 from control_plane.api.pages import USUAL_LIMIT, Cursor, Limit, Page, paged
 from control_plane.daemon import ControlPlane
-from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary
+from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary, summary
 from control_plane.problems import Problem
 from penstock.plan import RegionPlan
-from penstock.plan_diff import plan_diff
 
 LARGEST_GENERATION = 2**53 - 1
 """What JSON carries exactly everywhere."""
@@ -27,17 +26,17 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     router = APIRouter(prefix="/v1/plans", tags=["plans"])
     history = control_plane.history
 
-    def found(generation: int) -> PastPlan:
-        plan = history.find(generation)
-        if plan is None:
+    def found(generation: int) -> int:
+        number = history.find(generation)
+        if number is None:
             raise Problem(404, f"plan {generation} is not kept (any more); GET /v1/plans has those that are")
-        return plan
+        return number
 
     @router.get("", responses=gives(Page[PlanSummary], "A page of plans, the newest first."))
     async def plans(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """The plans of late, as this control plane saw them since its start, at most 200."""
-        summaries = [_summary(one) for one in history.plans]
-        return answer(paged(summaries, lambda one: f"{one.generation:016d}", cursor, limit, newest_first=True))
+        """The plans of late, at most 300, whoever led: when shares moved, how many, and amid what."""
+        page = paged(history.steps.items(), lambda one: f"{one[0]:016d}", cursor, limit, newest_first=True)
+        return answer(Page(tuple(summary(step) for _, step in page.items), page.next_cursor))
 
     @router.get("/current", responses=gives(dict[str, RegionPlan], "Slices by region."))
     async def current(caller: Viewer) -> Response:
@@ -54,16 +53,11 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     ) -> Response:
         """Whose share moved where between two plans, and why."""
         old = found(before)
-        new = found(after) if after is not None else history.plans[-1]
-        return answer(PlanDiff(_summary(old), _summary(new), plan_diff(old.slices, new.slices)))
+        return answer(history.diff(old, found(after) if after is not None else max(history.steps)))
 
     @router.get("/{generation}", responses=gives(PastPlan, "The plan."))
     async def plan(caller: Viewer, generation: Generation) -> Response:
-        """The plan that was in force at a generation, and what it changed."""
-        return answer(found(generation))
+        """The plan that was in force at a generation, and how it came about."""
+        return answer(history.plan(found(generation)))
 
     return router
-
-
-def _summary(plan: PastPlan) -> PlanSummary:
-    return PlanSummary(plan.generation, plan.epoch, plan.policy_digest, plan.made_at, len(plan.changes))

@@ -25,6 +25,9 @@ AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
 """The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
 
+JOURNAL = ROOT + "journal/"
+"""What happened of late, as leaders tell it."""
+
 ANSWERS = ROOT + "answers/"
 """Requests with an Idempotency-Key, by a digest of whose they are and what they are called; each with a lease."""
 
@@ -60,6 +63,11 @@ def ended_rollout(number: int) -> str:
 def revision(number: int) -> str:
     """What became of one revision of the policy source; keys are in the order of the numbers."""
     return f"{REVISIONS}{number:010d}"
+
+
+def journal_entry(number: int) -> str:
+    """An entry of the journal, immutable; keys are in the order of the entries."""
+    return f"{JOURNAL}{number:012d}"
 
 
 def answer(name: str) -> str:

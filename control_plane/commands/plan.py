@@ -38,7 +38,7 @@ def show(
     origin: Annotated[str | None, typer.Option(help="Only what lands on this region.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show every class's arcs with their reasons, and its fallbacks."""
+    """Show every class's arcs with their reasons, and its fallbacks; of a past plan the arcs alone."""
     with telling("plan show"), fleet.connect() as api:
         slices = _slices(api, generation)
         if origin is not None:
@@ -57,7 +57,7 @@ def list_(
     fleet: Fleet,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the plans of late that the leader keeps, newest first."""
+    """Show the plans of late, newest first: when shares moved, how many, and amid what."""
     with telling("plan list"), fleet.connect() as api:
         plans = _plans(api)
     if output is Output.JSON:
@@ -81,7 +81,7 @@ def diff(
         if before is None:
             plans = _plans(api)
             if len(plans) < 2:
-                raise CommandFault("the leader has seen no two plans that differ yet; `penstock plan list`")
+                raise CommandFault("there were no two plans yet that differ; `penstock plan list`")
             before = plans[1].generation
         answer = api.ask("GET", "/v1/plans/diff", params={"before": before, "after": after})
         changed: PlanDiff = answer.decoded(PlanDiff)

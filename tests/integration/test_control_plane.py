@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,9 +20,9 @@ from control_plane.client.store import Changed
 from control_plane.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
-from tests.control_planes import REGIONS, Agents, Operator, control_planes, roll_out_at_once
+from tests.control_planes import REGIONS, Agents, ControlPlaneServer, Operator, control_planes, roll_out_at_once
 from tests.reports import offered, packed, report
-from tests.stores import Following
+from tests.stores import PATIENCE_S, Following
 
 TAKEOVER_WITHIN_S = 4.0
 EU = ("eu-de", "eu-es")
@@ -55,6 +57,27 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+async def last_event(
+    operator: Operator, server: ControlPlaneServer, holds: Callable[[str, Any], bool], after: str = "0-0"
+) -> str:
+    """The id of the first event of a kind and with data such that it `holds`; with an id none may be missed."""
+    name, id_ = "", ""
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        operator.http.stream("GET", f"{server.url}/v1/events", headers={"last-event-id": after}) as response,
+    ):
+        async for line in response.aiter_lines():
+            field, _, value = line.partition(": ")
+            if field == "id":
+                id_ = value
+            elif field == "event":
+                name = value
+                assert after == "0-0" or name != "missed"
+            elif field == "data" and name != "missed" and holds(name, json.loads(value)["data"]):
+                return id_
+    raise EOFError
+
+
 async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
     own_etcd: EtcdServer, store: EtcdStore, operator: Operator, tmp_path: Path
 ) -> None:
@@ -71,6 +94,7 @@ async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
         ):
             agents.demand = {"eu-de": (offered(10.0, *EU),)}
             await operator.until(first, lambda status: shares(status, "eu-de") == {"eu-de": 1.0})
+            seen = await last_event(operator, first, lambda kind, data: kind == "plan" and bool(data["changes"]))
             killed_at = time.monotonic()
             first.kill()
             rest = [server for server in servers if server is not first]
@@ -87,6 +111,17 @@ async def test_one_of_three_leads_and_the_next_takes_over_when_it_is_killed(
                 if change.key == keys.plan("eu-de") and change.now is not None
             ]
             assert generations == sorted(generations)
+            leaders = {epoch: first.name, next_epoch: second.name}
+            for server in rest:
+                # Resumed where another one told of it, without a gap.
+                await last_event(
+                    operator, server, lambda kind, data: (kind, data.get("epoch")) == ("plan", next_epoch), after=seen
+                )
+                steps = (await operator.http.get(f"{server.url}/v1/plans")).json()["items"]
+                assert {one["epoch"]: one["leader"] for one in steps} == leaders
+                params = {"before": steps[-1]["generation"]}
+                moved = (await operator.http.get(f"{server.url}/v1/plans/diff", params=params)).json()["changes"]
+                assert [(one["origin"], one["server"], one["after"]) for one in moved] == [("eu-de", "eu-de", 1.0)]
 
 
 async def test_a_leader_that_was_paused_changes_nothing_after_another_took_over(
