@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 import msgspec
+
+LARGEST = 2**53 - 1
+"""No agent counts further than this: the sums of many can still be written, and JSON carries it exactly everywhere."""
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -39,8 +40,8 @@ class Answers(msgspec.Struct, frozen=True):
     @property
     def are_possible(self) -> bool:
         """Whether counters can ever look like this."""
-        whole = 0 <= self.failed <= self.ended and 0 <= self.begun <= self.ended
-        return whole and isfinite(self.first_byte_s) and self.first_byte_s >= 0.0
+        whole = 0 <= self.failed <= self.ended <= LARGEST and 0 <= self.begun <= self.ended
+        return whole and 0.0 <= self.first_byte_s <= LARGEST
 
     @property
     def failed_share(self) -> float:

@@ -21,6 +21,9 @@ MOST_KEPT = 3_000
 MOST_NAMED = 5
 """Agents that a sentence names."""
 
+LONGEST_REFUSAL = 500
+"""Characters of an agent's own words in a sentence."""
+
 
 class AgentWord(msgspec.Struct, frozen=True):
     """What one agent said last."""
@@ -131,7 +134,7 @@ def _refused(rollout: Rollout, evidence: Evidence) -> tuple[Event, str] | None:
     for name, word in evidence.agents.items():
         # What an agent obeys it has not refused: then it refuses some plan made under it, or obeys it by now.
         if word.refused_digest == rollout.candidate != word.policy_digest:
-            return Event.REFUSED, f"{name} refuses it: {word.refused}"
+            return Event.REFUSED, f"{name} refuses it: {word.refused[:LONGEST_REFUSAL]}"
     return None
 
 
@@ -171,10 +174,17 @@ def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[
 
 
 def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
-    """With the counters that the phase begins with, and what the shadow saw if it is just over."""
-    if rollout.is_over or rollout.marks is not None:
+    """With the counters that the phase begins with, and what the shadow saw if it is just over.
+
+    An agent that is heard later, be it that a restart gave it another name or that another leader hears it first, is
+    judged from then on: a canary region whose agents are all new could prove nothing otherwise.
+    """
+    if rollout.is_over:
         return rollout
-    after = msgspec.structs.replace(rollout, marks=_marks(evidence), earlier=None)
+    marks = _marks(evidence, rollout.marks or {})
+    if rollout.marks is not None and len(marks) == len(rollout.marks):
+        return rollout
+    after = msgspec.structs.replace(rollout, marks=marks, earlier=None)
     if rollout.earlier is None:
         return after
     by_region = _by_region(evidence)
@@ -189,11 +199,13 @@ def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
     )
 
 
-def _marks(evidence: Evidence) -> dict[str, Mark]:
-    marks = {}
-    room = MOST_KEPT
-    for name, word in list(evidence.agents.items())[:MOST_MARKS]:
-        marks[name] = Mark(word.epoch, word.answers, word.kept[:room])
+def _marks(evidence: Evidence, known: Mapping[str, Mark]) -> dict[str, Mark]:
+    """The marks that are there, and those of agents that have none yet, as far as there is room."""
+    marks = dict(known)
+    room = MOST_KEPT - sum(len(mark.kept) for mark in known.values())
+    new = [(name, word) for name, word in evidence.agents.items() if name not in known]
+    for name, word in new[: max(0, MOST_MARKS - len(known))]:
+        marks[name] = Mark(word.epoch, word.answers, word.kept[: max(0, room)])
         room -= len(marks[name].kept)
     return marks
 

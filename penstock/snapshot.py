@@ -37,6 +37,12 @@ SETTLE_S = 3.0
 MOST_AGENTS = 1_000
 """Agents of one region that are remembered; more than any region runs, few enough to hold."""
 
+LONGEST_NAME = 255
+"""Characters of an agent's name."""
+
+LARGEST_PLAN_NUMBER = 2**53 - 1
+"""No plan has a larger epoch or generation: epochs are revisions of the store, and JSON carries this exactly."""
+
 LARGEST_COUNT = 1_000_000
 """No pool has more endpoints, slots or requests in flight than this; a report that says so is impossible."""
 
@@ -310,8 +316,12 @@ def _possible(report: AgentReport) -> bool:
         *(peer.rtt_ms for peer in report.peers),
     ]
     return (
-        report.epoch >= 0
+        len(report.agent) <= LONGEST_NAME
+        and report.epoch >= 0
         and report.seq >= 0
+        # The epoch of all plans is raised above what an agent obeys, and never lowered.
+        and 0 <= report.plan_epoch <= LARGEST_PLAN_NUMBER
+        and 0 <= report.plan_generation <= LARGEST_PLAN_NUMBER
         and all(0 <= n <= LARGEST_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
         and report.answers.are_possible

@@ -37,7 +37,15 @@ def test_the_difference_of_two_looks_is_what_came_between() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers", [Answers(1, 2), Answers(-1, -1), Answers(1, 0, 2), Answers(first_byte_s=float("nan"))]
+    "answers",
+    [
+        Answers(1, 2),
+        Answers(-1, -1),
+        Answers(1, 0, 2),
+        Answers(first_byte_s=float("nan")),
+        Answers(first_byte_s=1e308),
+        Answers(2**53),
+    ],
 )
 def test_impossible_counters_are_told(answers: Answers) -> None:
     assert not answers.are_possible

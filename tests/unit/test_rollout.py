@@ -112,6 +112,23 @@ class TestTheGoodWay:
         assert story.see(fleet(word("b", NEW, ended=149)), 600.0) is Phase.CANARY
         assert story.see(fleet(word("b", NEW, ended=150)), 1.0) is Phase.WATCH
 
+    def test_agents_that_came_with_a_new_name_are_judged_from_when_they_are_heard(self) -> None:
+        story = Story().to_canary()
+        story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=70)}), 50.0)
+        assert story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=119)}), 20.0) is Phase.CANARY
+        assert story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=120)})) is Phase.WATCH
+
+    def test_a_regression_at_agents_with_new_names_takes_it_back(self) -> None:
+        story = Story().to_canary()
+        story.see(Evidence({"a/1": word("a"), "b/2": word("b", NEW)}), 5.0)
+        failing = Evidence({"a/1": word("a"), "b/2": word("b", NEW, ended=60, failed=30)})
+        assert story.see(failing, 5.0) is Phase.ROLLED_BACK
+
+    def test_an_agents_own_words_are_bounded(self) -> None:
+        story = Story().to_canary()
+        assert story.see(fleet(word("b", refused="x" * 100_000)), 1.0) is Phase.ROLLED_BACK
+        assert len(story.rollout.why) < 600
+
 
 class TestTheShadow:
     def test_it_waits_until_somebody_has_looked(self) -> None:

@@ -93,6 +93,10 @@ class TestTakingIn:
             {"demand": (offered(-1.0, "a"),)},
             {"peers": (PeerReport("b", RegionState.HEALTHY, nan),)},
             {"seq": -1},
+            {"plan_epoch": -1},
+            {"plan_epoch": 2**53},
+            {"plan_generation": 2**63},
+            {"agent": "x" * 256},
         ],
     )
     def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:
