@@ -112,7 +112,13 @@ class ControlPlane:
         )
         self._fleet = Fleet()
         self._campaign = Campaign(
-            store, member, eligible=lambda: policies.current is not None, rng=rng, clock=self._clock
+            store,
+            member,
+            eligible=lambda: policies.current is not None,
+            rng=rng,
+            clock=self._clock,
+            # An office is taken and left at once, and not a round later.
+            on_change=lambda _: self._rounds.wake(),
         )
         self._agents = Mirror(store, keys.AGENTS, AgentMember, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
         self._members = Mirror(store, keys.CONTROL_PLANES, Member, rng=rng, backoff_cap_s=SHOWN_BACKOFF_CAP_S)
@@ -180,6 +186,8 @@ class ControlPlane:
         """End: resign first, so that another takes over at once."""
         self.events.close()
         await self.link.close()
+        for rounds in (self._rounds, self._looks):
+            rounds.stop()
         self._scheduler.shutdown(wait=False)
         await self._campaign.stop()
         await self._registration.stop()

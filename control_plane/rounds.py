@@ -37,6 +37,10 @@ class Rounds:
         if self._wanted:
             self._run_at(datetime.now(UTC))
 
+    def stop(self) -> None:
+        """Begin no run any more, whoever wants one: the scheduler is about to stop."""
+        self._job = None
+
     def wake(self) -> None:
         """Run it at once, or once more after the run under way: that may have begun before what changed."""
         self._wanted = True

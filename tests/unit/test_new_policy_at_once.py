@@ -1,4 +1,4 @@
-"""A policy that is accepted while a plan is being made is planned by right after it, not a round later."""
+"""What cannot wait for the next round does not: an election, and a policy that comes while a plan is being made."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ class Slow(MemoryStore):
             self.held.set()
             await self.go_on.wait()
         return await super().commit(expect, do)
+
+
+async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "TICK_S", 3600.0)
+    store, source = MemoryStore(), PolicySource(FolderReader(PLANET))
+    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+    await one.start()
+    try:
+        await eventually(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
+    finally:
+        await one.stop()
+        await store.close()
 
 
 async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

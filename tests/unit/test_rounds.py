@@ -100,3 +100,14 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
     for _ in range(10):
         await asyncio.sleep(0)
     assert "raised an exception" not in caplog.text
+
+
+async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
+    scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
+    scheduler.start()
+    rounds = Rounds(work, NEVER_S)
+    rounds.start(scheduler)
+    rounds.stop()
+    scheduler.shutdown(wait=False)
+    rounds.wake()
+    assert work.begun == 0
