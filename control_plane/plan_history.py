@@ -92,8 +92,8 @@ class PlanHistory:
 
     def __init__(self) -> None:
         self._steps: dict[int, PlanStep] = {}
-        self._told: dict[ArcKey, Arc] | None = None
-        """The arcs as the last step has them; None until `begin`."""
+        self._told: dict[str, dict[ArcKey, Arc]] | None = None
+        """The arcs of each origin as the last step has them; None until `begin`."""
         self._same: dict[str, tuple[ClassPlan, ...]] = {}
         """Entries of the slices that are as told, so that they need no second look."""
 
@@ -105,14 +105,16 @@ class PlanHistory:
     def begin(self, slices: Mapping[str, RegionPlan]) -> None:
         """Take the plan in force for what the last step has, where nothing better is known."""
         if self._told is None:
-            self._told = arcs(slices)
+            self._told = {origin: arcs({origin: one}) for origin, one in slices.items()}
+            self._same = {origin: one.classes for origin, one in slices.items()}
 
     def keep(self, number: int, step: PlanStep) -> None:
         """Take in the next step."""
         self._steps[number] = step
         if self._told is not None:
-            self._told = redone(self._told, step.changes)
-            self._same = {}
+            for origin, changes in _by_origin(step.changes).items():
+                self._told[origin] = redone(self._told.get(origin, {}), changes)
+                self._same.pop(origin, None)
 
     def forget(self, number: int) -> None:
         """Let go of a step."""
@@ -135,10 +137,10 @@ class PlanHistory:
 
     def plan(self, number: int) -> PastPlan:
         """The plan of a step, by undoing those after it."""
-        step, there = self._steps[number], dict(self._told or {})
-        for later in [one for at, one in self._steps.items() if at > number][::-1]:
-            there = undone(there, later.changes)
-        return PastPlan(step, _slices(there, step))
+        step, now = self._steps[number], self._told or {}
+        since = _by_origin(composed(one.changes for at, one in self._steps.items() if at > number))
+        there = {origin: undone(now.get(origin, {}), since.get(origin, ())) for origin in now.keys() | since.keys()}
+        return PastPlan(step, {origin: _slice(origin, some, step) for origin, some in sorted(there.items())})
 
     def next_step(
         self, slices: Mapping[str, RegionPlan], now: float, leader: str, amid: Iterable[str], *, at_once: bool = False
@@ -187,8 +189,9 @@ class PlanHistory:
         """How slices differ from what was told, looking only at those that changed since the last look."""
         told = self._told or {}
         doubtful = {region: one for region, one in slices.items() if self._same.get(region) != one.classes}
-        gone = {origin for origin, *_ in told} - slices.keys()
-        before = {key: arc for key, arc in told.items() if key[0] in doubtful or key[0] in gone}
+        before: dict[ArcKey, Arc] = {}
+        for origin in doubtful.keys() | (told.keys() - slices.keys()):
+            before |= told.get(origin, {})
         changes = arc_changes(before, arcs(doubtful))
         differing = {one.origin for one in changes}
         self._same |= {region: one.classes for region, one in doubtful.items() if region not in differing}
@@ -209,22 +212,26 @@ def summary(step: PlanStep) -> PlanSummary:
     )
 
 
-def _slices(there: Mapping[ArcKey, Arc], step: PlanStep) -> dict[str, RegionPlan]:
-    classes: dict[str, dict[tuple[str, str], list[Arc]]] = {}
-    for (origin, _, model, residency), arc in sorted(there.items()):
-        classes.setdefault(origin, {}).setdefault((model, residency), []).append(arc)
-    return {
-        origin: RegionPlan(
-            origin,
-            step.generation,
-            step.epoch,
-            step.policy_digest,
-            step.made_at,
-            tuple(ClassPlan(model, residency, tuple(some), ()) for (model, residency), some in entries.items()),
-            provenance=step.provenance,
-        )
-        for origin, entries in classes.items()
-    }
+def _by_origin(changes: Iterable[ArcChange]) -> dict[str, list[ArcChange]]:
+    found: dict[str, list[ArcChange]] = {}
+    for one in changes:
+        found.setdefault(one.origin, []).append(one)
+    return found
+
+
+def _slice(origin: str, there: Mapping[ArcKey, Arc], step: PlanStep) -> RegionPlan:
+    entries: dict[tuple[str, str], list[Arc]] = {}
+    for (_, _, model, residency), arc in sorted(there.items()):
+        entries.setdefault((model, residency), []).append(arc)
+    return RegionPlan(
+        origin,
+        step.generation,
+        step.epoch,
+        step.policy_digest,
+        step.made_at,
+        tuple(ClassPlan(model, residency, tuple(some), ()) for (model, residency), some in entries.items()),
+        provenance=step.provenance,
+    )
 
 
 def _reversed(change: ArcChange) -> ArcChange:
