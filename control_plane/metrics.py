@@ -70,6 +70,8 @@ class RegionGauges(msgspec.Struct, frozen=True):
     state: RegionState
     report_age_s: float
     """Age (s) of the newest report of any of its agents; inf before the first."""
+    refusing: int = 0
+    """Its agents that refuse what was published to them last."""
 
 
 class PoolGauges(msgspec.Struct, frozen=True):
@@ -117,6 +119,11 @@ class ControlPlaneMetrics:
         self._report_age = self._gauge(
             "report_age_seconds",
             "Seconds since the newest report of any agent of the region; +Inf before the first.",
+            ("region",),
+        )
+        self._refusing = self._gauge(
+            "agents_refusing",
+            "Agents of the region that refuse the plan or policy published to them last, and obey an older one.",
             ("region",),
         )
         self._region_state = self._gauge(
@@ -210,11 +217,13 @@ class ControlPlaneMetrics:
                     self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(arc.share)
 
     def show_regions(self, regions: Mapping[str, RegionGauges]) -> None:
-        """Show every region's state and report age, and forget those that are not given."""
+        """Show every region's state, report age and refusals, and forget those that are not given."""
         self._report_age.clear()
+        self._refusing.clear()
         self._region_state.clear()
         for region, view in regions.items():
             self._report_age.labels(region).set(view.report_age_s)
+            self._refusing.labels(region).set(view.refusing)
             for state in RegionState:
                 self._region_state.labels(region, state.value).set(state is view.state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -20,6 +21,7 @@ from control_plane.rollout.staging import Accepted, Staged, Staging
 from penstock.inheritance import inheritance, told
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
+from penstock.rollout_evidence import words
 from penstock.shadow import shadow
 from penstock.shortfall import Shortfall
 from penstock.snapshot import demand, pools, settled
@@ -229,9 +231,12 @@ class Planning:
     def _show_fleet(self, policy: Policy, now: float) -> None:
         snapshot = self._fleet.snapshot
         newest = {region: snapshot.newest(region) for region in policy.regions}
+        refusing = Counter(word.region for word in words(snapshot, now).values() if word.refused)
         self._metrics.show_regions(
             {
-                region: RegionGauges(snapshot.state(region), now - held.received_at if held else float("inf"))
+                region: RegionGauges(
+                    snapshot.state(region), now - held.received_at if held else float("inf"), refusing[region]
+                )
                 for region, held in newest.items()
             }
         )

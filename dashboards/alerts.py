@@ -117,6 +117,20 @@ ALERTS = (
         """,
     ),
     Alert(
+        name="PenstockPlanRefused",
+        expr="sum by (region) (penstock_agents_refusing) > 0",
+        for_s=30,
+        severity="ticket",
+        summary="{{ $value }} agents of {{ $labels.region }} refuse what was published to them",
+        impact="They serve by an older plan or policy: drains, failovers and new rules do not reach them.",
+        runbook="""
+            1. `penstock status` names each agent with its reason.
+            2. A policy or plan that only newer releases can read: upgrade those agents.
+            3. It does not supersede what they obey: another control plane or store publishes there; see to that first.
+            4. Anything else is a fault of this release: keep the value at the region's plan key and the agent's log.
+        """,
+    ),
+    Alert(
         name="PenstockRolloutHeld",
         expr=f'sum by (phase) (penstock_rollout_phase{{phase=~"{Phase.SHADOW_HELD}|{Phase.CANARY_HELD}"}}) > 0',
         for_s=60,

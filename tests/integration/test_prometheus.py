@@ -85,6 +85,7 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "2m",
     ),
     ("PenstockReportsOld", {'penstock_report_age_seconds{region="eu-de"}': "1+5x40"}, "2m"),
+    ("PenstockPlanRefused", {'penstock_agents_refusing{region="eu-de"}': "2+0x40"}, "2m"),
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "0+5x80"}, "6m"),
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "+Inf+0x80"}, "6m"),
     (
@@ -138,6 +139,7 @@ WELL = {
     'penstock_region_state{region="eu-de",state="failed"}': "0x80",
     'penstock_region_state{region="eu-de",state="healthy"}': "1x80",
     'penstock_report_age_seconds{region="eu-de"}': "1x80",
+    'penstock_agents_refusing{region="eu-de"}': "0x80",
     f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
     'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
     'penstock_region_slots{region="eu-de",model="m"}': "100x80",

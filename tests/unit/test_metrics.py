@@ -67,6 +67,7 @@ CONTROL_PLANE_CONTRACT = {
     "policy_webhooks": ("counter", {"outcome"}),
     "reports": ("counter", {"region", "outcome"}),
     "report_age_seconds": ("gauge", {"region"}),
+    "agents_refusing": ("gauge", {"region"}),
     "region_state": ("gauge", {"region", "state"}),
     "region_slots": ("gauge", {"region", "model"}),
     "region_in_flight": ("gauge", {"region", "model"}),

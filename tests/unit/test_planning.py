@@ -142,6 +142,15 @@ async def test_a_leader_publishes_a_plan_from_what_it_heard(office: Office) -> N
     assert office.metric("policy_info", digest=POLICY.digest()) == 1
 
 
+async def test_agents_that_refuse_what_was_published_are_counted(office: Office) -> None:
+    await office.elect()
+    refusing = msgspec.structs.replace(report("eu-es"), refused_plan="a test says so")
+    await office.tick(report("eu-de"), refusing, msgspec.structs.replace(refusing, agent="two"))
+    assert [office.metric("agents_refusing", region=region) for region in ("eu-de", "eu-es", "us-east")] == [0, 2, 0]
+    await office.tick(report("eu-es"), report("eu-es", agent="two"))
+    assert office.metric("agents_refusing", region="eu-es") == 0
+
+
 async def test_agents_get_the_policy_before_anybody_has_reported(office: Office) -> None:
     await office.elect()
     await office.tick()
