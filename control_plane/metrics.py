@@ -173,6 +173,7 @@ class ControlPlaneMetrics:
             self._plan_generation.set(0)
             for fleet in (
                 self._report_age,
+                self._refusing,
                 self._region_state,
                 self._region_slots,
                 self._region_in_flight,

@@ -346,6 +346,7 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
         "region_in_flight",
         "demand_",
         "report_age_seconds",
+        "agents_refusing",
     )
     lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
     assert not [line for line in lines if line.startswith(tuple(f"penstock_{name}" for name in gone))]
