@@ -101,14 +101,14 @@ class Planning:
         now = self._clock()
         epoch = self._campaign.epoch
         self._take_office(epoch, now)
+        if epoch is not None and self._publisher.uncertain:
+            await self._adopt(epoch, now)
         policy = self.staging.policy or self._policies.current
         if policy is None:
             return
         if policy is not self._shown_policy:
             self._metrics.set_policy(policy.digest())
             self._shown_policy = policy
-        if epoch is not None and self._publisher.uncertain:
-            await self._adopt(epoch, now, policy)
         meant = self._overrides.interventions(policy, now)
         self._fleet.tick(now, policy, meant.drained)
         if epoch is None:
@@ -133,14 +133,18 @@ class Planning:
         except StoreError as error:
             self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
 
-    async def _adopt(self, epoch: int, now: float, policy: Policy) -> None:
+    async def _adopt(self, epoch: int, now: float) -> None:
         """Begin with what is in the store; once in an office, also with what is held against regions there."""
         try:
             await self._publisher.adopt(epoch)
         except StoreError as error:
             self._conclude(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
             return
-        if not self._inherited:
+        if self._inherited:
+            return
+        await self.staging.adopt()
+        policy = self.staging.policy or self._policies.current
+        if policy is not None:
             self._fleet.inherit(inheritance(self._publisher.in_force, now, policy.failover))
             self._inherited = True
 

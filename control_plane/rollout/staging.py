@@ -6,6 +6,7 @@ Nothing is remembered here that matters: every step begins with what the store h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -88,6 +89,16 @@ class Staging:
         """Another may lead: what was known is known no more, and the source may have more than we saw."""
         self.staged = self.shadow = None
         self._source.doubt()
+
+    async def adopt(self) -> None:
+        """Begin to lead with what regions obey: whose reports count, and whom to wait for, goes by that.
+
+        The source may have a candidate already that has other regions. What cannot be read the first step sees to.
+        """
+        with suppress(StoreError):
+            stored = await self._records.newest()
+            if stored.rollout is not None:
+                self.staged = await self._staged(stored.rollout)
 
     async def step(self, epoch: int, now: float, snapshot: Snapshot, *, heard_since: float) -> Staged:
         """One step of the leader of `epoch`.

@@ -327,6 +327,33 @@ async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(offi
         assert (await next_one.shares())["eu-de"] <= weight + 1e-9 < 0.5
 
 
+async def test_a_new_leader_waits_for_the_regions_that_are_obeyed_and_not_for_those_of_a_candidate(
+    office: Office,
+) -> None:
+    stable = msgspec.structs.replace(POLICY, rollout=msgspec.structs.replace(POLICY.rollout, shadow_s=1e6))
+    office.policies.offer(stable)
+    await office.elect()
+    for _ in range(2):
+        await office.tick(*whole_fleet())
+    regions = {name: region for name, region in POLICY.regions.items() if name != "us-east"}
+    candidate = msgspec.structs.replace(stable, regions=regions)
+    office.policies.offer(candidate)
+    await office.tick(*whole_fleet())
+    assert office.staging.staged is not None
+    assert office.staging.staged.candidate is not None
+    next_one = Office(office.shared)
+    next_one.now = office.now
+    next_one.policies.offer(candidate)
+    async with next_one.overrides.mirror.informer as informer:
+        await informer.wait_synced()
+        epoch = await next_one.elect()
+        await next_one.tick(report("eu-de", offered(10.0, *EU)), report("eu-es"))
+        assert next_one.staging.policy == stable, "whose reports are taken in goes by it"
+        assert (await next_one.plan("us-east")).epoch < epoch  # type: ignore[union-attr]
+        await next_one.tick(*whole_fleet())
+        assert (await next_one.plan("us-east")).epoch == epoch  # type: ignore[union-attr]
+
+
 async def test_a_leader_that_cannot_read_the_store_at_first_inherits_as_soon_as_it_can(office: Office) -> None:
     await in_force(office.shared)
     lost = RegionHealth(RegionState.FAILED, office.now)
