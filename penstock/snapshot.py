@@ -32,7 +32,7 @@ FORGET_S = 300.0
 """An agent silent for this long (s) is dropped from the snapshot."""
 
 SETTLE_S = 3.0
-"""A new leader waits at most this long (s) for the regions' reports before it plans without those that are missing."""
+"""A new leader waits this long (s) for the regions' reports before it plans without those that are missing."""
 
 MOST_AGENTS = 1_000
 """Agents of one region that are remembered; more than any region runs, few enough to hold."""
@@ -167,9 +167,23 @@ def inherit(snapshot: Snapshot, beliefs: Mapping[str, RegionHealth]) -> Snapshot
 
 
 def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:
-    """Whether a leader has heard enough to plan: every region's word, or SETTLE_S have passed without."""
-    heard = {region for (region, _), held in snapshot.agents.items() if now - held.received_at <= FRESH_S}
-    return heard >= policy.regions.keys() or now - leading_since >= SETTLE_S
+    """Whether a leader has heard enough to plan: every region's word, or it has waited for it long enough.
+
+    That is SETTLE_S, but for a region that others reach: there it is we who do not hear, and its traffic is not taken
+    away sooner than by a leader that would have heard it before.
+    """
+    silent = policy.regions.keys() - {
+        region for (region, _), held in snapshot.agents.items() if now - held.received_at <= FRESH_S
+    }
+    waited_s = now - leading_since
+    if not silent or waited_s >= FADED_S:
+        return True
+    return waited_s >= SETTLE_S and not any(_is_reached(snapshot, region, now) for region in silent)
+
+
+def _is_reached(snapshot: Snapshot, region: str, now: float) -> bool:
+    votes = _peer_votes(snapshot, region, now)
+    return sum(votes.values()) * 2 > len(votes)
 
 
 class FadedPool(msgspec.Struct, frozen=True):

@@ -260,6 +260,16 @@ class TestLeading:
         assert settled(some, SETTLE_S, POLICY, leading_since=0.0)
         assert settled(take_in(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
 
+    @pytest.mark.parametrize(
+        ("state", "until"),
+        [(RegionState.HEALTHY, FADED_S), (RegionState.FAILED, SETTLE_S), (RegionState.UNKNOWN, SETTLE_S)],
+    )
+    def test_a_region_that_others_reach_is_waited_for_longer(self, state: RegionState, until: float) -> None:
+        peers = seen(("d", state))
+        for at, enough in ((until - 0.1, False), (until, True)):
+            some = held(report("a", peers=peers), report("b", peers=peers), report("c"), at=at)
+            assert settled(some, at, POLICY, leading_since=0.0) is enough
+
 
 def deaf() -> Snapshot:
     """Three regions that spoke at 0 s, of which nothing was heard since."""
