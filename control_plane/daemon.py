@@ -305,7 +305,7 @@ class ControlPlane:
             regions=self._states(policy),
             overrides=tuple(one for one in self.overrides.seen.overrides if one.holds(now)),
             plans=self._planning.in_force,
-            audited=audited.value.seq if audited is not None else 0,
+            audited=audited.value if audited is not None else None,
         )
 
     def _states(self, policy: Policy | None) -> dict[str, RegionState]:

@@ -7,12 +7,14 @@ and nothing twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from control_plane.audit.chain import AuditEntry
 from control_plane.audit.log import AuditLog
+from control_plane.client.codec import CodecError
 from control_plane.client.members import Member
 from control_plane.client.store import StoreError
 from control_plane.events import Event, EventLog, Kind, event_id
@@ -64,8 +66,8 @@ class Glimpse(msgspec.Struct, frozen=True):
     """Those that hold."""
     plans: Mapping[str, RegionPlan]
     """The slices in force, by region; empty while some are being written."""
-    audited: int
-    """The number of the last audit entry; 0 where it is not known."""
+    audited: AuditEntry | None
+    """The last audit entry; None where there is none, or it is not known."""
 
 
 class Noticing:
@@ -141,11 +143,15 @@ class Noticing:
         news = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in news]
         return [(kind, data) for kind, data in news if self._told.get(kind) != data]
 
-    async def _audited(self, newest: int) -> list[tuple[Kind, Any]]:
+    async def _audited(self, newest: AuditEntry | None) -> list[tuple[Kind, Any]]:
         told: int = self._told.get(Kind.AUDIT, {}).get("seq", 0)
-        if newest <= told:
+        if newest is None or newest.seq <= told:
             return []
-        entries = await self._audit.page(max(told, newest - MOST_AUDITED) + 1, newest)
+        entries = [newest]
+        if newest.seq > told + 1:
+            # One that cannot be read keeps nobody from telling what comes after it; verifying the log finds it.
+            with suppress(CodecError):
+                entries = await self._audit.page(max(told, newest.seq - MOST_AUDITED) + 1, newest.seq)
         return [(Kind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
     def _regions_news(self, now: Glimpse) -> list[tuple[Kind, Any]]:

@@ -57,7 +57,7 @@ class Teller:
             regions={},
             overrides=(),
             plans={},
-            audited=0,
+            audited=None,
         )
         self.noticing = Noticing(self.events, self.history, self.audit, lambda: self.sees)
         self.entries: list[JournalEntry] = []
@@ -174,12 +174,21 @@ async def test_changes_that_anybody_made_are_told_once_though_nobody_led(store: 
         for number in range(MOST_AUDITED + 2):
             await south.audit.record(DUTY, "thing.do", str(number), "because")
         large = "x" * LARGEST_AUDITED_BYTES
-        await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
-        await north.look(epoch=await lead(store), audited=MOST_AUDITED + 3)
+        last = await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
+        await north.look(epoch=await lead(store), audited=last)
         await north.look()
         told = [data for kind, data in north.told if kind == "audit"]
         assert [one["target"] for one in told] == [*map(str, range(3, MOST_AUDITED + 2)), "large"]
         assert (told[-1].get("after"), told[-1]["seq"]) == (None, MOST_AUDITED + 3)
+
+
+async def test_an_audit_entry_that_cannot_be_read_keeps_nobody_from_telling_the_next(store: MemoryStore) -> None:
+    async with tellers(store, "north") as (north,):
+        first, _, last = [await north.audit.record(DUTY, "thing.do", str(at), "because") for at in range(3)]
+        await store.commit([], [Put(keys.audit_entry(2), b"garbage")])
+        await north.look(epoch=await lead(store), audited=first)
+        await north.look(audited=last)
+        assert [data["seq"] for kind, data in north.told if kind == "audit"] == [1, 3]
 
 
 async def test_a_step_of_the_plan_tells_what_it_was_amid(store: MemoryStore) -> None:
