@@ -142,12 +142,13 @@ def planet(**replaced: str) -> dict[str, str]:
 
 
 async def written(world: World) -> list[str]:
-    """Keys in the store, but for the plans that a leader makes meanwhile."""
+    """Keys in the store, but for the plans that a leader makes meanwhile, and what it tells of them."""
     items = (await world.control_plane._store.list("")).items
-    return [item.key for item in items if not item.key.startswith(keys.PLANS)]
+    return [item.key for item in items if not item.key.startswith((keys.PLANS, keys.JOURNAL))]
 
 
 async def test_a_bundle_is_judged_and_nothing_of_it_stays(world: World) -> None:
+    await found(lambda: world.control_plane._store.get(keys.revision(1)))
     before = await written(world)
     good = await world.http.post("/v1/policies/validate", json=planet(spillover=SPILLOVER.replace("0.8", "0.5")))
     assert good.status_code == 200
