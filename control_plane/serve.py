@@ -27,6 +27,7 @@ from control_plane.client.fleet_key import load_fleet_key
 from control_plane.client.members import Member
 from control_plane.connections import BoundedConnection
 from control_plane.daemon import ControlPlane
+from control_plane.forwarded import behind_proxies
 from control_plane.places import Places
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.readers import BundleReader
@@ -85,7 +86,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
     app.openapi()
     config = uvicorn.Config(
-        app,
+        behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
         http=BoundedConnection,
         ws="none",
         loop="none",
@@ -95,8 +96,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
         # uvicorn would by itself believe whatever a client on this machine says that it forwards.
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
+        proxy_headers=False,
         ssl_certfile=settings.tls_certificate_file,
         ssl_keyfile=settings.tls_key_file,
     )
