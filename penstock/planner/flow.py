@@ -1,6 +1,6 @@
 """The planner: the cheapest shares for all demand at once, within residency, capacity and reserve.
 
-Same door as `penstock.waterfall.plan`. The answer of one tick is the start of the next one's search; where a model has
+The answer of one tick is the start of the next one's search; where a model has
 none in time, the waterfall decides for that model and tick, and the result says so.
 """
 
@@ -43,32 +43,6 @@ class FlowPlanner:
         self._steadiness = Steadiness()
         self._resting = Resting()
         self._tables = Tables()
-
-    def plan(
-        self,
-        policy: Policy,
-        snapshot: Snapshot,
-        previous: Mapping[str, RegionPlan],
-        *,
-        now: float,
-        epoch: int,
-        generation: int,
-        elapsed_s: float,
-        ahead: Mapping[Key, float] = NOT_AHEAD,
-        interventions: Interventions = NO_INTERVENTIONS,
-    ) -> dict[str, RegionPlan]:
-        """The plan of `decide`, through the door that every planner has."""
-        return self.decide(
-            policy,
-            snapshot,
-            previous,
-            now=now,
-            epoch=epoch,
-            generation=generation,
-            elapsed_s=elapsed_s,
-            ahead=ahead,
-            interventions=interventions,
-        ).plans
 
     def decide(
         self,

@@ -198,7 +198,7 @@ class World:
         whole, hurt = self._snapshot(()), self._snapshot(self.rng.sample(self.names, 1))
         before = pour(self.policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
         after = pour(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
-        best = FlowPlanner().plan(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
+        best = FlowPlanner().decide(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0).plans
         closed = {
             name: msgspec.structs.replace(
                 one,

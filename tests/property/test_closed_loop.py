@@ -19,6 +19,7 @@ from penstock.region_health import RegionState
 from penstock.residency import residency_class
 from penstock.steps import DEADBAND
 from tests.closed_loop import TICK_S, Loop, Plan, World
+from tests.plans_alone import plans_of
 from tests.property.test_planner_stability import reversals
 
 PATIENT_S = 30.0
@@ -45,7 +46,7 @@ HOME_CLASSES = tuple(Key("a", "m", residency_class(where).name) for where in (AN
 HOME = Key("a", "m", residency_class(ANYWHERE).name)
 
 PLANNERS: dict[str, Callable[[], Plan]] = {
-    "flow": lambda: FlowPlanner(PATIENT_S).plan,
+    "flow": lambda: plans_of(FlowPlanner(PATIENT_S)),
     "waterfall": lambda: waterfall.plan,
 }
 planners = pytest.mark.parametrize("planner", PLANNERS)
@@ -92,7 +93,7 @@ def test_a_step_of_demand_turns_no_share_round_more_than_once(
     objective = Objective(queueing_weight=queueing_weight, survive_one_loss=survive_one_loss)
     policy = msgspec.structs.replace(POLICY, objective=objective)
     one = world(lambda at: rates | changed if at >= 15.0 else rates, policy=policy, report_delay_s=lambda at: delay_s)
-    loop = Loop(one, FlowPlanner(PATIENT_S).plan).run(45.0 + delay_s)
+    loop = Loop(one, plans_of(FlowPlanner(PATIENT_S))).run(45.0 + delay_s)
     for arc, shares in series(loop, 14.0).items():
         assert reversals(shares) <= 1, (arc, shares)
 
@@ -167,7 +168,7 @@ def test_a_flapping_region_gets_no_more_than_a_ramp_that_just_began(planner: str
 
 
 def test_plans_carry_tables_for_losses_that_stay_within_residency_and_rarely_change() -> None:
-    loop = Loop(world(lambda at: even(5.0, a=14.0)), FlowPlanner(PATIENT_S).plan).run(60.0)
+    loop = Loop(world(lambda at: even(5.0, a=14.0)), plans_of(FlowPlanner(PATIENT_S))).run(60.0)
     classes = [one for plan in loop.plans.values() for one in plan.classes]
     members = {residency_class(where).name: where for where in (ANYWHERE, BLOC)}
     for one in classes:
@@ -224,7 +225,7 @@ def test_a_short_surge_of_requests_of_very_different_lengths_moves_nothing_once_
         slots=dict.fromkeys(NAMES, slots),
         draw_s=of_many_lengths,
     )
-    loop = Loop(one, FlowPlanner(PATIENT_S).plan, seed).run(70.0)
+    loop = Loop(one, plans_of(FlowPlanner(PATIENT_S)), seed).run(70.0)
     at_home = [(tick.at, min(tick.shares.get((key, "a"), 0.0) for key in HOME_CLASSES)) for tick in loop.ticks]
     assert all(share == 1.0 for at, share in at_home if 10.0 <= at < began_s)
     assert all(share == 1.0 for at, share in at_home if at >= began_s + SHORT_S + 8.0)

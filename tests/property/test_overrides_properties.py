@@ -25,6 +25,7 @@ from penstock.steps import moved_share
 from penstock.supply import supply
 from penstock.where import RegionView, Where, choose_region
 from tests import planet
+from tests.plans_alone import plans_of
 from tests.property.planner_worlds import MODELS, NAMES, World, worlds
 
 STEP = 0.125
@@ -51,7 +52,7 @@ def overrides(draw: st.DrawFn) -> Override:
 
 
 def planned(world: World, previous: dict[str, RegionPlan], meant: Interventions, greedy: bool) -> dict[str, RegionPlan]:
-    plan = waterfall.plan if greedy else FlowPlanner(30.0).plan
+    plan = waterfall.plan if greedy else plans_of(FlowPlanner(30.0))
     return plan(
         world.policy,
         world.snapshot,

@@ -195,7 +195,8 @@ def test_a_plan_in_force_under_the_same_demand_stays_for_an_old_leader_and_a_new
     planner = FlowPlanner(PATIENT_S)
     once = decided(world, planner, fresh=True).plans
     for leader in (planner, FlowPlanner(PATIENT_S)):
-        again = leader.plan(world.policy, world.snapshot, once, now=0.0, epoch=1, generation=2, elapsed_s=0.5)
+        then = leader.decide(world.policy, world.snapshot, once, now=0.0, epoch=1, generation=2, elapsed_s=0.5)
+        again = then.plans
         for origin, plan in once.items():
             for before, after in zip(plan.classes, again[origin].classes, strict=True):
                 assert {arc.server: arc.share for arc in before.arcs} == {arc.server: arc.share for arc in after.arcs}

@@ -65,7 +65,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
         seen = after if now - delay_s >= STEP_AT_S else before
         forecaster.observe(seen, now)
         ahead = forecaster.ahead(now, horizon_s) if horizon_s is not None else {}
-        plans = planner.plan(
+        plans = planner.decide(
             POLICY,
             snapshot(seen, now - delay_s),
             plans,
@@ -75,7 +75,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
             elapsed_s=TICK_S,
             # Reports fade with their age on both sides, capacity and demand, and so must what is made of them.
             ahead=ahead if delay_s <= 2.0 else {},
-        )
+        ).plans
         told.append(
             {
                 (Key(origin, one.model, one.residency), arc.server): arc.share

@@ -20,6 +20,7 @@ from penstock.snapshot import Held, Snapshot, demand, tick
 from tests import planet
 from tests.overridden import drain, fail_over, freeze, interventions, weight
 from tests.planet import MODEL
+from tests.plans_alone import plans_of
 from tests.reports import offered, report
 
 TICK_S = 0.5
@@ -99,7 +100,7 @@ class Fleet:
 
 @pytest.fixture(params=["waterfall", "linear program"])
 def planner(request: pytest.FixtureRequest) -> Callable[..., dict[str, RegionPlan]]:
-    return waterfall.plan if request.param == "waterfall" else FlowPlanner(30.0).plan
+    return waterfall.plan if request.param == "waterfall" else plans_of(FlowPlanner(30.0))
 
 
 def test_a_drain_leaves_by_small_steps_and_is_no_fallback(planner: Callable[..., dict[str, RegionPlan]]) -> None:

@@ -93,12 +93,6 @@ def test_every_region_has_a_slice_that_says_whose_it_is() -> None:
     assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
 
 
-def test_the_door_is_the_waterfalls() -> None:
-    snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"))
-    plans = FlowPlanner().plan(POLICY, snapshot, {}, now=0.0, epoch=3, generation=9, elapsed_s=1.0)
-    assert plans["de"].classes[0].arcs == (Arc("de", 1.0, ArcReason.HOME),)
-
-
 def test_demand_stays_home_while_there_is_room() -> None:
     planned = decided(fleet(region("de", offered(80.0)), region("es"), region("us")))
     assert arcs(planned) == {"de": (1.0, ArcReason.HOME)}
