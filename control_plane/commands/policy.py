@@ -127,6 +127,7 @@ def simulate(
             pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
             _check_regions(policies, [one.origin for one in asked if one.origin], "an origin of the demand")
             _check_regions(policies, [one.region for one in pools], "a region of the fleet")
+            _check_models(policies, [one.model for one in pools])
         except BadDemand as error:
             raise CommandFault(str(error)) from None
     before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
@@ -143,6 +144,15 @@ def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) 
     unknown = sorted(set(named) - set(known))
     if unknown:
         raise CommandFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
+
+
+def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
+    """A misspelt model would be capacity that nobody can use."""
+    known = sorted({name for policy in policies for name in policy.models})
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        told = f"a model of the fleet is one of {', '.join(known)}"
+        raise CommandFault(f"no model {', '.join(unknown[:10])} in either bundle; {told}")
 
 
 @app.command()

@@ -69,7 +69,7 @@ def read_demand(file: Path) -> list[Asked]:
     Raises:
         BadDemand: it cannot be read, or some row is not as it should be.
     """
-    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MOST_PER_S)
+    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MOST_PER_S, _no_country)
     return [
         Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
         for row in rows
@@ -78,7 +78,15 @@ def read_demand(file: Path) -> list[Asked]:
 
 def read_fleet(file: Path) -> list[Capacity]:
     """The pools in a CSV file (`.csv`) or one of JSON lines; raises BadDemand."""
-    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MOST_SLOTS and 0 < row.service_s <= 86_400)
+    seen: set[tuple[str, str]] = set()
+
+    def again(row: Capacity) -> str | None:
+        if (row.region, row.model) in seen:
+            return f"{row.region} has {row.model} already; write one row for each pool, with all its slots"
+        seen.add((row.region, row.model))
+        return None
+
+    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MOST_SLOTS and 0.001 <= row.service_s <= 86_400, again)
 
 
 def read_access_logs(files: Sequence[Path]) -> list[Asked]:
@@ -106,15 +114,22 @@ def read_access_logs(files: Sequence[Path]) -> list[Asked]:
     ]
 
 
-def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool]) -> list[Row]:
+def _no_country(row: _DemandRow) -> str | None:
+    """No rule names such a place, so the answer about governed requests would be wrong."""
+    flaw = country_flaw(row.country) if row.country else None
+    return f"country: {flaw}" if flaw is not None else None
+
+
+def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool], wrong: Callable[[Row], str | None]) -> list[Row]:
     lines = _csv_lines(file, shape) if file.suffix == ".csv" else _json_lines(file, shape)
     rows = []
     for line, row in lines:
         if not sane(row):
-            raise BadDemand(f"{file}:{line}: a number is out of bounds; rates and slots are 0 to 1e9, times above 0")
-        country = getattr(row, "country", "")
-        if country and (flaw := country_flaw(country)) is not None:
-            raise BadDemand(f"{file}:{line}: country: {flaw}")
+            told = "rates and slots are 0 to 1e9, times 0.001 to 86400"
+            raise BadDemand(f"{file}:{line}: a number is out of bounds; {told}")
+        problem = wrong(row)
+        if problem is not None:
+            raise BadDemand(f"{file}:{line}: {problem}")
         rows.append(row)
         if len(rows) > MOST_ROWS:
             raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")
@@ -127,7 +142,11 @@ def _csv_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
     with _opened(file) as text:
         reader = csv.DictReader(text, strict=True)
         try:
-            unknown = sorted(set(reader.fieldnames or ()) - set(shape.__annotations__))
+            named = list(reader.fieldnames or ())
+            twice = sorted({name for name in named if named.count(name) > 1})
+            if twice:
+                raise BadDemand(f"{file}:1: names {', '.join(twice)} twice; keep one column of each")
+            unknown = sorted(set(named) - set(shape.__annotations__))
             if unknown:
                 known = ", ".join(shape.__annotations__)
                 raise BadDemand(f"{file}:1: no column {', '.join(unknown)}; use {known}")
@@ -156,7 +175,8 @@ def _opened(file: Path) -> Any:
     try:
         if file.stat().st_size > LARGEST_FILE_BYTES:
             raise BadDemand(f"{file}: larger than {LARGEST_FILE_BYTES} bytes; use a part of it")
-        return file.open(encoding="utf-8", newline="")
+        # Spreadsheets begin a file with a byte order mark.
+        return file.open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise BadDemand(f"{file}: cannot be read: {error.strerror}; name a readable file") from None
 

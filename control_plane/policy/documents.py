@@ -22,6 +22,9 @@ from yaml.scanner import Scanner
 
 from control_plane.policy.errors import PolicyError, spelled
 
+MOST_ERRORS = 1_000
+"""Errors of one file after which the rest of it is not read."""
+
 MOST_DEPTH = 8
 """Levels of nesting; no kind needs half of them."""
 
@@ -69,11 +72,17 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
             content = builder.build(node, ())
             line = node.start_mark.line + 1
             if not isinstance(content, dict):
-                remedy = "begin it with `apiVersion` and `kind`"
-                builder.errors.append(PolicyError(file, line, "", "this document is no mapping", remedy))
+                problem, remedy = "this document is no mapping", "begin it with `apiVersion` and `kind`"
+                if content is None:
+                    problem, remedy = "this document is empty", "write it, or remove the `---` before it"
+                builder.errors.append(PolicyError(file, line, "", problem, remedy))
             elif not builder.errors and len(surprises) == seen:
                 documents.append(Document(file, line, content, builder.lines))
             errors += builder.errors
+            if len(errors) + len(surprises) >= MOST_ERRORS:
+                remedy = "correct these first; what follows in this file was not read"
+                errors.append(PolicyError(file, line, "", f"{MOST_ERRORS} errors or more", remedy))
+                break
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         errors.append(PolicyError(file, line, "", "a character that YAML does not allow", "remove it"))

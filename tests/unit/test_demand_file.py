@@ -30,8 +30,16 @@ def test_csv_and_json_lines_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_fleet(tmp_path: Path) -> None:
-    file = write(tmp_path / "fleet.csv", "region,model,slots,service_s\neu-de,m,64,2.5\n")
+    text = "region,model,slots,service_s\neu-de,m,64,2.5\n"
+    file = write(tmp_path / "fleet.csv", text)
     assert read_fleet(file) == [Capacity("eu-de", "m", 64, 2.5)]
+    with pytest.raises(BadDemand, match=r"fleet.csv:3: eu-de has m already; write one row for each pool"):
+        read_fleet(write(file, f"{text}eu-de,m,32,2\n"))
+
+
+def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
+    file = write(tmp_path / "demand.csv", "\ufefftenant,model,requests_per_s\r\nt,m,1\r\n")
+    assert read_demand(file) == [Asked("", "t", None, "m", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,7 @@ def test_a_fleet(tmp_path: Path) -> None:
         ('tenant,model,requests_per_s\nt,"m,1\n', "demand.csv:2: not CSV"),
         ("tenant,model,requests_per_s\nt,m,1,2\n", "demand.csv:2: not as many fields"),
         ("tenant,model,requests_per_s\nt,m\n", "demand.csv:2: not as many fields"),
+        ("tenant,model,requests_per_s,model\nt,m,1,m\n", "demand.csv:1: names model twice; keep one column of each"),
     ],
 )
 def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:

@@ -147,6 +147,9 @@ def test_simulating_demand_or_a_fleet_of_a_misspelt_region(opened: str, tmp_path
         result = run("policy", "simulate", str(POLICIES / "planet"), opened, *given)
         assert (result.exit_code, "no region eu-d" in result.stderr) == (2, True)
         assert "is one of eu-de, eu-es, eu-gb, jp-tok, us-east" in result.stderr
+    fleet.write_text("region,model,slots,service_s\neu-de,llama-3.1-8B,5,1\n")
+    result = run("policy", "simulate", str(POLICIES / "planet"), opened, "--fleet", str(fleet))
+    assert (result.exit_code, "no model llama-3.1-8B in either bundle" in result.stderr) == (2, True)
 
 
 def test_the_schema() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.policy.documents import MOST_DEPTH, read_documents
+from control_plane.policy.documents import MOST_DEPTH, MOST_ERRORS, read_documents
 
 
 def content(text: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_documents_and_their_fields_remember_their_lines() -> None:
         ("a: 1\n2: b", "a.yaml:2: a field's name is not a word; put it in quotes"),
         ("a: {[1]: b}", "a.yaml:1: a: a field's name is not a word; put it in quotes"),
         ("- a\n- b", "a.yaml:1: this document is no mapping; begin it with `apiVersion` and `kind`"),
-        ("a: 1\n---\n", "a.yaml:3: this document is no mapping; begin it with `apiVersion` and `kind`"),
+        ("a: 1\n---\n", "a.yaml:3: this document is empty; write it, or remove the `---` before it"),
         ("a: 1\nb: [1, 2", "a.yaml:2: expected ',' or ']', but got '<stream end>'; correct the YAML; what follows in this file was not read"),
         ("a: 1\nb: \x07", "a.yaml:2: a character that YAML does not allow; remove it"),
         ("a: " + "[" * 1000, f"a.yaml:1: nested deeper than {MOST_DEPTH} levels; correct the YAML; what follows in this file was not read"),
@@ -83,6 +83,13 @@ def test_an_alias_bomb_is_refused_without_unfolding_it() -> None:
     documents, found = read_documents("a.yaml", "\n".join(lines))
     assert documents == []
     assert len(found) == 40 + 39 * 9
+
+
+def test_a_flood_of_documents_is_not_read_to_its_end() -> None:
+    documents, found = read_documents("a.yaml", "a: 1\n" + "---\n" * 200_000)
+    assert [document.content for document in documents] == [{"a": 1}]
+    assert len(found) == MOST_ERRORS + 1
+    assert str(found[-1]).endswith("1000 errors or more; correct these first; what follows in this file was not read")
 
 
 def test_documents_before_a_broken_one_are_read() -> None:

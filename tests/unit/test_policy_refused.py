@@ -32,6 +32,8 @@ SHAPE = [
     ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, SpilloverOrder, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
     ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
+    ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the character \\x1b, which nobody sees; remove it"),
+    ("places.yaml", "city: Frankfurt", 'city: "Frank\\u202efurt"', "places.yaml:4: city: has the character \\u202e, which nobody sees; remove it"),
     ("operating.yaml", "T02:00Z", "T02:00", "operating.yaml:5: starts_at does not say by whose clocks it is; write Z behind starts_at for UTC, or name the time_zone"),
     ("operating.yaml", "time_zone: null", "time_zone: Europe/Berlin", "operating.yaml:5: starts_at is in UTC and time_zone is named; write starts_at as clocks there show it, without the Z; or time_zone: null"),
     ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),

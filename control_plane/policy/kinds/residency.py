@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode
+from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode, Text
 
 
 class Match(Shape):
@@ -55,7 +55,7 @@ class ResidencyRuleDocument(PolicyDocument):
     kind: Literal["ResidencyRule"]
     name: Label
     """Unique name; refusals and audits cite it."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: why the rule is there."""
     match: Match
     """Which requests it is about."""
@@ -83,5 +83,5 @@ class AcceptedLossDocument(PolicyDocument):
     """Unique name."""
     regions: SomeOf[Label]
     """All the regions that the residency class permits."""
-    because: str = Field(min_length=1, max_length=500)
+    because: Text = Field(min_length=1, max_length=500)
     """For people: why this is accepted, and what becomes of such requests meanwhile."""

@@ -7,7 +7,16 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, Label, ModelName, PolicyDocument, Shape, SomeOf, SubdivisionCode
+from control_plane.policy.kinds.shape import (
+    REMEDY,
+    Label,
+    ModelName,
+    PolicyDocument,
+    Shape,
+    SomeOf,
+    SubdivisionCode,
+    Text,
+)
 
 RttMs = Annotated[float, Field(ge=0, le=10_000)]
 
@@ -48,7 +57,7 @@ class EntryMapDocument(PolicyDocument):
     kind: Literal["EntryMap"]
     name: Label
     """Unique name; of several maps about one client, the first by name counts."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: why they should."""
     clients: ClientPlaces
     """Whom it is about; clients whose place is not known are in no map."""
@@ -66,7 +75,7 @@ class SpilloverDocument(PolicyDocument):
     """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
     credit_ttl_s: float = Field(gt=0, le=60)
     """How long (s) a granted spill credit may be spent."""
-    step_per_s: float = Field(gt=0, le=1)
+    step_per_s: float = Field(ge=0.001, le=1)
     """How much (0-1) of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
@@ -80,13 +89,13 @@ class SpilloverLimitDocument(PolicyDocument):
     kind: Literal["SpilloverLimit"]
     name: Label
     """Unique name; plans and explanations cite it."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: why."""
     origins: SomeOf[Label] = Field(default_factory=list)
     """Names of the regions whose overflow it is about; absent for all."""
     models: SomeOf[ModelName] = Field(default_factory=list)
     """Names of the models that it is about; absent for all."""
-    most_cost_per_gpu_hour: float | None = Field(ge=0)
+    most_cost_per_gpu_hour: float | None = Field(ge=0, le=1e6)
     """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
     most_share: float | None = Field(ge=0, le=1)
     """How much (0-1) of an origin's demand in one traffic class may be served elsewhere while the origin can serve, all
@@ -107,7 +116,7 @@ class SpilloverOrderDocument(PolicyDocument):
     kind: Literal["SpilloverOrder"]
     origin: Label
     """Name of the region whose overflow it is about."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: why."""
     regions: SomeOf[Label]
     """Names of regions: each is filled to its target before the next gets any; the others follow, nearest first."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, EachOnce, KeyDigest, Label, PolicyDocument, Shape
+from control_plane.policy.kinds.shape import REMEDY, EachOnce, KeyDigest, Label, PolicyDocument, Shape, Text
 
 
 class DataClassDocument(PolicyDocument):
@@ -16,7 +16,7 @@ class DataClassDocument(PolicyDocument):
     kind: Literal["DataClass"]
     name: Label
     """Unique name, such as `eu-personal`."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: what belongs to it."""
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, ModelName, PolicyDocument, Shape, SomeOf
+from control_plane.policy.kinds.shape import REMEDY, ModelName, PolicyDocument, Shape, SomeOf, Text
 
 
 class CostShape(Shape):
@@ -38,7 +38,7 @@ class ModelDocument(PolicyDocument):
     kind: Literal["Model"]
     name: ModelName
     """The name that clients use."""
-    expected_service_s: float = Field(gt=0, le=3600)
+    expected_service_s: float = Field(ge=0.001, le=3600)
     """How long (s) one request holds its slot, until completions have been seen."""
     request_bytes: float = Field(ge=0, le=1e9)
     """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
@@ -74,7 +74,7 @@ class ModelVersionsDocument(PolicyDocument):
     kind: Literal["ModelVersions"]
     name: ModelName
     """The name that clients use; a model of the same name must be among the versions."""
-    description: str = Field(max_length=500)
+    description: Text = Field(max_length=500)
     """For people: what is being tried, and until when."""
     versions: SomeOf[VersionShape]
     """In an order that is kept while percentages change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
+from unicodedata import category
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -37,12 +38,22 @@ Item = TypeVar("Item")
 def _each_once(items: list[Item]) -> list[Item]:
     for index, item in enumerate(items):
         if item in items[:index]:
-            raise PydanticCustomError(
-                REMEDY, "'{item}' is listed twice", {"item": str(item), "remedy": "keep one of them"}
-            )
+            named = f"'{item}'" if isinstance(item, str) else f"item {index + 1}"
+            raise PydanticCustomError(REMEDY, "{item} is listed twice", {"item": named, "remedy": "keep one of them"})
     return items
 
 
+def _for_people(text: str) -> str:
+    """Refuse what nobody sees: it would reach terminals, and make a text look like another."""
+    for letter in text:
+        if letter != "\n" and (category(letter)[0] == "C" or category(letter) in {"Zl", "Zp"}):
+            written = letter.encode("unicode_escape").decode()
+            remedy = {"remedy": "remove it", "letter": written}
+            raise PydanticCustomError(REMEDY, "has the character {letter}, which nobody sees", remedy)
+    return text
+
+
+Text = Annotated[str, AfterValidator(_for_people)]
 Label = Annotated[str, Field(pattern=LABEL)]
 ModelName = Annotated[str, Field(pattern=MODEL)]
 BlocName = Annotated[str, Field(pattern=BLOC)]
