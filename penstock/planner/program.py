@@ -154,9 +154,11 @@ class Program:
         staying = np.minimum(staying, limits)
         beside = self._beside(staying)
         upper[self.arcs_at :] = np.where(self.arc_stays, staying, limits - beside)
-        # What stays costs no more than what moves, so an optimum has it first.
-        least = problem.least_per_s(self.arc_key, self.arc_pool)
-        lower[self.arcs_at :] = np.where(self.arc_stays, np.minimum(staying, least), np.maximum(0.0, least - beside))
+        if problem.kept.any():
+            # What stays costs no more than what moves, so an optimum has it first.
+            least = problem.least_per_s(self.arc_key, self.arc_pool)
+            held_back = np.where(self.arc_stays, np.minimum(staying, least), np.maximum(0.0, least - beside))
+            lower[self.arcs_at :] = held_back
         return cost, lower, upper
 
     def _beside(self, staying: Floats) -> Floats:
