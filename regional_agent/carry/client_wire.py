@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from regional_agent.carry.relay import Relay
+
 if TYPE_CHECKING:
     from regional_agent.carry.kept_bodies import KeptBodies
     from regional_agent.carry.listener import Listener
@@ -49,6 +51,11 @@ class ClientWire(asyncio.Protocol):
         """Send bytes to the client, if it is still there."""
         if self._transport is not None:
             self._listener.outgoing.write(self._transport, data)
+
+    def relay(self) -> Relay:
+        """A shorter way for a stream of many small writes."""
+        assert self._transport is not None
+        return Relay(self._listener.outgoing, self._transport)
 
     def write_eof(self) -> None:
         """Say that nothing more will be written; where the transport cannot (TLS), close."""

@@ -17,6 +17,7 @@ from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.errors import refusal_response, stream_error_event
 from regional_agent.carry.messages import Request
+from regional_agent.carry.relay import Relay
 from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.metrics import NO_SERVER, RequestKind, RequestOutcome
@@ -72,6 +73,7 @@ class Ending:
         "_place",
         "_reconnected",
         "_refused_because",
+        "_relay",
         "_request",
         "_sent_at",
         "_sent_bytes",
@@ -98,6 +100,8 @@ class Ending:
         self._reconnected = False
         """A kept connection turned out to be closing, and its target got the request again on a new one."""
         self._tunnel: Tunnel | None = None
+        self._relay: Relay | None = None
+        """What takes the answer's chunks from the engine to the client past this."""
         self._place: Place | None = None
         self._status = 0
         self._answer: AnswerHead | None = None
@@ -130,19 +134,27 @@ class Ending:
         if unsent:
             data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
             unsent.clear()
-            self._pass_on(data)
+            self._take_stock()
+            self._heard = True
+            self._sent_bytes += len(data)
+            self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
+            self._client.write(data)
 
-    def _pass_on(self, data: bytes) -> None:
-        self._heard = True
-        self._sent_bytes += len(data)
-        self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
-        self._client.write(data)
+    def _take_stock(self) -> None:
+        """Note what has been relayed since the last time."""
+        relay = self._relay
+        if relay is not None and relay.sent_bytes:
+            self._heard = True
+            self._sent_bytes += relay.sent_bytes
+            self._tail = (relay.before_last or self._tail[1], relay.last)
+            relay.sent_bytes, relay.last, relay.before_last = 0, b"", b""
 
     def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
         """End a stream that broke: an SSE client is told in-band, any other sees a broken connection."""
         self._drop_upstream()
         if self._chunked and self._answer is not None and self._answer.is_event_stream:
             event = stream_error_event(reason, detail)
+            self._take_stock()
             self.on_pause()
             if not self._tail[1].endswith(_EVENT_ENDS):
                 event = b"\n\n" + event
@@ -207,6 +219,7 @@ class Ending:
         """Give back what is held and count the request, once, on every way out."""
         if self._stage is DONE:
             return
+        self._take_stock()
         carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
         self._stage = DONE
         if self._place is not None:

@@ -21,7 +21,6 @@ from regional_agent.carry.onward import request_onward
 from regional_agent.carry.tunnel import Tunnel
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
-from regional_agent.carry.whole_chunk import body_of
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.ticket import Target
 
@@ -134,6 +133,7 @@ class Exchange(Ending):
                 self._drop_upstream()
                 self._turned_down()
         elif stage is STREAMING:
+            self._take_stock()
             if self._heard or self._client_stuck:
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
@@ -209,14 +209,6 @@ class Exchange(Ending):
             self._commit()
         if self._stage is STREAMING:
             self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
-
-    def on_chunk(self, chunk: bytes) -> None:
-        """Pass it on as it came, where the client is sent chunks."""
-        if self._chunked and self._stage is STREAMING:
-            self._pass_on(chunk)
-        else:
-            self.on_body(body_of(chunk))
-            self.on_pause()
 
     def on_end(self) -> None:
         """The response is whole."""
@@ -358,6 +350,9 @@ class Exchange(Ending):
         length = answer.by_name.get(b"content-length")
         has_body = status not in NO_BODY_STATUSES
         chunked = self._chunked = has_body and length is None and not request.http_1_0
+        if chunked and self._upstream is not None:
+            self._relay = self._client.relay()
+            self._upstream.relay_to(self._relay)
         framed = chunked or length is not None or not has_body
         self._keep_alive = (
             framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining

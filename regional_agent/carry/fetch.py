@@ -11,7 +11,6 @@ from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
-from regional_agent.carry.whole_chunk import body_of
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -87,9 +86,6 @@ class _Waiter:
         if len(self._body) > self._limit_bytes:
             self._connection.abort()
             self.on_broken(TooLarge(f"a response of more than {self._limit_bytes} bytes"))
-
-    def on_chunk(self, chunk: bytes) -> None:
-        self.on_body(body_of(chunk))
 
     def on_end(self) -> None:
         if not self.done.done():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from regional_agent.carry.answer_head import AnswerHead, KnownAnswer, may_be_known
+from regional_agent.carry.relay import Relay
 from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
 from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, Stale, TooLarge, TunnelSink, UpstreamError
 from regional_agent.carry.whole_chunk import is_whole_chunk
@@ -35,7 +36,6 @@ class UpstreamConnection(asyncio.Protocol):
     """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time."""
 
     __slots__ = (
-        "_between_chunks",
         "_chunks",
         "_done",
         "_fed_bytes",
@@ -50,6 +50,8 @@ class UpstreamConnection(asyncio.Protocol):
         "_parser",
         "_pool",
         "_read",
+        "_relay",
+        "_relays_now",
         "_request_whole",
         "_transport",
         "_tunnel",
@@ -91,8 +93,10 @@ class UpstreamConnection(asyncio.Protocol):
         """The read at hand, while a head that begins with it is being parsed."""
         self._left_bytes = 0
         """How much is still to come of the body of an answer that was taken so."""
-        self._between_chunks = False
-        """The parser has seen a chunk's end and nothing since."""
+        self._relay: Relay | None = None
+        """Who takes reads of the answer that are one chunk each."""
+        self._relays_now: Relay | None = None
+        """The same, while the parser has seen a chunk's end and nothing since."""
 
     def send(self, sink: Sink, request: bytes) -> None:
         """Write one request and let `sink` hear of its response."""
@@ -118,6 +122,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.outgoing.write(self._transport, b"0\r\n\r\n")
         self._request_whole, self._chunks = True, False
 
+    def relay_to(self, relay: Relay) -> None:
+        """From here to the end of the answer give reads that are one chunk each to `relay`, not to the sink."""
+        self._relay = relay
+
     def offer_upgrade(self, sink: TunnelSink, request: bytes) -> None:
         """Write a request that offers to speak something else from then on."""
         self._offered = sink
@@ -130,7 +138,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once what was written has been sent."""
-        self.sink = self._tunnel = None
+        self.sink = self._tunnel = self._relays_now = None
         if self._transport is not None:
             self._pool.outgoing.flush()
             self._transport.close()
@@ -156,7 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once and say nothing more: what runs on the other side is cancelled by it."""
-        self.sink = self._tunnel = None
+        self.sink = self._tunnel = self._relays_now = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -172,15 +180,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; garbage, and bytes that nobody asked for, end the connection."""
+        if self._relays_now is not None and is_whole_chunk(data):
+            self._relays_now.pass_on(data)
+            return
         if self._tunnel is not None:
             self._tunnel.on_bytes(data)
             return
         sink = self.sink
         if sink is None:
             self.abort()
-            return
-        if self._between_chunks and is_whole_chunk(data):
-            sink.on_chunk(data)
             return
         if self._left_bytes:
             self._take_counted(sink, data)
@@ -206,7 +214,8 @@ class UpstreamConnection(asyncio.Protocol):
             elif self.sink is sink:
                 sink.on_pause()
                 # The line of the next chunk may have begun. Where it is whole, `on_chunk_header` has been called.
-                self._between_chunks = self._between_chunks and data.endswith(b"\r\n")
+                if not data.endswith(b"\r\n"):
+                    self._relays_now = None
         self._read = b""
 
     def eof_received(self) -> bool | None:
@@ -284,15 +293,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_chunk_header(self) -> None:
         """The line that begins a chunk is whole."""
-        self._between_chunks = False
+        self._relays_now = None
 
     def on_chunk_complete(self) -> None:
         """A chunk is whole."""
-        self._between_chunks = True
+        self._relays_now = self._relay
 
     def on_message_complete(self) -> None:
         """The response is whole; interim (1xx) ones do not count."""
-        self._between_chunks = False
+        self._relay = self._relays_now = None
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
             if self._interim > MOST_INTERIM:

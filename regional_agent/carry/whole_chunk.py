@@ -24,8 +24,3 @@ _NONE = b"no chunk"
 def is_whole_chunk(data: bytes) -> bool:
     """Whether `data` is one chunk with a body, framed as we frame it; not the last chunk, which has none."""
     return data.startswith(_SIZE_LINES.get(len(data), _NONE)) and data.endswith(_END)
-
-
-def body_of(chunk: bytes) -> bytes:
-    """The body of what `is_whole_chunk`."""
-    return chunk[len(_SIZE_LINES[len(chunk)]) : -len(_END)]

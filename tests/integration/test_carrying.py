@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from penstock.geography import Location
 from penstock.region_health import RegionState
+from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
@@ -294,6 +296,35 @@ async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: P
         half, event, end = (await client.answer()).body.split(b"\n\n")
         assert (half, end) == (b'data: {"choi', b"")
         assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+
+
+async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path: Path) -> None:
+    parts = (b"data: 1\n\n", b"data: 2\n\n", b'data: {"choi')
+    go_on = asyncio.Event()
+
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for data in parts:
+            writer.write(chunk(data))
+            await go_on.wait()
+            go_on.clear()
+        writer.transport.abort()
+
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        for data in parts:
+            assert await client.chunk() == data
+            go_on.set()
+        error = await client.chunk()
+        assert error.startswith(b"\n\ndata: {")
+        assert await client.chunk() == b""
+        assert await client.closed()
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert line["sent_bytes"] > sum(len(chunk(data)) for data in (*parts, error))
 
 
 async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from regional_agent.carry.errors import refusal_response
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
 from regional_agent.carry.messages import Request
+from regional_agent.carry.relay import Relay
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import UpstreamError
-from regional_agent.carry.whole_chunk import body_of
 
 BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
 
@@ -218,21 +218,27 @@ class Heard:
         self.status = 0
         self.body = b""
         self.chunks: list[bytes] = []
-        """What came of it with its framing."""
+        """What was relayed of it, with its framing."""
+        self.connection: UpstreamConnection | None = None
+        """To be relayed from."""
         self.over: list[str] = []
 
     def on_head(self, head: AnswerHead) -> None:
         assert not self.over
         self.status = head.status
+        if self.connection is not None:
+            outgoing: Any = self
+            self.connection.relay_to(Relay(outgoing, Wire()))
 
     def on_body(self, chunk: bytes) -> None:
         assert self.status
         assert not self.over
         self.body += chunk
 
-    def on_chunk(self, chunk: bytes) -> None:
+    def write(self, transport: object, chunk: bytes) -> None:
+        """In the place of what a relay writes to."""
         self.chunks.append(chunk)
-        self.on_body(body_of(chunk))
+        self.on_body(chunk.partition(b"\r\n")[2][:-2])
 
     def on_end(self) -> None:
         self.over.append("end")
@@ -251,6 +257,7 @@ def heard(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
         pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), Heard(), Wire()
         connection = UpstreamConnection(pool, address)
         connection.connection_made(wire)
+        sink.connection = connection
         connection.send(sink, b"")
         for piece in pieces:
             if piece and not wire.closed:
@@ -351,6 +358,7 @@ def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
         sink = Heard()
         connection = UpstreamConnection(UpstreamPool(), Address("127.0.0.1", 1))
         connection.connection_made(Wire())
+        sink.connection = connection
         connection.send(sink, b"")
         for read in (CHUNKED, b"5\r\nfirst\r\n", b"6\r\nsecond\r\n", b"3\r\nth", b"e\r\n", b"5\r\nthird\r\n", b"2"):
             connection.data_received(read)

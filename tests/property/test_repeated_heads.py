@@ -17,7 +17,6 @@ from regional_agent.carry.repeated_head import MOST_MISSES
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import UpstreamError
-from regional_agent.carry.whole_chunk import body_of
 from tests.property.test_carrying_properties import Repeater, Wire
 
 BOUNDS = Limits(largest_head_bytes=400, most_headers=8)
@@ -193,9 +192,6 @@ class Hears:
 
     def on_body(self, chunk: bytes) -> None:
         self.heard.append(chunk)
-
-    def on_chunk(self, chunk: bytes) -> None:
-        self.on_body(body_of(chunk))
 
     def on_end(self) -> None:
         self.heard.append("end")
