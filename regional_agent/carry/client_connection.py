@@ -52,11 +52,9 @@ class ClientConnection(ClientTurns):
         "_known",
         "_left_bytes",
         "_misses",
-        "_moved_at",
         "_parser",
         "_read",
         "_read_bytes",
-        "_seen_bytes",
         "_take_header",
     )
 
@@ -80,10 +78,6 @@ class ClientConnection(ClientTurns):
         """The read at hand, while a head that begins with it is being parsed."""
         self._left_bytes = 0
         """How much is still to come of the body of a request that was taken so."""
-        self._seen_bytes = 0
-        """How much of the current body there was when it was last looked at."""
-        self._moved_at = 0.0
-        """When it was first seen that there was so much, or reading was last seen paused."""
 
     # timeouts
 
@@ -96,11 +90,8 @@ class ClientConnection(ClientTurns):
             if self._linger_until is not None and now > self._linger_until:
                 assert self._transport is not None
                 self.abort() if self._transport.is_closing() else self._close()
-        elif self._current is not None:
-            if self._reading:
-                self._check_receiving(self._current, now)
-            else:
-                self._moved_at = now
+        elif self._current is not None and self._reading:
+            self._check_receiving(self._current, now)
         elif self._serving is None:
             self._check_idle(now)
 
@@ -110,14 +101,23 @@ class ClientConnection(ClientTurns):
             if self._serving is None and waited_s > self._limits.head_timeout_s:
                 self._refuse(Reason.REQUEST_TIMEOUT, "the request's head did not arrive in time")
             return
-        if request.received_bytes != self._seen_bytes:
-            self._seen_bytes, self._moved_at = request.received_bytes, now
-        allowed_s = self._limits.body_timeout_s + request.received_bytes / self._limits.slowest_body_bytes_per_s
-        if waited_s > allowed_s or now - max(self._moved_at, self._since) > self._limits.stall_timeout_s:
+        if waited_s > self._allowed_s(request, waited_s):
             if request.started:
                 self.abort()
             else:
                 self._refuse(Reason.REQUEST_TIMEOUT, "the request's body did not arrive in time")
+
+    def _allowed_s(self, request: Request, waited_s: float) -> float:
+        """How long (s) a body may have taken by now: who began fast may not stop for the sake of it."""
+        limits = self._limits
+        allowed_s, seen_bytes = getattr(request, "pace", (limits.body_timeout_s, 0))
+        earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
+        allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
+        if not request.started:
+            # Nobody has it yet, so it has no other deadline.
+            allowed_s = min(allowed_s, limits.request_timeout_s)
+        request.pace = allowed_s, request.received_bytes
+        return allowed_s
 
     def _check_idle(self, now: float) -> None:
         idle_s = now - max(self._since, self._listener.draining_since)

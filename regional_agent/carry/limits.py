@@ -28,7 +28,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head_timeout_s: float = 10.0
     """A head that has begun must be whole within this (s)."""
     body_timeout_s: float = 20.0
-    """A body may take this long (s), and a second more for each `slowest_body_bytes_per_s` received."""
+    """A body may take this long (s), and a second more for each `slowest_body_bytes_per_s` received; but not stop for
+    `stall_timeout_s`, nor take longer than `request_timeout_s` before its request is handled."""
     slowest_body_bytes_per_s: int = 1024
     idle_timeout_s: float = 75.0
     """A connection without a request is closed after this long (s)."""

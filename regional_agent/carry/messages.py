@@ -121,6 +121,7 @@ class Request:
         "kept_bytes",
         "length",
         "method",
+        "pace",
         "passing",
         "path",
         "plain",
@@ -132,6 +133,10 @@ class Request:
         "upgrade",
         "whole",
     )
+
+    pace: tuple[float, int]
+    """How long (s) its body may take, as last worked out, and how much of it there was then. Only of one that has been
+    waited for."""
 
     def __init__(self) -> None:
         self.method = b""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regional_agent.carry.client_addresses import counted_as
-from regional_agent.carry.client_connection import MOST_AHEAD
+from regional_agent.carry.client_connection import MOST_AHEAD, ClientConnection
 from regional_agent.carry.limits import Limits
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
 from tests.integration.test_carrying import (
@@ -66,6 +66,11 @@ async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) ->
         assert (await client.answer()).status == 200
 
 
+async def comes(connection: ClientConnection, body_bytes: int) -> None:
+    """Wait for so much of a body."""
+    await until(lambda: connection._current is not None and connection._current.received_bytes == body_bytes)
+
+
 async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
         loop, later_s = asyncio.get_running_loop(), 0.0
@@ -73,12 +78,12 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
         client = await RawClient.connect(one.traffic)
         client.say(upload_head(900_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 800_000)
         connection = next(iter(one.listener.connections))
-        await until(lambda: connection._current is not None and connection._current.received_bytes == 800_000)
+        await comes(connection, 800_000)
         assert one.held() == 1, "its engine has begun"
         later_s = 55.0
         connection.check_timeouts(one.listener.clock())
         client.say(b"x")
-        await until(lambda: connection._current is not None and connection._current.received_bytes == 800_001)
+        await comes(connection, 800_001)
         connection.check_timeouts(one.listener.clock())
         later_s = 110.0
         connection.check_timeouts(one.listener.clock())
@@ -87,6 +92,26 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
         connection.check_timeouts(one.listener.clock())
         assert await client.closed()
         await until(lambda: one.held() == 0)
+
+
+async def test_nobody_keeps_a_body_here_for_as_long_as_it_likes(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
+        loop, later_s = asyncio.get_running_loop(), 0.0
+        one.listener.clock = lambda: loop.time() + later_s
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(2_000_000, path="/v1/chat/completions"))
+        connection = next(iter(one.listener.connections))
+        said = 0
+        while later_s < 590.0:
+            later_s += 50.0
+            client.say(b" " * 60_000)
+            said += 60_000
+            await comes(connection, said)
+            connection.check_timeouts(one.listener.clock())
+        later_s += 50.0
+        connection.check_timeouts(one.listener.clock())
+        assert (await client.answer()).status == 408
+        await until(lambda: one.listener.bodies.bytes_kept == 0)
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
