@@ -18,7 +18,7 @@ ALONE = tests/e2e/test_demo.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing bench-live bench-leak bench-router bench-planner bench-propagation test verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other b
 
 bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to tail latency, simulated (ARGS=--help)
 	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
+
+simulate-live: $(VENV)/.demo  ## the tails of bench-live on a virtual clock, whatever else the machine does (TRACE=, ARGS=--help)
+	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
 test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))

@@ -13,6 +13,7 @@ COMMANDS = {
     "engines": "lab.engine.command:engines",
     "replay": "lab.replay.command:replay",
     "simulate-choosing": "lab.simulate.command:simulate_choosing",
+    "simulate-live": "lab.simulate.live_command:simulate_live",
     "wan": "lab.wan.command:wan",
 }
 """Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""

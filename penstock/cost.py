@@ -1,9 +1,9 @@
 """What a request will cost, guessed from its body before anybody has run it, in time on the reference accelerator.
 
-Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately, of requests with a
-like limit if there were some: where clients set `max_tokens` to what they need, it tells long answers from short ones,
-and where all set the same it tells nothing. Guesses are corrected by what engines say a request took (`usage` in
-OpenAI's answers).
+Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately: what part of their
+limit, of requests with a like limit if there were some. Where clients set `max_tokens` to what they need, it tells long
+answers from short ones, and where all set the same it tells nothing. Guesses are corrected by what engines say a
+request took (`usage` in OpenAI's answers).
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ MEMORY_REQUESTS = 50
 
 LIKE_ENOUGH = 2
 """Answers to requests with a like limit after which their mean is what counts."""
+
+NEAREST_LIMITS = (0, -1, 1, -2, 2)
+"""Where to look for those, in steps of half a doubling: limits twice or half as large are still of the same kind of
+request, and the largest ones, which cost most, are too rare to wait for two of each."""
 
 LEARN_EVERY_S = 0.02
 """Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
@@ -83,8 +87,8 @@ class Expectations:
         """Nothing has been seen."""
         self._tokens_per_byte: dict[str, _Mean] = {}
         self._answer_tokens: dict[tuple[str, str], _Mean] = {}
-        self._limited_tokens: dict[tuple[str, str, int], _Mean] = {}
-        """The same of requests with a like limit."""
+        self._used_of_limit: dict[tuple[str, str, int], _Mean] = {}
+        """What part of its limit an answer was, of requests with a like limit."""
 
     def tokens_per_byte(self, model: str) -> float:
         """How many tokens a byte of a prompt has, about."""
@@ -102,11 +106,17 @@ class Expectations:
         if most_tokens is None:
             mean = self._answer_tokens.get((tenant, model))
             return mean.value if mean is not None else ANSWER_TOKENS
-        mean = self._limited_tokens.get((tenant, model, _magnitude(most_tokens)))
-        if mean is None or mean.count < LIKE_ENOUGH:
+        magnitude = _magnitude(most_tokens)
+        for step in NEAREST_LIMITS:
+            used = self._used_of_limit.get((tenant, model, magnitude + step))
+            if used is not None and used.count >= LIKE_ENOUGH:
+                likely = used.value * most_tokens
+                break
+        else:
             mean = self._answer_tokens.get((tenant, model))
-        likely = mean.value if mean is not None else ANSWER_TOKENS
-        return likely if likely <= most_tokens else min(likely, max(1, most_tokens))
+            likely = mean.value if mean is not None else ANSWER_TOKENS
+        most = most_tokens if most_tokens > 1 else 1
+        return (likely if likely > 1.0 else 1.0) if likely <= most else most
 
     def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
         """What a request will cost."""
@@ -130,8 +140,9 @@ class Expectations:
         if usage.answer_tokens > 0 and ask.answers:
             answer_tokens = usage.answer_tokens / max(1, ask.count)
             _follow(self._answer_tokens, (tenant, model), answer_tokens, now)
-            if ask.most_tokens is not None:
-                _follow(self._limited_tokens, (tenant, model, _magnitude(ask.most_tokens)), answer_tokens, now)
+            most = ask.most_tokens
+            if most is not None and most > 0:
+                _follow(self._used_of_limit, (tenant, model, _magnitude(most)), min(1.0, answer_tokens / most), now)
 
 
 def worked(cost: Cost, usage: Usage) -> Work:

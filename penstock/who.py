@@ -1,9 +1,9 @@
 """Who runs it: the endpoint of a pool where a request would be done soonest, near ties broken at random.
 
-A request is done after what is reserved ahead of it, and its own work at that endpoint's speed. Until speeds are known
-the same is asked of request counts: least request. Both beat round-robin and local views; past about a tenth of a mean
-service time the view is too old to be trusted for a full scan, and two random choices on it do better (Mitzenmacher,
-"How useful is old information?", IEEE TPDS 2000).
+A request is done after what is reserved ahead of it, and its own work at that endpoint's speed; how much later it makes
+the others there counts as well. Until speeds are known the same is asked of request counts: least request. Both beat
+round-robin and local views; past about a tenth of a mean service time the view is too old to be trusted for a scan, and
+two random choices on it do better (Mitzenmacher, "How useful is old information?", IEEE TPDS 2000).
 
 What an endpoint contributes to every score is worked out when the endpoint changes and not when it is compared, so a
 choice among a hundred costs three multiplications and additions each.
@@ -83,8 +83,8 @@ class EndpointView:
     service_s: float = 1.0
     """Mean time (s) a request holds one of its slots."""
     terms: tuple[float, float, float] = CLOSED
-    """What `reckon` last made of all that: time (s) before a new request begins, and its time per second of reference
-    prefill and of reference decode."""
+    """What `reckon` last made of all that: time (s) before a new request begins, and its time, with the delay of those
+    that are there, per second of reference prefill and of reference decode."""
 
     def __post_init__(self) -> None:
         self.reckon()
@@ -111,13 +111,20 @@ class EndpointView:
         ahead_s = speed.start_s + (self.prefill_us + self.decode_us / self.slots) / MICROSECONDS
         if self.pressure > 0.0:
             ahead_s += self.pressure * self.service_s
+        if streams > self.slots:
+            # It cannot begin before others end, and nobody can move it any more: a whole service time of each that is
+            # too many, and not the part of one that it would wait, keeps time to first token down. It is worth that
+            # to a long answer, which would take much longer at a slow endpoint with a free slot.
+            ahead_s += (streams - self.slots) * self.service_s
         if self.completions < NEWCOMER_UNTIL and streams > 2 * self.completions + 2:
             ahead_s += NEWCOMER_S
+        # Whoever is there waits for each pass over a prompt as the newcomer does, for its next token.
+        prefill = speed.prefill * streams
         decode = speed.decode + speed.crowding * streams
         if weight == 1.0:
-            self.terms = (ahead_s, speed.prefill, decode)
+            self.terms = (ahead_s, prefill, decode)
         else:
-            self.terms = (ahead_s / weight, speed.prefill / weight, decode / weight)
+            self.terms = (ahead_s / weight, prefill / weight, decode / weight)
 
 
 Candidate = tuple[int, EndpointView]
@@ -184,7 +191,8 @@ class Considered(msgspec.Struct, frozen=True):
 
     name: str
     done_s: float | None
-    """When it would be done with the request, in seconds from now; None where it may not have it."""
+    """When it would be done with the request, in seconds from now, and how much later it makes the others there; None
+    where it may not have it."""
     in_flight: int
     """Requests on it now."""
     reason: Reason | None = None

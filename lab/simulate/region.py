@@ -15,7 +15,7 @@ from lab.simulate.clock import VirtualClock
 from lab.simulate.engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
 from penstock.cost import OVERHEAD_BYTES, Ask, Expectations, Work, worked
-from penstock.load import mean_with
+from penstock.load import mean_with, pool_service_s
 from penstock.policy import Cost
 from penstock.queueing import LONGEST_WAIT_S, Queue, Waiting
 from penstock.turns import YIELD_S, Head, Turns
@@ -104,8 +104,23 @@ class Told(NamedTuple):
 class Region:
     """Engines, agents, and everything that was asked of them."""
 
-    def __init__(self, strategy: Strategy, model: str, cost: Cost, kinds: Sequence[EngineKind], agents: int, seed: int):
-        """Idle; the same `seed` gives the same run."""
+    def __init__(
+        self,
+        strategy: Strategy,
+        model: str,
+        cost: Cost,
+        kinds: Sequence[EngineKind],
+        agents: int,
+        seed: int,
+        *,
+        limits_tell: bool = False,
+    ) -> None:
+        """Idle; the same `seed` gives the same run.
+
+        Args:
+            limits_tell: clients limit each answer to what it turns out to have; else they set no limit.
+        """
+        self.limits_tell = limits_tell
         self.clock = VirtualClock()
         self.served: list[Served] = []
         self.engines: list[SimulatedEngine] = []
@@ -174,6 +189,7 @@ class SimulatedAgent:
         self._learners = [SpeedLearner(spec.accelerator) for spec in specs]
         self._expectations = Expectations()
         self._service_s, self._completions = PRIOR_SERVICE_S, 0
+        self._own_service_s: list[float | None] = [None] * len(specs)
         self._views = [
             EndpointView(
                 f"engine-{n}",
@@ -215,8 +231,13 @@ class SimulatedAgent:
 
     def recount(self) -> None:
         """Reckon with what has been learned since."""
-        for view, speed in zip(self._views, speeds(self._learners), strict=True):
+        known = [
+            (v.slots, own_s) for v, own_s in zip(self._views, self._own_service_s, strict=True) if own_s is not None
+        ]
+        pool_s = pool_service_s(known, PRIOR_SERVICE_S)
+        for view, own_s, speed in zip(self._views, self._own_service_s, speeds(self._learners), strict=True):
             view.speed = speed
+            view.service_s = own_s if own_s is not None else pool_s
             view.reckon()
 
     def _place(self, served: Served) -> bool:
@@ -243,7 +264,7 @@ class SimulatedAgent:
         def on_end() -> None:
             served.end_s = self._region.clock.now - request.at_s
             self._region.answered()
-            self._finish(index, request, decode_us, self._region.clock.now - first_at, (streams + view.in_flight) / 2)
+            self._finish(index, request, decode_us, sent_at, first_at, streams)
 
         sequence = EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks)
         self._region.engines[index].submit(sequence, on_first, on_end)
@@ -253,18 +274,26 @@ class SimulatedAgent:
         if self._round_robin:
             self._turn = (self._turn + 1) % len(self._views)
             return self._turn, Work(0.0, 0.0)
-        work = self._expectations.guess(self._cost, "", "", _ask(served.request))
+        work = self._expectations.guess(self._cost, "", "", self._ask(served.request))
         age_s = self._region.clock.now - self._heard_at if self._ways.minds_age else 0.0
         who = choose_endpoint(self._views, self._rng, work=work, view_age_s=age_s, service_s=self._service_s)
         return who.index, work
 
-    def _finish(self, index: int, request: TraceRequest, decode_us: int, took_s: float, streams: float) -> None:
-        self._reserve(index, -1, 0, -decode_us)
+    def _finish(
+        self, index: int, request: TraceRequest, decode_us: int, sent_at: float, first_at: float, streams: int
+    ) -> None:
+        view, now = self._views[index], self._region.clock.now
         usage = Usage(request.prompt_tokens, max(1, request.output_tokens))
-        self._expectations.saw("", "", _ask(request), usage, self._region.clock.now)
-        self._learners[index].saw_end(worked(self._cost, usage).decode_s, took_s, streams)
-        self._views[index].completions += 1
-        self._service_s = mean_with(self._service_s, self._completions, took_s)
+        self._expectations.saw("", "", self._ask(request), usage, now)
+        self._reserve(index, -1, 0, -decode_us)
+        if streams <= view.slots:
+            decode_s = worked(self._cost, usage).decode_s
+            self._learners[index].saw_end(decode_s, now - first_at, (streams + view.in_flight + 1) / 2)
+        prior_s = self._own_service_s[index]
+        prior_s = prior_s if prior_s is not None else self._service_s
+        self._own_service_s[index] = mean_with(prior_s, view.completions, now - sent_at)
+        view.completions += 1
+        self._service_s = mean_with(self._service_s, self._completions, now - sent_at)
         self._completions += 1
         self._pump()
 
@@ -307,6 +336,6 @@ class SimulatedAgent:
         view.in_flight, view.prefill_us, view.decode_us = own[0] + others[0], own[1] + others[1], own[2] + others[2]
         view.reckon()
 
-
-def _ask(request: TraceRequest) -> Ask:
-    return Ask(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES)
+    def _ask(self, request: TraceRequest) -> Ask:
+        most = max(1, request.output_tokens) if self._region.limits_tell else None
+        return Ask(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, most_tokens=most)

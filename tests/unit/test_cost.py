@@ -59,9 +59,9 @@ def test_a_limit_that_tells_the_length_is_believed_and_one_that_does_not_is_not(
             expectations.saw("exact", "m", chat(3000, limit), Usage(1000, answer), 0.0)
             expectations.saw("always", "m", chat(3000, 4096), Usage(1000, answer), 0.0)
     assert expectations.answer_tokens("exact", "m", 1000) == pytest.approx(900)
-    assert expectations.answer_tokens("exact", "m", 900) == pytest.approx(900), "a like limit"
+    assert expectations.answer_tokens("exact", "m", 900) == pytest.approx(810), "the same part of a like limit"
     assert expectations.answer_tokens("exact", "m", 32) == pytest.approx(30)
-    assert expectations.answer_tokens("exact", "m", 300) == pytest.approx(300), "not seen: the mean, and the limit"
+    assert expectations.answer_tokens("exact", "m", 300) == pytest.approx(300), "none like it: the mean, and the limit"
     assert expectations.answer_tokens("exact", "m", None) == pytest.approx(465)
     assert expectations.answer_tokens("always", "m", 4096) == pytest.approx(465)
 
@@ -75,6 +75,16 @@ def test_few_answers_to_a_like_limit_are_not_believed_yet() -> None:
     assert expectations.answer_tokens("t", "m", 2000) < 1000
     expectations.saw("t", "m", chat(3000, 2000), Usage(1000, 1900), 0.0)
     assert expectations.answer_tokens("t", "m", 2000) == pytest.approx(1900)
+
+
+def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_further_away() -> None:
+    expectations = Expectations()
+    for _ in range(LIKE_ENOUGH):
+        for limit in (40, 420):
+            expectations.saw("exact", "m", chat(3000, limit), Usage(1000, limit), 0.0)
+    assert expectations.answer_tokens("exact", "m", 800) == pytest.approx(800)
+    assert expectations.answer_tokens("exact", "m", 250) == pytest.approx(250)
+    assert expectations.answer_tokens("exact", "m", 4000) == pytest.approx(230)
 
 
 @given(st.integers(1, MOST_TOKENS), st.integers(1, MOST_TOKENS))
@@ -93,7 +103,7 @@ def test_what_is_followed_is_bounded() -> None:
     expectations = Expectations()
     for n in range(MOST_FOLLOWED + 50):
         expectations.saw(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
-    assert len(expectations._answer_tokens) == len(expectations._limited_tokens) == MOST_FOLLOWED
+    assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MOST_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
 

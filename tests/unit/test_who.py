@@ -6,6 +6,8 @@ from collections import Counter
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.cost import Work
 from penstock.reasons import Reason
@@ -86,6 +88,31 @@ def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
 def test_prefill_ahead_counts_in_full() -> None:
     pool = [known("reading", prefill_us=900_000), known("talking", in_flight=2, decode_us=2_000_000)]
     assert chosen(pool, work=CHAT) == "talking"
+
+
+def test_a_prompt_goes_where_fewer_wait_for_it_to_be_read() -> None:
+    """Five streams would pause for 0.4 s each while the fast one reads it."""
+    pool = [known("fast", slots=8, in_flight=5, decode_us=100_000), known("idle", Speed(0.0, 3.0, 1.5, 0.01))]
+    assert chosen(pool, work=Work(0.4, 1.0)) == "idle"
+    assert chosen(pool, work=Work(0.01, 1.0)) == "fast"
+
+
+@pytest.mark.parametrize(("answer_s", "where"), [(0.5, "free"), (4.0, "full")])
+def test_only_a_long_answer_is_worth_a_place_behind_those_that_run(answer_s: float, where: str) -> None:
+    fast = known("full", in_flight=4, decode_us=4_000_000, service_s=2.0)
+    slow = known("free", SLOW, in_flight=1, decode_us=4_000_000)
+    assert chosen([fast, slow], work=Work(0.05, answer_s)) == where
+
+
+@given(st.integers(1, 64), st.integers(0, 64), st.floats(0.01, 100.0))
+def test_one_more_request_never_makes_an_endpoint_look_better(slots: int, queue: int, service_s: float) -> None:
+    view = known("any", slots=slots, limit=slots + queue, service_s=service_s)
+    before = (0.0, 0.0, 0.0)
+    for in_flight in range(slots + queue):
+        view.in_flight, view.decode_us = in_flight, 1_000_000 * in_flight
+        view.reckon()
+        assert all(now >= was for now, was in zip(view.terms, before, strict=True))
+        before = view.terms
 
 
 def test_until_speeds_are_known_requests_are_counted() -> None:

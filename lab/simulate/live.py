@@ -1,0 +1,90 @@
+"""The mix of `bench-live` on a virtual clock: its engines, its trace and its rate, over as many rounds as tails need.
+
+The live benchmark counts some hundred requests, so its 99th percentile stands on seven of them, and what else the
+machine does moves it. Here the same workloads, drawn anew each round, meet the same engines and the router's own code
+in simulated time. Nothing is said of what a proxy itself costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from lab.bench.live.fleet import ACCELERATORS, MAX_NUM_SEQS, workload_of
+from lab.simulate.choosing import COST, MODEL
+from lab.simulate.region import EngineKind, Region, Strategy
+from lab.traces.trace import TraceRequest
+
+EACH = 3
+"""Engines of each accelerator, as in the live benchmark's default."""
+
+LIVE = tuple(EngineKind(accelerator, EACH, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
+
+COMPARED = (Strategy.LEAST_REQUEST_LOCAL, Strategy.LEAST_WORK_LATE)
+"""What nginx and HAProxy do, each instance by what it sent itself, and what Penstock does."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One draw of the workload."""
+
+    seed: int
+    requests: tuple[TraceRequest, ...]
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """What clients felt over all rounds, in seconds since they asked."""
+
+    strategy: Strategy
+    agents: int
+    requests: int
+    ttft_p50_s: float
+    ttft_p99_s: float
+    e2e_p50_s: float
+    e2e_p99_s: float
+    e2e_p999_s: float
+
+
+def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int, seed: int) -> list[Round]:
+    """The workloads of the live benchmark with seeds from `seed` on, in the time of the modelled hardware.
+
+    Raises:
+        TraceError: the trace cannot be used.
+    """
+    found = []
+    for number in range(seed, seed + count):
+        planned = workload_of(trace, rate_per_s, seconds, 1.0, Random(number))
+        requests = tuple(msgspec.structs.replace(one.lengths, at_s=one.at_s) for one in planned)
+        found.append(Round(number, requests))
+    return found
+
+
+def feel(strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: float) -> Tail:
+    """Ask all of it, each round of engines and agents that know nothing yet.
+
+    Args:
+        warm_up_s: what arrives before (s) in a round is not counted.
+    """
+    first_s: list[float] = []
+    end_s: list[float] = []
+    for one in rounds:
+        region = Region(strategy, MODEL, COST, LIVE, agents, one.seed, limits_tell=True)
+        region.run(one.requests)
+        counted = [served for served in region.served if served.request.at_s >= warm_up_s]
+        first_s += [served.first_s for served in counted if served.first_s is not None]
+        end_s += [served.end_s for served in counted if served.end_s is not None]
+    first_s.sort()
+    end_s.sort()
+    return Tail(
+        strategy,
+        agents,
+        len(end_s),
+        *(_quantile(first_s, share) for share in (0.5, 0.99)),
+        *(_quantile(end_s, share) for share in (0.5, 0.99, 0.999)),
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return round(values[int(len(values) * share)], 4)

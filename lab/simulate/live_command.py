@@ -1,0 +1,69 @@
+"""`penstock-lab simulate-live`: the tails of `bench-live` on a virtual clock, the same on every machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lab.bench.live.fleet import INSTANCES
+from lab.simulate.live import COMPARED, LIVE, Tail, feel, rounds_of
+from lab.traces.trace import TraceError
+
+BAD_INPUT = 2
+"""Exit code for input that cannot be used."""
+
+
+def simulate_live(
+    trace: Annotated[Path | None, typer.Option(help="Azure CSV or Mooncake JSONL; else one is generated.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Workloads that are drawn.")] = 16,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long requests arrive in each.")] = 56.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of it that are not counted.")] = 8.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Requests per second.")] = 15.0,
+    seed: Annotated[int, typer.Option(help="Of the first round; the same gives the same numbers.")] = 2026,
+    out: Annotated[Path, typer.Option(help="Where the numbers go.")] = Path("out/bench/live-simulated.json"),
+) -> None:
+    """Send the live benchmark's workloads to simulated engines, by least request and as Penstock chooses."""
+    if warm_up >= seconds:
+        _stop(f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+    try:
+        drawn = rounds_of(trace, rate, seconds, rounds, seed)
+    except (TraceError, OSError) as error:
+        _stop(str(error))
+    console = Console()
+    tails = [feel(strategy, agents, drawn, warm_up) for agents in (1, INSTANCES) for strategy in COMPARED]
+    console.print(_table(tails, rate))
+    settings = {
+        "trace": trace.name if trace else "generated",
+        "rounds": rounds,
+        "seconds": seconds,
+        "warm_up_s": warm_up,
+        "rate_per_s": rate,
+        "seed": seed,
+        "engines": LIVE,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(msgspec.json.format(msgspec.json.encode({"settings": settings, "tails": tails}), indent=1))
+    console.print(f"all of it: {out}")
+
+
+def _table(tails: list[Tail], rate: float) -> Table:
+    table = Table(title=f"{rate:g} requests/s, {tails[0].requests} requests each; simulated seconds")
+    table.add_column("agents", justify="right")
+    table.add_column("choice")
+    for column in ("ttft p50", "ttft p99", "e2e p50", "e2e p99", "e2e p99.9"):
+        table.add_column(column, justify="right")
+    for one in tails:
+        numbers = (one.ttft_p50_s, one.ttft_p99_s, one.e2e_p50_s, one.e2e_p99_s, one.e2e_p999_s)
+        table.add_row(str(one.agents), one.strategy.value, *(f"{number:.2f}" for number in numbers))
+    return table
+
+
+def _stop(problem: str) -> NoReturn:
+    print(f"penstock-lab simulate-live: {problem}", file=sys.stderr)
+    raise typer.Exit(BAD_INPUT)

@@ -1,0 +1,44 @@
+"""The live benchmark's mix in simulated time: what Penstock is held to there, on more requests than it sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lab.cli import app
+from lab.simulate.live import COMPARED, feel, rounds_of
+from lab.simulate.region import Strategy
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int) -> None:
+    rounds = rounds_of(None, rate_per_s=15.0, seconds=56.0, count=2, seed=1)
+    others, ours = (feel(strategy, agents, rounds, warm_up_s=8.0) for strategy in COMPARED)
+    assert ours.requests == others.requests > 1000
+    assert ours.e2e_p99_s < 0.55 * others.e2e_p99_s
+    assert ours.ttft_p99_s < 1.15 * others.ttft_p99_s
+
+
+def test_the_same_seed_gives_the_same_tail() -> None:
+    one, other = (feel(Strategy.LEAST_WORK_LATE, 3, rounds_of(None, 15.0, 12.0, 1, 7), 4.0) for _ in range(2))
+    assert one == other
+
+
+def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "live.json"
+    options = ["simulate-live", "--rounds", "1", "--seconds", "12", "--warm-up", "2", "--out", str(out)]
+    shown = CliRunner().invoke(app, options)
+    assert shown.exit_code == 0, shown.output
+    written = json.loads(out.read_bytes())
+    assert [(one["agents"], one["strategy"]) for one in written["tails"]] == [
+        (agents, strategy.value) for agents in (1, 3) for strategy in COMPARED
+    ]
+
+
+def test_what_cannot_be_used_is_said_in_a_line(tmp_path: Path) -> None:
+    for options in (["--warm-up", "60"], ["--trace", str(tmp_path / "none.csv")]):
+        shown = CliRunner().invoke(app, ["simulate-live", *options])
+        assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
