@@ -76,14 +76,6 @@ def complain(command: str, message: str) -> None:
         print(f"penstock {command}: {line}", file=sys.stderr)
 
 
-def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON: looked for in the words, for those that cannot be understood ask too."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
-    return any(
-        word in ("-ojson", "--output=json") or (word in ("-o", "--output") and value == "json") for word, value in pairs
-    )
-
-
 def fault_of(error: Exception) -> Fault | None:
     """What a command line ended with, where it was a fault of some kind; None for an end that is none."""
     if isinstance(error, Failed):

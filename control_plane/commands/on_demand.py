@@ -6,15 +6,12 @@ After "Lazily Loading Subcommands" in Click's documentation. A list of all comma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
-
-from control_plane.commands.faults import fault_of, wants_json
-from control_plane.commands.output import print_json
 
 AS_JSON = "penstock.json"
 """In the context: whether the command line asks for JSON."""
@@ -33,19 +30,36 @@ def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
             self.commands = _Commands(places)  # type: ignore[assignment]
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            ctx.meta[AS_JSON] = wants_json(args)
+            ctx.meta[AS_JSON] = _wants_json(args)
             return super().parse_args(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
             try:
                 return super().invoke(ctx)
             except Exception as error:
-                fault = fault_of(error) if ctx.meta[AS_JSON] else None
-                if fault is not None:
-                    print_json({"error": fault})
+                if ctx.meta[AS_JSON]:
+                    _tell_as_json(error)
                 raise
 
     return OnDemand
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON: looked for in the words, for those that cannot be understood ask too."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
+    return any(
+        word in ("-ojson", "--output=json") or (word in ("-o", "--output") and value == "json") for word, value in pairs
+    )
+
+
+def _tell_as_json(error: Exception) -> None:
+    # Loaded when it is needed: an engine of the lab, for one, starts without all that operators' commands know.
+    from control_plane.commands.faults import fault_of
+    from control_plane.commands.output import print_json
+
+    fault = fault_of(error)
+    if fault is not None:
+        print_json({"error": fault})
 
 
 class _Commands(Mapping[str, Any]):
