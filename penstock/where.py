@@ -95,7 +95,7 @@ def choose_region(
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() - limited.keys() or frozenset(usable))
+    order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
     if overflow:
         return _invited(policy, origin, order, usable, views, rejected)
     shares, reasons = odds(plan, usable, tried, order, origin, ramp)
@@ -122,7 +122,7 @@ def prospects(
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, frozenset(usable) - closed.keys() - limited.keys() or frozenset(usable))
+    order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
     if overflow:
         where = _invited(policy, origin, order, usable, views, rejected)
         return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
@@ -192,6 +192,16 @@ def _nobody(
         tuple(rejected),
         retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
     )
+
+
+def _nearest_of(
+    usable: Mapping[str, RegionView], closed: Mapping[str, bool], limited: Mapping[str, str]
+) -> frozenset[str]:
+    """The regions that may be taken for being near: resorts only where there is nobody else."""
+    names = frozenset(usable)
+    if closed or limited:
+        return names - closed.keys() - limited.keys() or names
+    return names
 
 
 def _open(
