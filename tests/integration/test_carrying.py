@@ -522,6 +522,19 @@ async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path:
         assert server.counted() == origin.counted() == {"ok": 1}
 
 
+async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path: Path) -> None:
+    wrong = plan("eu-de", "eu-de+eu-es", us_east=1.0)
+    async with (
+        engine(answers) as near,
+        engine(answers) as forbidden,
+        agent(tmp_path, [near.address], anonymous="personal", plan=wrong, peers={"us-east": forbidden.address}) as one,
+    ):
+        one.knowing.location = Location("DE")
+        status, headers, _ = await ask(one)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+        assert not forbidden.heard
+
+
 async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with (

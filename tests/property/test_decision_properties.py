@@ -114,11 +114,12 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     region_sets,
     st.sampled_from(NAMES),
     st.dictionaries(st.sampled_from(NAMES), st.booleans()),
+    st.dictionaries(st.sampled_from(NAMES), st.just("too dear")),
     st.floats(0, 1),
     st.integers(0, 2**16),
 )
 def test_a_draw_is_what_the_whole_choice_comes_to(
-    policy, others, servers, plan_arcs, regions, origin, closed, ramp, seed
+    policy, others, servers, plan_arcs, regions, origin, closed, limited, ramp, seed
 ) -> None:
     permitted = residency_class(regions | {origin})
     plan = ClassPlan("m", permitted.name, plan_arcs, ())
@@ -138,9 +139,8 @@ def test_a_draw_is_what_the_whole_choice_comes_to(
     assert all(takes_its_share(view) for view in whole.values())
     home = {origin: RegionView(RegionState.HEALTHY, ready=True)} if draw.at_home else {}
     drawn = draw.take(Random(seed))
-    where = choose_region(
-        policy, origin, permitted, plan, {**others, **whole, **home}, Random(seed), closed=closed, ramp=ramp
-    )
+    live, rng = {**others, **whole, **home}, Random(seed)
+    where = choose_region(policy, origin, permitted, plan, live, rng, closed=closed, limited=limited, ramp=ramp)
     if not draw.within(permitted):
         assert isinstance(where, Refusal) or where.region in permitted.regions
         return
