@@ -58,17 +58,13 @@ async def heard(operator: Operator, leader: ControlPlaneServer) -> None:
 
 
 IN_MOTION = {"at", "generation", "plan_generation", "chosen", "requests_per_s"}
+"""Fields that change with every report or plan."""
 
 
 def aged(value: Any) -> Any:
     """An answer without what changes with every report or says who was asked when."""
     if isinstance(value, dict):
-        return {
-            key: aged(one)
-            for key, one in value.items()
-            if not key.endswith("age_s")
-            and key not in ("at", "generation", "plan_generation", "chosen", "requests_per_s")
-        }
+        return {key: aged(one) for key, one in value.items() if not key.endswith("age_s") and key not in IN_MOTION}
     return [aged(one) for one in value] if isinstance(value, list) else value
 
 
