@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from control_plane.access.callers import Caller, Role
 from control_plane.access.required import Operator, Viewer, must_reach
@@ -30,8 +31,21 @@ from penstock.policy import Policy
 LONGEST_S = 366 * 86_400
 """Seconds that an override may last, unless it is said to have no end."""
 
+_NO_TIME_S = 1e300
+"""Seconds that no float need hold; what is not a number is not below it either."""
+
+
+def _expiry(given: object) -> object:
+    if given == "none":
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < _NO_TIME_S:
+        return given
+    raise PydanticCustomError("expiry", "give a number of seconds, or `none`")
+
+
 Expiry = Annotated[
-    Annotated[float, Field(strict=True)] | Literal["none"],
+    float | Literal["none"],
+    BeforeValidator(_expiry),
     Field(description="Seconds until it ends by itself; `none`: it holds until it is lifted.", examples=[7200, "none"]),
 ]
 Guard = Annotated[
