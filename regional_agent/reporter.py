@@ -125,10 +125,12 @@ class Reporter:
         return self._rng.choice(known) if known else None
 
     def _follow(self, body: bytes, answered: Address) -> None:
-        """Take from a receipt who leads."""
+        """Take from a receipt who leads, unless the store has told of another leader meanwhile."""
         if not self._heard:
             log.info("reports are heard again", control_plane=str(answered))
         self._heard = True
+        if self._leader not in (None, answered):
+            return
         try:
             receipt = _receipts.decode(body)
             self._leader = answered if receipt.leading else Address.parse(receipt.leader) if receipt.leader else None
@@ -136,8 +138,9 @@ class Reporter:
             self._leader = None
 
     def _unheard(self, target: Address, why: str) -> None:
-        """Nobody listened: ask round next time."""
+        """Nobody listened: ask round next time, unless another leader was elected meanwhile."""
         if self._heard:
             log.warning("report not heard", control_plane=str(target), why=why)
         self._heard = False
-        self._leader = None
+        if self._leader == target:
+            self._leader = None

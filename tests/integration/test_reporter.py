@@ -15,7 +15,7 @@ from control_plane.client.store import Put
 from penstock.report import AgentReport
 from penstock.signing import FleetKey, Purpose
 from regional_agent import reporter
-from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.reporter import Reporter
 
 KEY = FleetKey(b"k" * 32)
@@ -128,6 +128,27 @@ async def test_a_hung_leader_holds_up_no_more_than_one_report(planes: list[Contr
     await elect(store, planes[0])
     async with Agent(store, planes[1].url):
         await until(lambda: len(planes[1].reports) >= 2)
+
+
+async def test_who_was_elected_while_the_old_leader_hung_is_told_next(planes: list[ControlPlane]) -> None:
+    store = MemoryStore()
+    planes[0].silent = True
+    await elect(store, planes[0])
+    async with Agent(store, *[planes[0].url] * 20) as agent:
+        await until(lambda: agent.seq >= 1)
+        before = agent.seq
+        await elect(store, planes[1])
+        await until(lambda: planes[1].reports != [])
+        assert planes[1].reports[0].seq <= before + 2
+
+
+async def test_a_late_receipt_of_the_old_leader_does_not_bring_it_back(planes: list[ControlPlane]) -> None:
+    agent = Agent(MemoryStore(), planes[0].url)
+    old, new = (Address.parse(plane.url) for plane in planes)
+    agent.reporter._leader = new
+    agent.reporter._follow(msgspec.json.encode({"leading": True, "leader": None}), old)
+    assert agent.reporter._target() == new
+    agent.connections.close()
 
 
 async def test_a_refused_report_is_told_once_and_the_next_one_goes_out(planes: list[ControlPlane]) -> None:
