@@ -107,6 +107,8 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
         ("deep/in.yaml", SPILLOVER, "deep: is no .yaml file"),
         ("deep.yaml", b"[" * 100_000, "deep.yaml:1: nested deeper than"),
     ],
+    # By its contents, a case would have a name that no process can be started under.
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_is_no_policy_is_refused_with_its_file(
     repository: PolicyRepository, name: str, content: bytes | tuple[int, bytes], told: str
