@@ -18,6 +18,7 @@ from penstock.rollout import Phase
 _COLOURS = {
     RegionState.UNKNOWN: "dim",
     RegionState.HEALTHY: "green",
+    RegionState.DEGRADED: "yellow",
     RegionState.SUSPECT: "yellow",
     RegionState.FAILED: "bold red",
     RegionState.RECOVERING: "cyan",

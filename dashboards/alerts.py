@@ -104,6 +104,20 @@ ALERTS = (
         """,
     ),
     Alert(
+        name="PenstockRegionDegraded",
+        expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.DEGRADED]}",
+        for_s=300,
+        severity="ticket",
+        summary="Fewer than half of the endpoints of a model are ready in region {{ $labels.region }}",
+        impact="It serves what the ready ones can, and the plan takes the rest to other regions; the reserve shrinks.",
+        runbook="""
+            1. `penstock endpoints --region` that region: which are not ready, and in which state are they?
+            2. `down`: see the engines' logs. `ejected`: requests failed there, panel "Ejections by reason". `unloaded`:
+               does the engine have the model on its disk? `draining`: somebody means it; nothing to do.
+            3. Do the others cope? Panel "Missing slots" says what the next loss would leave without a place.
+        """,
+    ),
+    Alert(
         name="PenstockReportsOld",
         expr="max by (region) (penstock_report_age_seconds) > 10",
         for_s=30,

@@ -14,8 +14,9 @@ STATE_CODES: dict[RegionState, int] = {
     RegionState.HEALTHY: 1,
     RegionState.RECOVERING: 2,
     RegionState.DRAINING: 3,
-    RegionState.SUSPECT: 4,
-    RegionState.FAILED: 5,
+    RegionState.DEGRADED: 4,
+    RegionState.SUSPECT: 5,
+    RegionState.FAILED: 6,
 }
 """A number for each state, so that a strip can be coloured and `max` keeps the worst that anyone believes."""
 

@@ -22,7 +22,9 @@ HELD_AGAINST = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionStat
 
 def told(health: RegionHealth) -> RegionHealth | None:
     """What a plan tells of a region: what stays the same while its state does, or nothing."""
-    return msgspec.structs.replace(health, misses=0, hits=0) if health.state in HELD_AGAINST else None
+    if health.state not in HELD_AGAINST:
+        return None
+    return RegionHealth(health.state, health.since, drained=health.drained)
 
 
 def inheritance(slices: Mapping[str, RegionPlan], now: float, failover: Failover) -> dict[str, RegionHealth]:

@@ -135,7 +135,7 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
         if region not in snapshot.health and (good is not None or region in drained):
             before = snapshot.inherited.get(region, before)
         if good is not None:
-            health[region] = observe(before, good, now, policy.failover)
+            health[region] = observe(before, good, now, policy.failover, _ready_share(kept, region, listened))
         elif before.state is not RegionState.UNKNOWN:
             health[region] = observe(before, False, now, policy.failover)
         if (region in drained) is not before.drained:
@@ -303,6 +303,19 @@ def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
     if not votes and not own:
         return None
     return any(now - held.received_at <= FRESH_S and any(pool.ready > 0 for pool in held.report.pools) for held in own)
+
+
+def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:
+    """The part (0-1) of its endpoints that is ready, of the model that has the least; None without news of them.
+
+    Of several agents the one that can use the most is believed: what one alone cannot reach, the region still has.
+    """
+    seen = (
+        [pool.ready / pool.endpoints for pool in held.report.pools if pool.endpoints > 0]
+        for held in snapshot.of(region)
+        if now - held.received_at <= FRESH_S
+    )
+    return max((min(shares) for shares in seen if shares), default=None)
 
 
 def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:

@@ -30,6 +30,7 @@ MOST_MASKS = 16_384
 
 _RANK = {
     RegionState.HEALTHY: 0,
+    RegionState.DEGRADED: 1,
     RegionState.SUSPECT: 1,
     RegionState.RECOVERING: 1,
     RegionState.UNKNOWN: 2,

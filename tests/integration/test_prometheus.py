@@ -29,6 +29,7 @@ from control_plane.metrics import (
 )
 from dashboards.__main__ import GENERATED
 from dashboards.fleet_overview import ALERTS_FIRING
+from dashboards.recording_rules import STATE_CODES
 from penstock.ejection import Outcome
 from penstock.engine_signals import Signal
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
@@ -83,6 +84,15 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
             'penstock_region_state{region="eu-de",state="healthy"}': "1 1 0x40",
         },
         "2m",
+    ),
+    (
+        "PenstockRegionDegraded",
+        {
+            "penstock_leader": "1x100",
+            'penstock_region_state{region="eu-de",state="degraded"}': "0 0 1x100",
+            'penstock_region_state{region="eu-de",state="healthy"}': "1 1 0x100",
+        },
+        "7m",
     ),
     ("PenstockReportsOld", {'penstock_report_age_seconds{region="eu-de"}': "1+5x40"}, "2m"),
     ("PenstockPlanRefused", {'penstock_agents_refusing{region="eu-de"}': "2+0x40"}, "2m"),
@@ -362,4 +372,4 @@ async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path)
         assert not unanswered
         failed = await client.get("/api/v1/query", params={"query": "region:penstock_region_state:code"})
         codes = {each["metric"]["region"]: each["value"][1] for each in failed.json()["data"]["result"]}
-        assert codes == {"eu-de": "1", "eu-es": "5"}
+        assert codes == {"eu-de": "1", "eu-es": str(STATE_CODES[RegionState.FAILED])}

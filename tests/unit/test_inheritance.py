@@ -21,10 +21,11 @@ def after(health: RegionHealth | None, unwatched_s: float) -> RegionHealth | Non
 
 @pytest.mark.parametrize("state", [RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING])
 def test_what_keeps_traffic_away_is_told_without_what_changes_all_the_time(state: RegionState) -> None:
-    assert told(RegionHealth(state, 5.0, misses=3, hits=4, drained=True)) == RegionHealth(state, 5.0, drained=True)
+    health = RegionHealth(state, 5.0, 3, 4, drained=True, weak=True, turning_since=6.0)
+    assert told(health) == RegionHealth(state, 5.0, drained=True)
 
 
-@pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.SUSPECT, RegionState.UNKNOWN])
+@pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.DEGRADED, RegionState.SUSPECT, RegionState.UNKNOWN])
 def test_of_others_nothing_is_told(state: RegionState) -> None:
     assert told(RegionHealth(state, 5.0, misses=1)) is None
     assert after(None, 1.0) is None

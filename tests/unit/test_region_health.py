@@ -104,3 +104,46 @@ def test_a_failed_region_can_be_drained_and_undrained_and_stays_failed() -> None
     undrained = command(drained, RegionEvent.UNDRAIN, 2.0)
     assert (undrained.state, undrained.drained) == (RegionState.FAILED, False)
     assert after((True, 3.0), (True, 3.1), (True, 3.2), start=undrained).state is RegionState.RECOVERING
+
+
+def weighed(*looks: tuple[float, float], start: RegionHealth | None = None) -> RegionHealth:
+    health = start or after((True, 0.0))
+    for share, now in looks:
+        health = observe(health, True, now, FAILOVER, share)
+    return health
+
+
+def test_a_region_with_few_of_its_endpoints_for_a_while_is_degraded_and_keeps_its_traffic() -> None:
+    degraded = weighed((0.4, 1.0), (0.4, 3.0), (0.4, 6.0))
+    assert (degraded.state, degraded.since, degraded.weight(6.0, FAILOVER)) == (RegionState.DEGRADED, 6.0, 1.0)
+
+
+def test_few_endpoints_for_a_moment_are_no_news() -> None:
+    assert weighed((0.4, 1.0), (0.4, 5.9), (0.6, 6.0), (0.4, 6.1), (0.4, 11.0)).state is RegionState.HEALTHY
+    assert weighed((0.5, 1.0), (0.5, 60.0)).state is RegionState.HEALTHY
+
+
+def test_a_degraded_region_is_well_again_only_with_clearly_more_and_for_a_while() -> None:
+    degraded = weighed((0.4, 1.0), (0.4, 6.0))
+    assert weighed((0.6, 7.0), (0.6, 60.0), start=degraded).state is RegionState.DEGRADED
+    assert weighed((0.8, 7.0), (0.8, 11.9), start=degraded).state is RegionState.DEGRADED
+    assert weighed((0.8, 7.0), (0.6, 9.0), (0.8, 12.0), start=degraded).state is RegionState.DEGRADED
+    assert weighed((0.8, 7.0), (0.8, 12.0), start=degraded).state is RegionState.HEALTHY
+
+
+def test_a_miss_does_not_make_a_degraded_region_well() -> None:
+    degraded = weighed((0.4, 1.0), (0.4, 6.0))
+    missed = after((False, 7.0), start=degraded)
+    assert missed.state is RegionState.SUSPECT
+    assert after((True, 7.5), start=missed).state is RegionState.DEGRADED
+    assert after((False, 7.1), start=missed).state is RegionState.FAILED
+
+
+def test_a_region_that_returns_with_few_endpoints_ramps_first() -> None:
+    risen = RegionHealth(RegionState.RECOVERING, since=0.0)
+    assert weighed((0.1, 1.0), (0.1, 9.0), start=risen).state is RegionState.RECOVERING
+    assert weighed((0.1, 1.0), (0.1, 10.0), (0.1, 10.5), start=risen).state is RegionState.DEGRADED
+
+
+def test_who_only_probes_never_sees_a_region_degraded() -> None:
+    assert after(*((True, float(second)) for second in range(30))).state is RegionState.HEALTHY

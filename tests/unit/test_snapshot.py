@@ -209,6 +209,23 @@ class TestJudging:
         )
         assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
 
+    def test_a_region_is_degraded_by_the_model_that_has_the_least(self) -> None:
+        other = msgspec.structs.replace(POOL, model="n", ready=1)
+        whole = held(report(pools=(POOL, other)))
+        for at in range(1, 8):
+            word = report(seq=at + 1, pools=(POOL, other))
+            whole = tick(take_in(whole, word, float(at), POLICY)[0], float(at), POLICY)
+        assert whole.state("a") is RegionState.DEGRADED
+
+    def test_an_agent_that_reaches_few_endpoints_degrades_no_region_whose_others_reach_them(self) -> None:
+        few = (msgspec.structs.replace(POOL, ready=1),)
+        whole = held(report(agent="1"), report(agent="2", pools=few))
+        for at in range(1, 8):
+            for word in (report(agent="1", seq=at + 1), report(agent="2", seq=at + 1, pools=few)):
+                whole = take_in(whole, word, float(at), POLICY)[0]
+            whole = tick(whole, float(at), POLICY)
+        assert whole.state("a") is RegionState.HEALTHY
+
     def test_peers_that_know_nothing_do_not_vote(self) -> None:
         bare = report("a", pools=(msgspec.structs.replace(POOL, ready=0),))
         whole = held(bare, report("b", peers=seen(("a", RegionState.UNKNOWN))))
