@@ -119,8 +119,8 @@ HEALTH = Row(
             Prose(
                 "Regions",
                 "The state of each region as the leader holds it, by its reports and what its peers see.",
-                "Failed, degraded: runbooks of PenstockRegionFailed and PenstockRegionDegraded. Suspect again and again: "
-                "its network is unsteady; drain it.",
+                "Failed, degraded: runbooks of PenstockRegionFailed and PenstockRegionDegraded. Suspect again and "
+                "again: its network is unsteady; drain it.",
             ),
             Query(f'{REGION_STATE.record}{{region=~"$region"}}', "{{region}}"),
             STATE_WORDS,

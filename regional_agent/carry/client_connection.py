@@ -110,7 +110,7 @@ class ClientConnection(ClientTurns):
     def _allowed_s(self, request: Request, waited_s: float) -> float:
         """How long (s) a body may have taken by now: who began fast may not stop for the sake of it."""
         limits = self._limits
-        allowed_s, seen_bytes = getattr(request, "pace", (limits.body_timeout_s, 0))
+        allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
         earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
         allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
         if not request.started:

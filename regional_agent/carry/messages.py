@@ -134,10 +134,6 @@ class Request:
         "whole",
     )
 
-    pace: tuple[float, int]
-    """How long (s) its body may take, as last worked out, and how much of it there was then. Only of one that has been
-    waited for."""
-
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
@@ -153,6 +149,9 @@ class Request:
         self.body: bytes | bytearray = b""
         """What has been received and is kept, in case the request must be sent again."""
         self.received_bytes = 0
+        self.pace: tuple[float, int] | None = None
+        """How long (s) its body may take, as last worked out, and how much of it there was then; None of one that was
+        never waited for."""
         self.length: int | None = None
         """The body's length in bytes by the head; None for a chunked one until it is whole."""
         self.whole = False
