@@ -133,6 +133,7 @@ def test_a_slice_carries_its_regions_ramp_for_what_it_has_no_entry_for() -> None
     assert ramps == {
         RegionState.UNKNOWN: 1.0,
         RegionState.HEALTHY: 1.0,
+        RegionState.DEGRADED: 1.0,
         RegionState.SUSPECT: 1.0,
         RegionState.FAILED: 0.0,
         RegionState.DRAINING: 0.0,
