@@ -28,13 +28,17 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="n
 def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     out = tmp_path / "router.json"
     ran = subprocess.run(
-        [*BENCH, *TINY, "--peer", "haproxy", "--out", str(out)], capture_output=True, text=True, timeout=170
+        [*BENCH, *TINY, "--peer", "haproxy", "--peer", "bare-relay", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=170,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = msgspec.json.decode(out.read_bytes(), type=Results)
-    assert set(found.systems) | set(found.missing) == {"penstock", "haproxy"}
+    assert set(found.systems) | set(found.missing) == {"penstock", "haproxy", "bare-relay"}
     penstock = found.systems["penstock"]
     assert penstock.errors == 0
+    assert found.systems["bare-relay"].errors == 0
     for figure in (penstock.requests_per_s, penstock.cpu_us_per_request, penstock.cpu_us_per_chunk):
         assert figure is not None
         assert figure >= 0
@@ -69,4 +73,4 @@ def test_an_unknown_peer_is_said(tmp_path: Path) -> None:
     ran = subprocess.run([*BENCH, "--peer", "squid"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.returncode == 2
     assert "squid" in ran.stderr
-    assert "nginx, haproxy, envoy, vllm-router, sglang-router" in ran.stderr
+    assert "nginx, haproxy, envoy, vllm-router, sglang-router, bare-relay" in ran.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from lab.bench.cores import Cores
+from lab.bench.peers.bare_relay import BareRelay
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
 from lab.bench.peers.inference_routers import SGLANG_ROUTER, VLLM_ROUTER
@@ -28,7 +29,7 @@ from lab.servers.starting import PORT_TRIES, start_server
 
 PENSTOCK = "penstock"
 
-PEERS: tuple[Peer, ...] = (Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER)
+PEERS: tuple[Peer, ...] = (Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER, BareRelay())
 
 BACKENDS = 4
 """Listeners of the one process that answers for all of them."""

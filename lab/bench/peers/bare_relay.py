@@ -1,0 +1,33 @@
+"""The floor: what any proxy in Python costs before it does anything, in the same run as those that do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.bench.peers.peer import Launch
+
+
+class BareRelay:
+    """An event loop, a parser that tells where messages end, and nothing else: nobody could deploy it."""
+
+    name = "bare-relay"
+    settings = (
+        "asyncio.Protocol on uvloop with httptools, as penstock; round robin, kept connections, bytes as they came",
+        "no checks, bounds, deadlines, choice, metrics or log: the least that a proxy in Python costs",
+    )
+
+    def program(self) -> Path:
+        """This interpreter."""
+        return Path(sys.executable)
+
+    def version(self) -> str:
+        """Of the event loop, which is most of it."""
+        return f"uvloop {importlib.metadata.version('uvloop')}"
+
+    def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
+        """Its readiness is a backend's: it has no page of its own."""
+        argv = (str(self.program()), "-m", "lab.bench.peers.relaying", str(port), *map(str, backends))
+        return Launch(argv, {}, "/health")
