@@ -75,7 +75,8 @@ class Replayer:
         self._client.start()
         try:
             for planned in self._workload:
-                if (early_s := planned.at_s - self.now_s()) > 0:
+                # uvloop counts in milliseconds, so a sleep may end a part of one too soon.
+                while (early_s := planned.at_s - self.now_s()) > 0:  # noqa: ASYNC110 - time is what it waits for
                     await asyncio.sleep(early_s)
                 self._send(planned)
             if self._under_way:
