@@ -20,6 +20,9 @@ from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 PATIENT_S = 30.0
 
+APART_S = 0.2
+"""Between two that wait: agents take one another's word for how long, so the same moment is as long as news takes."""
+
 
 class Gpu:
     """An engine that runs each request until it is told to go on with it; one slot."""
@@ -107,6 +110,7 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
     expected = ["a1", "b1", "a2", "c1", "b2", "a3"]
     for request in expected:
         await region.wait(request[0], request)
+        await asyncio.sleep(APART_S)
     for number, request in enumerate(["a0", *expected[:-1]]):
         region.gpu.go_on.release()
         assert await region.answered(request) == 200
