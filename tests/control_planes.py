@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -138,7 +139,7 @@ class Operator:
         await self.http.aclose()
 
 
-class Reporting:
+class Reporting(ABC):
     """Goes on reporting in the background, to the leader as receipts tell it."""
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -148,8 +149,9 @@ class Reporting:
         self._http = httpx.AsyncClient(timeout=2.0)
         self._task: asyncio.Task[None] | None = None
 
+    @abstractmethod
     async def _run(self) -> None:
-        raise NotImplementedError
+        """Report until it is cancelled."""
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
         try:

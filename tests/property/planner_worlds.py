@@ -5,11 +5,12 @@ from __future__ import annotations
 import highspy
 import msgspec
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from penstock.interventions import NO_INTERVENTIONS, narrowed, remaining
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planner.answers import Flows
+from penstock.planner.answers import Flows, cost
 from penstock.planner.building import Builder
 from penstock.planner.losses import confinements
 from penstock.planner.master import Master
@@ -197,3 +198,14 @@ class WrittenOut:
     def _row(self, lower: float, upper: float, entries: list[tuple[int, float]]) -> None:
         columns, values = [c for c, _ in entries], [v for _, v in entries]
         self._highs.addRow(lower, upper, len(entries), np.array(columns, np.int32), np.array(values, float))
+
+
+def assert_costs_what_is_written_out(world: World) -> None:
+    """No plan of the program as one would write it down is cheaper than ours, and ours costs what it claims."""
+    for problem in world.problems():
+        found, claimed, price = optimum(problem)
+        parts = cost(found)
+        assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
+        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
+        assume(parts.no_room == 0.0)
+        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))

@@ -20,7 +20,15 @@ from penstock.planner.losses import by_group, confinements, worst
 from penstock.planner.planned import Planned
 from penstock.planner.problem import Problem
 from penstock.snapshot import demand
-from tests.property.planner_worlds import NAMES, PATIENT_S, World, WrittenOut, optimum, worlds
+from tests.property.planner_worlds import (
+    NAMES,
+    PATIENT_S,
+    World,
+    WrittenOut,
+    assert_costs_what_is_written_out,
+    optimum,
+    worlds,
+)
 
 EPS = 10 * LEAST_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""
@@ -101,13 +109,7 @@ def test_no_region_passes_its_target_while_one_that_serves_there_has_room_elsewh
 @given(worlds())
 @few
 def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
-    for problem in world.problems():
-        found, claimed, price = optimum(problem)
-        parts = cost(found)
-        assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
-        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
-        assume(parts.no_room == 0.0)
-        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))
+    assert_costs_what_is_written_out(world)
 
 
 @given(worlds())
