@@ -164,6 +164,9 @@ class Endpoint:
         """Take a changed entry of the file for the same server."""
         if spec.engine is not self.spec.engine:
             self.kind = spec.engine
+            self.signals_problem = ""
+        if spec.accelerator != self.spec.accelerator:
+            self.learner = SpeedLearner(spec.accelerator)
         self.spec = spec
         self.view.slots = spec.slots
         self.view.limit = spec.slots + spec.queue
@@ -175,6 +178,16 @@ class Endpoint:
         self.view.draining = True
         self.view.reckon()
         self.pools = ()
+        if self.health.ready:
+            self._out_since = self._judge.clock()
+
+    def come_back(self) -> None:
+        """It is wanted again before all on it have finished: nothing was asked of it meanwhile, so a probe comes first.
+
+        The caller refills the pools.
+        """
+        self.view.draining = False
+        self.health = EndpointHealth()
 
     def probed(self, outcome: ProbeOutcome) -> None:
         """A health probe ended."""
@@ -187,8 +200,8 @@ class Endpoint:
     def heard_loaded(self, loaded: frozenset[str] | None) -> None:
         """Which of its models are loaded; None where its engine does not say."""
         self._models_at = self._judge.clock()
-        before, self.loaded = self.loaded, loaded
-        if loaded != before:
+        before, self.loaded = self.models, loaded
+        if self.models != before:
             self._on_models()
 
     def is_of(self, kind: EngineKind) -> None:

@@ -177,12 +177,14 @@ class Registrations:
         return Reply(201 if new else 200, msgspec.json.encode(reply))
 
     def _delete(self, name: str) -> Reply:
-        if name not in self._leases:
-            if any(one.name == name and not one.view.draining for one in self._endpoints.every()):
-                return _refused(409, "conflict", f"{name} comes from the endpoints file; remove it there", "name")
+        leased = name in self._leases
+        if leased:
+            self._drain(name)
+        if any(one.name == name and not one.view.draining for one in self._endpoints.every()):
+            return _refused(409, "conflict", f"{name} comes from the endpoints file; remove it there", "name")
+        if not leased:
             return _refused(404, "not_found", f"no endpoint is registered as {name[:80]!r}", "name")
         on_it = sum(one.view.in_flight for one in self._endpoints.every() if one.name == name)
-        self._drain(name)
         return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": on_it}))
 
     def _drain(self, name: str) -> None:

@@ -162,7 +162,7 @@ class Endpoints:
         The caller bounds how many there are, and takes them out again.
         """
         for other in self._by_name.values():
-            ours = spec.name in self._registered and other.name == spec.name
+            ours = other.name == spec.name and other.spec is self._registered.get(spec.name)
             if not ours and other.name == spec.name:
                 return f"name: {spec.name} is another endpoint's, from the endpoints file; choose another"
             if not ours and other.address == spec.address:
@@ -199,8 +199,9 @@ class Endpoints:
         try:
             entries = await asyncio.to_thread(self._read_if_changed)
         except BadEndpointFile as error:
+            if str(error) != self.problem:
+                log.error("endpoints file refused; the last good one stays in force", problem=str(error))
             self.problem = str(error)
-            log.error("endpoints file refused; the last good one stays in force", problem=self.problem)
             return
         if entries is not None:
             self.problem = None
@@ -214,10 +215,12 @@ class Endpoints:
         for spec in _first_of_each([*self.dns.expanded(self._entries), *self._registered.values()]):
             known = before.get(spec.name)
             if known is not None and known.address == spec.address:
+                if (spec.engine is EngineKind.HTTP) is not (known.spec.engine is EngineKind.HTTP):
+                    self._stop_probing(known)
                 known.resize(spec)
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
-                self._by_name[spec.name] = Endpoint(spec, self._judge, self._fill_pools)
+                self._by_name[spec.name] = self._returning(spec) or Endpoint(spec, self._judge, self._fill_pools)
                 self._by_name[spec.name].heard_of_others(self._others.get(spec.name, NOTHING))
         for gone in before.values():
             gone.retire()
@@ -227,6 +230,16 @@ class Endpoints:
         if self._tasks:
             for endpoint in self._by_name.values():
                 self._probe(endpoint)
+
+    def _returning(self, spec: EndpointSpec) -> Endpoint | None:
+        """The same server, where it still finishes what it had when it was taken out: that counts."""
+        for one in self._retired:
+            if one.name == spec.name and one.address == spec.address:
+                self._retired.remove(one)
+                one.resize(spec)
+                one.come_back()
+                return one
+        return None
 
     def _fill_pools(self) -> None:
         members: dict[str, list[Endpoint]] = {}
@@ -299,8 +312,10 @@ class Endpoints:
         stamp = _stamp(self._file)
         if stamp == self._stamp:
             return None
+        self._stamp = _NEVER_READ
+        content = read_endpoint_file(self._file)
         self._stamp = stamp
-        return parse_endpoints(read_endpoint_file(self._file), self._file)
+        return parse_endpoints(content, self._file)
 
 
 def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:

@@ -1,4 +1,6 @@
 import asyncio
+import os
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -66,10 +68,14 @@ def entry(name: str, url: str, slots: int = 4, queue: int = 2, models: str = "m"
     return f"- {{name: {name}, url: '{url}', models: [{models}], slots: {slots}, queue: {queue}}}\n"
 
 
+def both_lines(engines: list[Engine]) -> str:
+    return "".join(entry(f"gpu-{n}", engine.url) for n, engine in enumerate(engines))
+
+
 @pytest.fixture
 async def endpoints(engines: list[Engine], connections: UpstreamPool, tmp_path: Path) -> AsyncIterator[Endpoints]:
     file = tmp_path / "endpoints.yaml"
-    file.write_text("".join(entry(f"gpu-{n}", engine.url) for n, engine in enumerate(engines)))
+    file.write_text(both_lines(engines))
     made = Endpoints(file, connections, Random(1))
     yield made
     await made.stop()
@@ -183,6 +189,67 @@ async def test_the_file_is_read_again_when_it_changes(
     gone.give_back()
     await until(lambda: gone not in endpoints.every())
     assert [one.name for one in endpoints.every()] == ["gpu-0", "gpu-2"]
+
+
+async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_has(
+    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+) -> None:
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 2)
+    one = named(endpoints, "gpu-0")
+    for _ in range(6):
+        one.take()
+    file = tmp_path / "endpoints.yaml"
+    both = file.read_text()
+    file.write_text(entry("gpu-1", engines[1].url))
+    await until(lambda: one.view.draining)
+    engines[0].status = 503
+    file.write_text(both)
+    await until(lambda: [each.name for each in endpoints.pool("m").endpoints] == ["gpu-0", "gpu-1"])
+    assert named(endpoints, "gpu-0") is one
+    assert (one.view.in_flight, one.view.takes_more, one.view.ready) == (6, False, False)
+    engines[0].status = 200
+    await until(lambda: one.view.ready)
+    assert endpoints.pool("m").in_flight == 6
+    for _ in range(6):
+        one.give_back()
+    assert (one.view.takes_more, endpoints.pool("m").in_flight) == (True, 0)
+
+
+async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
+    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    engines[0].metrics = b"vllm:num_requests_waiting 3\n"
+    plain = both_lines(engines).replace("name: gpu-0", "name: gpu-0, engine: http")
+    file.write_text(plain)
+    await endpoints.look()
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 2)
+    one = named(endpoints, "gpu-0")
+    file.write_text(plain.replace("engine: http", "engine: vllm"))
+    await until(lambda: Signal.QUEUED in one.readings)
+    file.write_text(plain)
+    await until(lambda: one.kind is EngineKind.HTTP)
+    assert one.health.ready
+
+
+async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints: Endpoints, tmp_path: Path) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(file.read_text() + entry("gpu-2", "http://127.0.0.1:1"))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    await asyncio.to_thread(int)  # its thread is there before descriptors are short
+    held = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held, most[1]))
+    try:
+        await endpoints.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        os.close(held)
+    assert "Too many open files" in (endpoints.problem or "")
+    await endpoints.look()
+    assert endpoints.problem is None
+    assert len(endpoints.pool("m").endpoints) == 3
 
 
 async def test_a_bad_or_missing_file_changes_nothing_and_is_told(

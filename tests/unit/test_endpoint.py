@@ -1,9 +1,11 @@
 from random import Random
 
+import msgspec
 import pytest
 
 from penstock.ejection import EjectionRules, Outcome, Trust
 from penstock.endpoint_health import ProbeOutcome
+from penstock.work import prior
 from regional_agent.carry.upstream import Address
 from regional_agent.endpoint import Endpoint, Judge, Pool
 from regional_agent.endpoint_fields import EndpointSpec
@@ -156,3 +158,24 @@ def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock
     alone.fill([shared])
     assert not fail(shared, clock, times=10)
     assert (pool.ready, alone.ready) == (3, 1)
+
+
+def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None:
+    told: list[bool] = []
+    one = Endpoint(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), Judge(), lambda: told.append(True))
+    one.heard_loaded(frozenset({"m", "n"}))
+    assert told == []
+    one.heard_loaded(frozenset({"m"}))
+    assert (one.models, told) == (("m",), [True])
+    one.heard_loaded(None)
+    assert (one.models, told) == (("m", "n"), [True, True])
+
+
+def test_another_accelerator_at_its_address_is_learned_anew() -> None:
+    spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator="l4")
+    one = Endpoint(spec, Judge())
+    learner = one.learner
+    one.resize(msgspec.structs.replace(spec, slots=8))
+    assert one.learner is learner
+    one.resize(msgspec.structs.replace(spec, accelerator="h100"))
+    assert one.learner.prior == prior("h100")

@@ -33,6 +33,7 @@ class Api:
 
     def __init__(self, directory: Path, *, tokens: str | None = TOKEN) -> None:
         self.now = 0.0
+        self.directory = directory
         file = directory / "endpoints.yaml"
         file.write_text("- {name: fixed, url: 'http://127.0.0.1:9000', models: [m], slots: 4}\n")
         self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
@@ -191,6 +192,18 @@ def test_what_the_file_has_is_not_taken_over_or_drained(api: Api) -> None:
     assert (status, "remove it there" in answer["error"]["message"]) == (409, True)
     assert api.ask("DELETE", "nobody")[0] == 404
     assert api.ask("PATCH", "fixed")[0] == api.ask("POST")[0] == 405
+
+
+def test_who_registered_first_and_is_in_the_file_since_is_told_so(api: Api) -> None:
+    assert api.ask("PUT", "gpu-9", GOOD)[0] == 201
+    with (api.directory / "endpoints.yaml").open("a") as file:
+        file.write("- {name: gpu-9, url: 'http://127.0.0.1:9009', models: [m], slots: 4}\n")
+    asyncio.run(api.endpoints.look())
+    status, answer = api.ask("PUT", "gpu-9", GOOD)
+    assert (status, answer["error"]["param"]) == (409, "name")
+    status, answer = api.ask("DELETE", "gpu-9")
+    assert (status, "remove it there" in answer["error"]["message"]) == (409, True)
+    assert api.names() == ["fixed", "gpu-9"]
 
 
 def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
