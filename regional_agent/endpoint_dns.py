@@ -135,6 +135,10 @@ class DnsAnswers:
         """Ask for hosts, together; whether any of them has other addresses than before."""
         return any(await asyncio.gather(*(self._ask(host) for host in hosts)))
 
+    def has_asked(self) -> bool:
+        """Whether every host was asked for, with an answer or without."""
+        return all(answer.heard_at is not None or answer.problem for answer in self.answers.values())
+
     def status(self) -> dict[str, Any]:
         """For people: what each host was last known as, and how old that is."""
         now = self._clock()

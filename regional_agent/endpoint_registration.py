@@ -4,8 +4,8 @@ PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints 
 DELETE /v1/endpoints/<name>  takes no more requests; those on it finish
 GET /v1/endpoints            every endpoint, with what is left of its lease
 
-Leases live in this agent alone: an endpoint registers with every agent of its region, and with one that has restarted
-by its next renewal. Nobody registers anything before a token file is configured.
+Leases live in this agent and on its disk: an endpoint registers with every agent of its region, and one that restarts
+goes on with those that have not run out. Nobody registers anything before a token file is configured.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hmac
 import time
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from math import inf
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ import structlog
 from regional_agent.background import beat
 from regional_agent.carry.errors import error_body
 from regional_agent.endpoint_fields import CHECKS, EndpointSpec, Wrong
+from regional_agent.endpoint_leases import Lease, LeaseMemory
 from regional_agent.endpoint_status import describe
 from regional_agent.endpoints import Endpoints
 from regional_agent.settings import BadSettings
@@ -43,6 +45,9 @@ SHORTEST_TOKEN_BYTES = 16
 EXPIRE_S = 0.5
 """Time (s) between two looks at leases that may have run out, and at the tokens."""
 
+KEEP_S = 2.0
+"""Least time (s) between two writes of leases that were merely renewed."""
+
 log = structlog.get_logger()
 
 
@@ -56,14 +61,6 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     """JSON."""
-
-
-class Lease(msgspec.Struct):
-    """How long a registered endpoint stays without another word of it."""
-
-    ttl_s: float
-    until: float
-    """When it runs out, in seconds of the monotonic clock."""
 
 
 def load_tokens(path: Path) -> tuple[bytes, ...]:
@@ -92,12 +89,24 @@ class Registrations:
     """Answers the API, and lets leases run out."""
 
     def __init__(
-        self, endpoints: Endpoints, token_file: Path | None, clock: Callable[[], float] = time.monotonic
+        self,
+        endpoints: Endpoints,
+        token_file: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        memory: LeaseMemory | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the token file; None refuses everybody.
+        """Read the token file, and take in what was registered with the start before.
+
+        Args:
+            token_file: None refuses everybody.
+            clock: seconds, monotonic.
+            memory: None keeps nothing.
+            wall: Unix time, in seconds.
 
         Raises:
-            BadRegistrationToken: it cannot be used.
+            BadRegistrationToken: the token file cannot be used.
         """
         self._endpoints = endpoints
         self._token_file = token_file
@@ -105,7 +114,18 @@ class Registrations:
         self.problem = ""
         """What is wrong with the token file as it is now; empty while what it says is in force."""
         self._clock = clock
+        self._wall = wall
+        self._memory = memory
         self._leases: dict[str, Lease] = {}
+        self._changed = self._renewed = False
+        """Leases came or went, or were renewed, since they were last written."""
+        self._kept_at = -inf
+        if self._tokens and memory is not None:
+            self._leases = {
+                name: lease
+                for name, lease in memory.load(clock(), wall()).items()
+                if endpoints.register(lease.spec) is None
+            }
 
     def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
         """Answer one request to PATH or below it."""
@@ -130,12 +150,29 @@ class Registrations:
             self._drain(name)
 
     async def keep_expiring(self) -> None:
-        """Do so until cancelled, and keep up with the token file."""
+        """Do so until cancelled, keep leases on disk, and keep up with the token file."""
+        looked_at = self._clock()
         while True:
             await beat(EXPIRE_S)
+            before, looked_at = looked_at, self._clock()
+            self._excuse(looked_at - before - 2 * EXPIRE_S)
             self.expire()
+            await self._keep()
             if self._token_file is not None:
                 await self._read_tokens(self._token_file)
+
+    def _excuse(self, deaf_s: float) -> None:
+        """For so long this process was stopped, and heard nobody who renewed: that is not held against them."""
+        if deaf_s > 0.0:
+            for lease in self._leases.values():
+                lease.until += deaf_s
+
+    async def _keep(self) -> None:
+        now = self._clock()
+        if self._memory is not None and (self._changed or (self._renewed and now - self._kept_at >= KEEP_S)):
+            self._changed = self._renewed = False
+            self._kept_at = now
+            await self._memory.save(self._leases, now, self._wall())
 
     async def _read_tokens(self, file: Path) -> None:
         """Take the file's tokens as they are now; one that cannot be used leaves the last good ones in force."""
@@ -169,10 +206,13 @@ class Registrations:
             fields, ttl_s = _read(name, body)
         except _BadField as bad:
             return _refused(400, "bad_endpoint", str(bad), bad.field)
-        conflict = self._endpoints.register(EndpointSpec(**fields))
+        spec, now = EndpointSpec(**fields), self._clock()
+        conflict = self._endpoints.register(spec)
         if conflict is not None:
             return _refused(409, "conflict", conflict, conflict.partition(":")[0])
-        self._leases[name] = Lease(ttl_s, self._clock() + ttl_s)
+        self._changed |= new or self._leases[name].spec != spec
+        self._renewed = True
+        self._leases[name] = Lease(spec, ttl_s, now + ttl_s)
         reply = {"name": name, "ttl_s": ttl_s, "renew_within_s": ttl_s / 3}
         return Reply(201 if new else 200, msgspec.json.encode(reply))
 
@@ -189,6 +229,7 @@ class Registrations:
 
     def _drain(self, name: str) -> None:
         del self._leases[name]
+        self._changed = True
         self._endpoints.unregister(name)
 
 

@@ -36,6 +36,7 @@ from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.demand_meter import DemandMeter
 from regional_agent.directives import Directives
 from regional_agent.endpoint import Judge
+from regional_agent.endpoint_leases import LeaseMemory
 from regional_agent.endpoint_registration import Registrations
 from regional_agent.endpoint_reports import EndpointReports
 from regional_agent.endpoint_status import describe
@@ -102,7 +103,9 @@ class Knowing:
             on_ejected=metrics.ejected,
         )
         self._endpoint_reports = EndpointReports(self.endpoints.every)
-        self.registrations = Registrations(self.endpoints, settings.registration_token_file)
+        self.registrations = Registrations(
+            self.endpoints, settings.registration_token_file, memory=LeaseMemory(settings.state_dir)
+        )
         self._expiry: asyncio.Task[None] | None = None
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
@@ -217,8 +220,10 @@ class Knowing:
 
     def has_settled(self) -> bool:
         """Whether it knows enough to serve as well as an agent that has run for long: policy, and every endpoint."""
-        return self.directives.policy is not None and not any(
-            endpoint.health.state is EndpointState.NEW for endpoint in self.endpoints.every()
+        return (
+            self.directives.policy is not None
+            and self.endpoints.dns.has_asked()
+            and not any(endpoint.health.state is EndpointState.NEW for endpoint in self.endpoints.every())
         )
 
     def show(self, in_flight: Mapping[str, int]) -> None:

@@ -18,13 +18,15 @@ from control_plane.client.etcd import EtcdStore
 from control_plane.client.members import AgentMember
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
+from regional_agent.carry.upstream import Address
 from regional_agent.shared_view_lua import agent_prefix
 from tests.agent_processes import AgentProcess, publish, write_endpoints
 from tests.integration.test_carrying import BODY, SSE_HEAD, chunk
-from tests.planet import policy
+from tests.planet import MODEL, policy
 from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
 
 REGION = "eu-de"
+TOKEN = "0123456789abcdef-registration"
 NEW_CONNECTIONS, KEPT_CONNECTIONS = 4, 4
 UPGRADES = 2
 
@@ -95,15 +97,28 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
                 region=region,
                 etcd_endpoint=own_etcd.endpoint,
                 redis_url=own_redis.url if region == REGION else None,
-                endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", [gpu.address], slots=1000),
+                endpoints_file=write_endpoints(
+                    tmp_path / region / "endpoints.yaml", [] if region == REGION else [gpu.address], slots=1000
+                ),
                 listens={face: faces[face] for face in ("traffic", "peer") if face in faces},
-                settings={"STATE_DIR": str(tmp_path / region / "state"), "LIMITS": '{"idle_linger_s": 2.0}'},
+                settings={
+                    "STATE_DIR": str(tmp_path / region / "state"),
+                    "LIMITS": '{"idle_linger_s": 2.0}',
+                    "REGISTRATION_TOKEN_FILE": str(tmp_path / "tokens"),
+                },
             )
             stack.push_async_callback(asyncio.to_thread, one.kill)
             one.start()
             return one
 
+        (tmp_path / "tokens").write_text(TOKEN)
         running, observer = process(REGION, "0"), process("eu-es", "observer")
+
+        async def listens() -> bool:
+            return bool(running.faces())
+
+        await until(listens)
+        await asyncio.to_thread(_register, running, gpu.address)
         for one in (running, observer):
             await asyncio.to_thread(one.wait_ready, PATIENCE_S)
 
@@ -167,6 +182,17 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         await until(seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
         assert await registered() == 0
+
+
+def _register(process: AgentProcess, gpu: Address) -> None:
+    """The only endpoint there is registers, once: its next renewal is far away."""
+    answer = httpx.put(
+        f"http://{process.faces()['admin']}/v1/endpoints/gpu",
+        headers={"authorization": f"Bearer {TOKEN}"},
+        json={"url": f"http://{gpu}", "models": [MODEL], "slots": 1000, "engine": "http", "ttl_s": 3600},
+        timeout=PATIENCE_S,
+    )
+    assert answer.status_code == 201, answer.text
 
 
 def _health(process: AgentProcess) -> dict[str, int]:

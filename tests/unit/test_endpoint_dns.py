@@ -52,7 +52,9 @@ async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_wit
 
     dns = DnsAnswers(Random(1), lambda: None, resolve, lambda: now)
     assert dns.expanded([entry()]) == ()
+    assert not dns.has_asked()
     assert await dns.ask(["engines.test", "forgotten.test"])
+    assert dns.has_asked()
     now, hangs = 107.0, True
     assert not await dns.ask(["engines.test"])
     assert [one.name for one in dns.expanded([entry()])] == ["gpus-10.0.0.1"]

@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regional_agent.carry.upstream import UpstreamPool
+from regional_agent.endpoint_leases import LeaseMemory
 from regional_agent.endpoint_registration import (
     LARGEST_BODY_BYTES,
     MOST_REGISTERED,
@@ -31,17 +32,36 @@ async def until(condition: Callable[[], bool]) -> None:
 class Api:
     """The API as an engine's sidecar uses it, on a clock that stands still."""
 
-    def __init__(self, directory: Path, *, tokens: str | None = TOKEN) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tokens: str | None = TOKEN,
+        keeps: bool = False,
+        wall_s: float = 0.0,
+        also_in_file: Sequence[str] = (),
+    ) -> None:
         self.now = 0.0
         self.directory = directory
-        file = directory / "endpoints.yaml"
-        file.write_text("- {name: fixed, url: 'http://127.0.0.1:9000', models: [m], slots: 4}\n")
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        entries = directory / "endpoints.yaml"
+        entries.write_text(
+            "".join(
+                f"- {{name: {name}, url: 'http://127.0.0.1:{9000 + n}', models: [m], slots: 4}}\n"
+                for n, name in enumerate(["fixed", *also_in_file])
+            )
+        )
+        self.endpoints = Endpoints(entries, UpstreamPool(), Random(1))
         token_file = None
         if tokens is not None:
             token_file = directory / "tokens"
             token_file.write_text(tokens)
-        self.registrations = Registrations(self.endpoints, token_file, lambda: self.now)
+        self.registrations = Registrations(
+            self.endpoints,
+            token_file,
+            lambda: self.now,
+            memory=LeaseMemory(directory) if keeps else None,
+            wall=lambda: wall_s + self.now,
+        )
 
     def ask(
         self, method: str, name: str = "", body: Any = None, authorization: bytes | None = BEARER
@@ -50,6 +70,9 @@ class Api:
         path = f"/v1/endpoints/{name}" if name else "/v1/endpoints"
         reply = self.registrations.handle(method.encode(), path.encode(), authorization, raw)
         return reply.status, json.loads(reply.body)
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self.ask("GET")[1]["endpoints"])
 
     def names(self) -> list[str]:
         return [one.name for one in self.endpoints.every() if not one.view.draining]
@@ -204,6 +227,44 @@ def test_who_registered_first_and_is_in_the_file_since_is_told_so(api: Api) -> N
     status, answer = api.ask("DELETE", "gpu-9")
     assert (status, "remove it there" in answer["error"]["message"]) == (409, True)
     assert api.names() == ["fixed", "gpu-9"]
+
+
+async def test_a_start_that_follows_goes_on_with_the_leases_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint_registration.EXPIRE_S", 0.01)
+    before = Api(tmp_path, keeps=True)
+    keeping = asyncio.create_task(before.registrations.keep_expiring())
+    before.ask("PUT", "gpu-8", {**GOOD, "url": "http://127.0.0.1:9008", "slots": 8, "engine": "vllm", "ttl_s": 60})
+    before.ask("PUT", "gpu-9", {**GOOD, "url": "http://127.0.0.1:9009", "ttl_s": 10})
+    before.ask("PUT", "fixed-2", {**GOOD, "url": "http://127.0.0.1:9002", "ttl_s": 60})
+    await until(lambda: (tmp_path / "registered").exists() and b"fixed-2" in (tmp_path / "registered").read_bytes())
+    keeping.cancel()
+    for restarted_after_s, names in ((0.0, ["fixed", "gpu-8", "gpu-9"]), (20.0, ["fixed", "gpu-8"]), (99.0, ["fixed"])):
+        after = Api(tmp_path, keeps=True, wall_s=restarted_after_s, also_in_file=["fixed-2"])
+        assert sorted(after.names()) == sorted([*names, "fixed-2"])
+        shown = {one["name"]: (one["slots"], one["engine"], one["lease_left_s"]) for one in after.listed()}
+        assert shown.get("gpu-8") == ((8, "vllm", 60.0 - restarted_after_s) if "gpu-8" in names else None)
+        assert shown["fixed-2"][2] is None
+    after = Api(tmp_path, keeps=True, wall_s=-1e6)
+    assert {one["lease_left_s"] for one in after.listed()} == {None, 60.0, 10.0}
+    assert Api(tmp_path, keeps=True, tokens=None).names() == ["fixed"]
+
+
+async def test_renewals_that_a_stopped_process_could_not_hear_are_not_held_against_endpoints(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint_registration.EXPIRE_S", 0.01)
+    looking = asyncio.create_task(api.registrations.keep_expiring())
+    api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
+    await asyncio.sleep(0.05)
+    api.now += 60.0
+    await until(lambda: api.listed()[-1]["lease_left_s"] > 0.0 or len(api.names()) < 2)
+    assert api.names() == ["fixed", "gpu-9"]
+    looking.cancel()
+    api.now += 11.0
+    api.registrations.expire()
+    assert api.names() == ["fixed"]
 
 
 def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
