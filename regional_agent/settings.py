@@ -162,7 +162,7 @@ class AgentSettings(BaseSettings):
     fleet_key_file: Path
     """The fleet's shared secret, one key a line, newest first."""
     state_dir: Path
-    """Directory of this agent's own, for the last-known-good configuration; made if it is missing."""
+    """Directory of this agent's own, for the last-known-good configuration and who registered; made if missing."""
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Networks (CIDR) whose X-Forwarded-For is believed; comma-separated."""
     location_header: Annotated[str, AfterValidator(_location_header)] = ""
