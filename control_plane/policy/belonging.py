@@ -12,8 +12,13 @@ from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError
 
 MOST_FILES = 200
 LARGEST_FILE_BYTES = 1 << 20
-LARGEST_BUNDLE_BYTES = 8 << 20
+LARGEST_BUNDLE_BYTES = 4 << 20
 """The compiled policy has to fit into one value of the store, which is smaller than this."""
+
+MOST_DOCUMENTS = 10_000
+"""Of a bundle: more than the store can hold of the shortest tenants."""
+
+MOST_DOCUMENTS_OF_FILE = 5_000
 
 SUFFIX = ".yaml"
 _DOCUMENTATION = {".md", ".txt"}

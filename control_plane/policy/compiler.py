@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from control_plane.client.codec import CodecError, encode
-from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, MOST_FILES
+from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, MOST_DOCUMENTS, MOST_FILES
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
-from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
 from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
@@ -79,8 +79,15 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         found, unread = read_documents(file, text)
         documents += found
         errors += unread
+        if len(documents) > MOST_DOCUMENTS:
+            problem = f"more than {MOST_DOCUMENTS} documents in all"
+            raise PolicyRefused([*errors, PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller")])
     hidden = {kind for file in {error.file for error in errors} for kind in _KIND.findall(files[file])}
     catalogue, misshapen = check(documents, hidden)
+    if len(misshapen) >= MOST_ERRORS:
+        remedy = "correct these first; what follows in the bundle was not judged"
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MOST_ERRORS} errors or more", remedy))
+        raise PolicyRefused(errors + misshapen)
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
@@ -104,7 +111,7 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
     ]
     if len(files) > MOST_FILES:
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(files)} files", f"use at most {MOST_FILES}"))
-    if sum(len(text) for text in files.values()) > LARGEST_BUNDLE_BYTES:
+    if sum(len(text.encode()) for text in files.values()) > LARGEST_BUNDLE_BYTES:
         problem = f"larger than {LARGEST_BUNDLE_BYTES} bytes in all"
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller"))
     return errors

@@ -20,14 +20,13 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from control_plane.policy.errors import PolicyError, spelled
-
-MOST_ERRORS = 1_000
-"""Errors of one file after which the rest of it is not read."""
+from control_plane.policy.belonging import MOST_DOCUMENTS_OF_FILE
+from control_plane.policy.errors import MOST_ERRORS, PolicyError, spelled
 
 MOST_DEPTH = 8
 """Levels of nesting; no kind needs half of them."""
 
+_SPLIT = "split it into several files; what follows in this file was not read"
 _TAG = "tag:yaml.org,2002:"
 _CORE_SCHEMA = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -63,9 +62,16 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
     documents: list[Document] = []
     errors: list[PolicyError] = []
     surprises: list[PolicyError] = []
+    number = 0
     try:
         loader = _Loader(file, text, surprises)
         while loader.check_node():
+            number += 1
+            if number > MOST_DOCUMENTS_OF_FILE:
+                errors.append(
+                    PolicyError(file, loader.next_line, "", f"more than {MOST_DOCUMENTS_OF_FILE} documents", _SPLIT)
+                )
+                break
             seen = len(surprises)
             node: Any = loader.get_node()
             builder = _Builder(file)
@@ -116,6 +122,13 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
         self._file = file
         self._surprises = surprises
         self._depth = 0
+
+    @property
+    def next_line(self) -> int:
+        """Where what was not read yet begins."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        line: int = event.start_mark.line + 1
+        return line
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]

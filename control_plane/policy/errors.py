@@ -10,6 +10,10 @@ WHOLE_BUNDLE = "(bundle)"
 """Stands for the file where an error belongs to none, such as a missing document."""
 
 
+MOST_ERRORS = 1_000
+"""Errors of one file after which the rest of it is not read, and of a bundle after which the rest is not judged."""
+
+
 class PolicyError(msgspec.Struct, frozen=True, order=True):
     """One thing that is wrong, and what to do about it."""
 

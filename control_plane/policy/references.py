@@ -13,6 +13,9 @@ from penstock.countries import COUNTRIES
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
 
+MOST_SUGGESTIONS = 100
+"""Unknown names for which the likeliest known one is looked up: with thousands of either it takes minutes."""
+
 
 class References:
     """Looks names up in one catalogue; what is not there becomes an error and resolves to nothing."""
@@ -44,7 +47,7 @@ class References:
         """One name of a document of `kind`, at `path` itself."""
         known = self._names.get(kind, {})
         if name not in known:
-            remedy = suggestion(name, known, f"add a document of kind {kind} with that name")
+            remedy = self._meant(name, known, f"add a document of kind {kind} with that name")
             self.errors.append(document.error(path, f"there is no {kind} {name}", remedy))
 
     def places(self, document: Document, path: Path, names: Sequence[str]) -> frozenset[str]:
@@ -86,7 +89,7 @@ class References:
             self.errors.append(document.error(("name",), f"{bloc.name} is a country's code", "choose another name"))
         self.places(document, ("members",), bloc.members)
         for index, member in enumerate(bloc.members):
-            if bloc.name in {member} | self._inside(member):
+            if bloc.name == member or bloc.name in self._inside(member):
                 problem = f"{bloc.name} is a member of itself through {member}"
                 self.errors.append(document.error(("members", index), problem, "remove one of the memberships"))
 
@@ -105,7 +108,10 @@ class References:
     def _remedy(self, name: str) -> str:
         if name in _NOT_ISO or name.upper() in COUNTRIES:
             return _country_remedy(name)
-        return suggestion(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
+        return self._meant(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
+
+    def _meant(self, name: str, known: Iterable[str], otherwise: str) -> str:
+        return suggestion(name, known, otherwise) if len(self.errors) < MOST_SUGGESTIONS else otherwise
 
 
 def _country_remedy(name: str) -> str:

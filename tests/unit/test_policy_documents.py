@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from control_plane.policy.documents import MOST_DEPTH, MOST_ERRORS, read_documents
+from control_plane.policy import documents as documents_module
+from control_plane.policy.documents import MOST_DEPTH, read_documents
+from control_plane.policy.errors import MOST_ERRORS
 
 
 def content(text: str) -> dict[str, Any]:
@@ -90,6 +92,13 @@ def test_a_flood_of_documents_is_not_read_to_its_end() -> None:
     assert [document.content for document in documents] == [{"a": 1}]
     assert len(found) == MOST_ERRORS + 1
     assert str(found[-1]).endswith("1000 errors or more; correct these first; what follows in this file was not read")
+
+
+def test_a_file_of_too_many_documents_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_module, "MOST_DOCUMENTS_OF_FILE", 3)
+    remedy = "split it into several files; what follows in this file was not read"
+    assert errors("a: 1\n---\n" * 2 + "a: 1\n") == []
+    assert errors("a: 1\n---\n" * 20 + "a: [") == [f"a.yaml:6: more than 3 documents; {remedy}"]
 
 
 def test_documents_before_a_broken_one_are_read() -> None:

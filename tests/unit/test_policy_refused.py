@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from control_plane.client import codec
 from control_plane.policy import compiler
 from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.errors import MOST_ERRORS
+from control_plane.policy.kinds import KINDS
+from control_plane.policy.kinds.shape import EachOnce
+from control_plane.policy.references import MOST_SUGGESTIONS
 from tests.policy_bundle import BUNDLE, DIGEST, changed, refused
 
 SHAPE = [
@@ -114,7 +120,14 @@ def test_blocs_within_blocs_without_end_take_no_time() -> None:
     [
         ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
         ("LARGEST_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
+        (
+            "LARGEST_BUNDLE_BYTES",
+            60_000,
+            lambda: BUNDLE | {"zz.yaml": "# " + "é" * 50_000},
+            "larger than 60000 bytes in all",
+        ),
         ("MOST_FILES", 4, lambda: BUNDLE, "has 5 files"),
+        ("MOST_DOCUMENTS", 10, lambda: BUNDLE, "more than 10 documents in all; make the bundle smaller"),
     ],
 )
 def test_bounds(
@@ -122,6 +135,47 @@ def test_bounds(
 ) -> None:
     monkeypatch.setattr(compiler, bound, value)
     assert any(problem in error for error in refused(files()))
+
+
+def many(kind: str, number: int, fields: str) -> str:
+    return "---\n".join(f"apiVersion: penstock/v1\nkind: {kind}\nname: t{i}\n{fields}" for i in range(number))
+
+
+def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
+    errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MOST_ERRORS, "extra: 1\n")})
+    assert len(errors) < MOST_ERRORS + 10
+    remedy = "correct these first; what follows in the bundle was not judged"
+    assert f"(bundle): {MOST_ERRORS} errors or more; {remedy}" in errors
+
+
+def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged() -> None:
+    most = KINDS["Bloc"].most
+    errors = refused({"zz.yaml": many("Bloc", most + 50, "members: [DE]\nextra: 1\n")})
+    assert sum("too many documents of kind Bloc" in error for error in errors) == 1
+    assert sum("extra: is no field here" in error for error in errors) == most
+
+
+def test_the_likeliest_name_is_looked_up_for_the_first_unknown_ones_alone() -> None:
+    unknown = ", ".join(f"onee{i}" for i in range(2 * MOST_SUGGESTIONS))
+    errors = refused(changed("residency.yaml", "data_classes: [personal]", f"tenants: [{unknown}]"))
+    assert sum("did you mean one?" in error for error in errors) <= MOST_SUGGESTIONS
+    assert sum("there is no Tenant onee" in error for error in errors) == 2 * MOST_SUGGESTIONS
+
+
+def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:
+    compared = []
+
+    class Item(int):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+        __hash__ = int.__hash__
+
+    items = [Item(number) for number in range(1_000)]
+    listed: TypeAdapter[list[Item]] = TypeAdapter(EachOnce[Any])
+    assert listed.validate_python(items) == items
+    assert len(compared) < 10 * len(items)
 
 
 def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:

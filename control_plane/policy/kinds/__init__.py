@@ -35,7 +35,7 @@ MANY = 10_000
 
 KINDS = {
     "Region": Kind(RegionDocument, 1, 1_000),
-    "Bloc": Kind(BlocDocument, 0, 1_000),
+    "Bloc": Kind(BlocDocument, 0, 250),
     "Model": Kind(ModelDocument, 1, 1_000),
     "ModelVersions": Kind(ModelVersionsDocument, 0, 1_000),
     "DataClass": Kind(DataClassDocument, 1, 1_000),

@@ -36,10 +36,12 @@ Item = TypeVar("Item")
 
 
 def _each_once(items: list[Item]) -> list[Item]:
+    seen: set[Item] = set()
     for index, item in enumerate(items):
-        if item in items[:index]:
+        if item in seen:
             named = f"'{item}'" if isinstance(item, str) else f"item {index + 1}"
             raise PydanticCustomError(REMEDY, "{item} is listed twice", {"item": named, "remedy": "keep one of them"})
+        seen.add(item)
     return items
 
 
