@@ -1,8 +1,9 @@
-"""What one leader tells the next of regions: only what it holds against them, and it counts for less as it gets older.
+"""What one leader tells the next of regions: what is not well with them, and it counts for less as it gets older.
 
 Detection may begin anew with every leader, since it takes a second. Hold-down and ramp may not: a region that failed
-just now would be whole again with the next leader, and flap along with leadership. It travels in the plan, so it is
-fenced as plans are, and there is just as much of it as agents obey.
+just now would be whole again with the next leader, and flap along with leadership. A degraded one would be called
+healthy for a while with each. It travels in the plan, so it is fenced as plans are, and there is just as much of it as
+agents obey.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from penstock.policy import Failover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.snapshot import FADED_S
 
-HELD_AGAINST = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING})
-"""States that keep traffic away from a region; of the others there is nothing to tell."""
+TOLD = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING, RegionState.DEGRADED})
+"""States that are left by more than a good report; of the others there is nothing to tell."""
 
 
 def told(health: RegionHealth) -> RegionHealth | None:
     """What a plan tells of a region: what stays the same while its state does, or nothing."""
-    if health.state not in HELD_AGAINST:
+    if health.state not in TOLD:
         return None
-    return RegionHealth(health.state, health.since, drained=health.drained)
+    weak = health.state is RegionState.DEGRADED
+    return RegionHealth(health.state, health.since, drained=health.drained, weak=weak)
 
 
 def inheritance(slices: Mapping[str, RegionPlan], now: float, failover: Failover) -> dict[str, RegionHealth]:

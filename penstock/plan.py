@@ -90,7 +90,7 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     closed: tuple[Closed, ...] = ()
     """Where nothing may go that no arc says, neither as the nearest nor on a credit."""
     health: RegionHealth | None = None
-    """What its leader holds against the region: where whoever leads next goes on. None: nothing."""
+    """What is not well with the region, by its leader: where whoever leads next goes on. None: nothing."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None where the planner had not seen it yet."""

@@ -101,7 +101,7 @@ TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
 }
 
 
-class RegionHealth(msgspec.Struct, frozen=True):
+class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     """One observer's belief about one region; `observe` and `command` return the next one."""
 
     state: RegionState = RegionState.UNKNOWN

@@ -160,7 +160,7 @@ def inherit(snapshot: Snapshot, beliefs: Mapping[str, RegionHealth]) -> Snapshot
     another alone nobody is given traffic, nor said to be silent.
 
     Args:
-        beliefs: what was held against regions, as far as it still counts (`penstock.inheritance`).
+        beliefs: what was not well with regions, as far as it still counts (`penstock.inheritance`).
     """
     health = {region: one for region, one in snapshot.health.items() if region not in beliefs}
     return msgspec.structs.replace(snapshot, health=health, inherited=dict(beliefs))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.json import encode
 
 from penstock.inheritance import inheritance, told
 from penstock.plan import RegionPlan
 from penstock.policy import Failover
-from penstock.region_health import RegionHealth, RegionState
+from penstock.region_health import WELL_FROM, RegionHealth, RegionState, observe
 from penstock.snapshot import FADED_S
 
 RULES = Failover(hold_down_s=30.0, failback_ramp_s=100.0)
@@ -25,7 +26,19 @@ def test_what_keeps_traffic_away_is_told_without_what_changes_all_the_time(state
     assert told(health) == RegionHealth(state, 5.0, drained=True)
 
 
-@pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.DEGRADED, RegionState.SUSPECT, RegionState.UNKNOWN])
+def test_a_degraded_region_stays_so_until_enough_of_its_endpoints_are_ready() -> None:
+    degraded = RegionHealth(RegionState.DEGRADED, 990.0, misses=1, weak=True, turning_since=995.0)
+    taken = after(told(degraded), 1.0)
+    assert taken == RegionHealth(RegionState.DEGRADED, 990.0, weak=True)
+    assert observe(taken, True, TOLD_AT + 1.0, RULES, WELL_FROM - 0.1).state is RegionState.DEGRADED
+    assert after(told(degraded), 60.0) is None
+
+
+def test_what_is_not_told_takes_no_room_in_plans() -> None:
+    assert encode(told(RegionHealth(RegionState.FAILED, 5.0, misses=9))) == b'{"state":"failed","since":5.0}'
+
+
+@pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.SUSPECT, RegionState.UNKNOWN])
 def test_of_others_nothing_is_told(state: RegionState) -> None:
     assert told(RegionHealth(state, 5.0, misses=1)) is None
     assert after(None, 1.0) is None
