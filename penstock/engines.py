@@ -4,7 +4,8 @@ Metric names from each engine's own source: vLLM vllm/v1/metrics/loggers.py (`gp
 python/sglang/srt/metrics/collector.py, TensorRT-LLM's Triton backend custom_metrics_reporter.cc, Triton's
 docs/user_guide/metrics.md, TGI docs/source/reference/metrics.md; the first four as compared in llm-d's and the Gateway
 API inference extension's model server protocol. Health paths: vLLM, SGLang, TGI and trtllm-serve serve /health; Triton
-the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server).
+the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server). What trtllm-serve has at /metrics is
+JSON of its last iterations; Prometheus' format is elsewhere (examples/serve/prometheus_metrics.py of TensorRT-LLM).
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Engine(msgspec.Struct, frozen=True):
 
     health_path: str = "/health"
     models: ModelsAsked = ModelsAsked.LISTED
+    metrics_path: str = "/metrics"
     metrics_port: int | None = None
-    """Where it serves /metrics, if not where it serves requests."""
+    """Where it serves that, if not where it serves requests."""
     queued: tuple[Gauge, ...] = ()
     """Requests that wait in it; of several names the first that is there, here and below."""
     running: tuple[Gauge, ...] = ()
@@ -92,6 +94,7 @@ ENGINES: dict[EngineKind, Engine] = {
         kv_used=(Gauge("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
     ),
     EngineKind.TRTLLM: Engine(
+        metrics_path="/prometheus/metrics",
         queued=(Gauge("trtllm_num_requests_waiting"),),
         running=(Gauge("trtllm_num_requests_running"),),
         kv_used=(Gauge("trtllm_kv_cache_utilization"),),

@@ -9,11 +9,9 @@ from random import Random
 from penstock.engine_signals import BadSignals, read_metrics
 from penstock.engines import ENGINES
 from regional_agent.carry.fetch import fetch
-from regional_agent.carry.upstream import Address, UpstreamPool
+from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.carry.upstream_sink import TooLarge, UpstreamError
 from regional_agent.endpoint import Endpoint
-
-PATH = "/metrics"
 
 INTERVAL_S = 1.0
 """Time (s) between two looks at one engine's page."""
@@ -44,10 +42,15 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     """Look once, and tell the endpoint what its engine says, or why that is of no use; when (s) to look again."""
+    # Where they were found out is where they are: what is configured says, and not what was found.
+    engine = ENGINES[endpoint.spec.engine]
+    port = endpoint.spec.metrics_port or engine.metrics_port
+    address = endpoint.address if port is None else endpoint.address._replace(port=port)
+    path = engine.metrics_path
     try:
-        answer = await fetch(connections, _address(endpoint), PATH, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_PAGE_BYTES)
+        answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_PAGE_BYTES)
         if answer.status != 200:
-            raise BadSignals(f"{PATH} answers {answer.status}")
+            raise BadSignals(f"{path} answers {answer.status}")
         kind, told = read_metrics(answer.body, endpoint.kind)
     except (BadSignals, TooLarge) as problem:
         endpoint.signals_problem = str(problem)
@@ -60,8 +63,3 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     if kind is not endpoint.kind:
         endpoint.is_of(kind)
     return INTERVAL_S
-
-
-def _address(endpoint: Endpoint) -> Address:
-    port = endpoint.spec.metrics_port or ENGINES[endpoint.kind].metrics_port
-    return endpoint.address if port is None else endpoint.address._replace(port=port)

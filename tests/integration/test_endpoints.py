@@ -29,7 +29,8 @@ class Engine(SmallHttp):
         self.models: list[str] | None = None
         """What /v1/models lists; None for an engine without that page."""
         self.metrics = b""
-        """What /metrics says; nothing for an engine without that page."""
+        """What its metrics page says; nothing for an engine without one."""
+        self.metrics_path = b"/metrics"
         self.asked_for: set[bytes] = set()
         super().__init__(self._page)
 
@@ -42,7 +43,7 @@ class Engine(SmallHttp):
             return 200, msgspec.json.encode({"object": "list", "data": [{"id": name} for name in self.models]})
         if target.startswith(b"/v2/models/") and target.endswith(b"/ready"):
             return (200 if target.split(b"/")[3].decode() in (self.models or ()) else 400), b""
-        if target == b"/metrics" and self.metrics:
+        if target == self.metrics_path and self.metrics:
             return 200, self.metrics
         return 404, b""
 
@@ -340,6 +341,22 @@ async def test_an_engine_is_known_by_its_metrics_and_then_asked_as_its_kind_is(
         Signal.QUEUED: 2.0,
         Signal.RUNNING: 7.0,
     }
+
+
+async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_found(
+    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+) -> None:
+    for engine in engines:
+        engine.metrics = b"trtllm_num_requests_waiting 2\n"
+    engines[0].metrics_path = b"/prometheus/metrics"
+    (tmp_path / "endpoints.yaml").write_text(both_lines(engines).replace("name: gpu-0", "name: gpu-0, engine: trtllm"))
+    await endpoints.look()
+    endpoints.start()
+    configured, found = named(endpoints, "gpu-0"), named(endpoints, "gpu-1")
+    await until(lambda: Signal.QUEUED in configured.readings and found.kind is EngineKind.TRTLLM)
+    heard_at = found.readings[Signal.QUEUED].heard_at
+    await until(lambda: found.readings[Signal.QUEUED].heard_at > heard_at or bool(found.signals_problem))
+    assert (configured.signals_problem, found.signals_problem) == ("", "")
 
 
 @pytest.mark.parametrize("page", [b"x" * (LARGEST_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
