@@ -115,17 +115,6 @@ class Holdings:
         """Endpoints whose last request, not long ago, was for this model: it is loaded there."""
         return [name for name, (last, at) in self._models.items() if last == model and now - at < HELD_S]
 
-    def forget(self, endpoint: str) -> None:
-        """It is gone or has been restarted: its cache is empty."""
-        self._models.pop(endpoint, None)
-        for key, (at, names) in list(self._holders.items()):
-            if endpoint in names:
-                rest = tuple(name for name in names if name != endpoint)
-                if rest:
-                    self._holders[key] = (at, rest)
-                else:
-                    del self._holders[key]
-
     def _blocks(self, prefix: list[int], now: float) -> dict[str, int]:
         """How many leading blocks each endpoint holds. Mostly the same ones hold all of them, so only changes cost."""
         blocks: dict[str, int] = {}

@@ -3,7 +3,8 @@
 State is whole, not increments: an agent writes all of its counts each time, under a lease. So a write that is lost,
 repeated, or follows a flush or a restart does no harm, and a killed agent's counts go when its lease does. A higher
 epoch replaces a lower one of the same name: an agent that comes back is not counted twice. The lower, where it still
-lives because it finishes what it has, is told so and goes on under a name of its own.
+lives because it finishes what it has, is told so and goes on under a name of its own. A lease that ends later than any
+can was written before Redis's clock was set back, or by another Redis before a failover: whoever lives writes anew.
 
 Keys share a hash tag, so they lie on one node of a cluster:
     penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)
@@ -38,6 +39,9 @@ elseif current then
 end
 
 redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. now_ms)
+if lease_ms > 0 then
+  redis.call('ZREMRANGEBYSCORE', index, '(' .. now_ms + 2 * lease_ms, '+inf')
+end
 local answer = {current and 1 or 0}
 for _, other in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
   if other ~= name or not current then

@@ -230,6 +230,21 @@ async def test_a_flushed_redis_is_told_everything_again(start: Start, own_redis:
     await until(lambda: in_flight(b) == [1, 0])
 
 
+async def test_a_dead_agents_lease_ends_though_the_clock_of_redis_was_set_back(
+    start: Start, region: str, redis_server: RedisServer
+) -> None:
+    """What is left of an agent that died before the step: leases that end far in the future."""
+    client = redis.Redis.from_url(redis_server.url)
+    told = b'{"loads":{"gpu-0":[3,0,0]}}'
+    client.hset(agent_prefix(region) + "dead", mapping={"epoch": 1, "told": told})
+    client.zadd(index_key(region), {"dead": (time.time() + 3600) * 1000})
+    a, b = start("a"), start("b")
+    a.reserve(Reservation(endpoint(a)))
+    await until(lambda: in_flight(b) == [1, 0])
+    await until(lambda: in_flight(a) == [1, 0])
+    client.delete(agent_prefix(region) + "dead")
+
+
 async def test_garbage_of_another_writer_is_not_counted(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
     await until(lambda: view.up)
@@ -240,7 +255,7 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
             (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]", vast)
         ):
             client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "told": garbage})
-            client.zadd(index_key(region), {f"x{number}": (time.time() + 60) * 1000})
+            client.zadd(index_key(region), {f"x{number}": (time.time() + LEASE_S) * 1000})
         await until(lambda: any("garbled" in entry["event"] for entry in logs))
         await asyncio.sleep(0.3)
     assert view.up
