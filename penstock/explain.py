@@ -205,7 +205,8 @@ def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
     """What an origin's agents know of each region, as far as reports tell of it: not how long one waits there, nor
     which credits they hold.
 
-    A state is what the newest report of the origin has seen of the region lately, else what the control plane believes.
+    A state is what the newest report of the origin has seen of the region lately, else what the control plane believes;
+    that a region is degraded, which routes nothing elsewhere, only the latter knows.
     """
     held = snapshot.newest(origin)
     seen = held.report.peers if held is not None and now - held.received_at <= FRESH_S else ()
@@ -216,6 +217,8 @@ def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
         state = RegionState.HEALTHY if region == origin else states.get(region, health.state)
         if state is RegionState.DRAINING:
             state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
+        if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:
+            state = RegionState.DEGRADED
         here = pool(snapshot, region, model, now)
         ready = here is not None and here.report.ready > 0
         weight = health.weight(now, policy.failover) if state is RegionState.RECOVERING is health.state else 1.0

@@ -30,14 +30,15 @@ MOST_MASKS = 16_384
 
 _RANK = {
     RegionState.HEALTHY: 0,
-    RegionState.DEGRADED: 1,
+    RegionState.DEGRADED: 0,
     RegionState.SUSPECT: 1,
     RegionState.RECOVERING: 1,
     RegionState.UNKNOWN: 2,
     RegionState.DRAINING: 3,
     RegionState.FAILED: 4,
 }
-"""Which states come first. A region that fails or drains is advised only where nothing better is permitted."""
+"""Which states come first. A region that fails or drains is advised only where nothing better is permitted; a degraded
+one keeps its clients as it keeps its traffic, for the plan sends on what it has no room for."""
 
 _ABSENT = {RegionState.DRAINING: Reason.REGION_DRAINING, RegionState.FAILED: Reason.REGION_FAILED}
 

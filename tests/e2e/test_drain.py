@@ -16,7 +16,7 @@ from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.ports import assign_ports
-from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
+from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port, engine_port
 
 BETWEEN_S = 0.1
 """Time between two requests."""
@@ -28,10 +28,15 @@ BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "conten
 
 
 def two_regions() -> Topology:
-    """Frankfurt, a little smaller, and Madrid."""
+    """Frankfurt, a little smaller and with one engine, and Madrid with three."""
     regions = tuple(
-        Region(name, city, ("a",), (Engine(f"{name}-small", CHAT_8B, "h100", f"{name}-1", slots),))
-        for name, city, slots in (("eu-de", "Frankfurt", 8), ("eu-es", "Madrid", 9))
+        Region(
+            name,
+            city,
+            ("a",),
+            tuple(Engine(f"{name}-{at}", CHAT_8B, "h100", f"{name}-{at}", each) for at in range(engines)),
+        )
+        for name, city, engines, each in (("eu-de", "Frankfurt", 1, 8), ("eu-es", "Madrid", 3, 3))
     )
     return Topology(regions, SITES[:1], ("north",), time_scale=4.0)
 
@@ -88,7 +93,9 @@ class Clients:
 
 
 @pytest.mark.timeout(300)
-async def test_a_drain_under_traffic_its_return_and_the_planners_death_between_fail_no_request(tmp_path: Path) -> None:
+async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_between_fail_no_request(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as planet:
         clients = Clients(url(planet.ports[agent_port("eu-de", "a", "traffic")]))
         asking = asyncio.create_task(clients.run())
@@ -105,10 +112,25 @@ async def test_a_drain_under_traffic_its_return_and_the_planners_death_between_f
                         break
                     await asyncio.sleep(BETWEEN_S)
             assert drained.status_code == 201, drained.text
+            for at in (0, 1):
+                engine = url(planet.ports[engine_port("eu-es", f"eu-es-{at}")])
+                (await operator.post(f"{engine}/lab/faults", json={"refuse_health": True})).raise_for_status()
             since = len(clients.regions)
             await clients.until_all_from("eu-es")
             leaving = clients.regions[since:-ENOUGH]
             assert leaving.count("eu-de") > 1, "they leave by steps, not at once"
+
+            async with asyncio.timeout(90.0):
+                while True:
+                    if (await operator.get(f"{north}/v1/regions/eu-es")).json()["state"] == "degraded":
+                        break
+                    await asyncio.sleep(BETWEEN_S)
+            asked = {"origin": "eu-es", "model": CHAT_8B, "tenant": "eu-personal", "country": "ES"}
+            explained = (await operator.post(f"{north}/v1/explain", json=asked)).json()["explanation"]
+            (madrid,) = [one for one in explained["regions"] if one["region"] == "eu-es"]
+            assert (madrid["standing"], madrid["view"]["state"]) == ("serves", "degraded")
+            metrics = (await operator.get(f"{north}/metrics")).text
+            assert 'penstock_region_state{region="eu-es",state="degraded"} 1.0' in metrics
 
             await asyncio.to_thread(planet.kill_control_plane, "north")
             since = len(clients.regions)

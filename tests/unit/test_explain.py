@@ -167,6 +167,14 @@ class TestBelievedViews:
         views = believed_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
         assert views["eu-es"].state is RegionState.HEALTHY
 
+    def test_a_degraded_region_is_told_of_as_such_though_agents_do_not_see_it(self) -> None:
+        snapshot = self.snapshot()
+        for name in ("eu-de", "us-east", "eu-es"):
+            health = snapshot.health | {name: RegionHealth(RegionState.DEGRADED, 85.0)}
+            views = believed_views(policy(), msgspec.structs.replace(snapshot, health=health), "eu-de", MODEL, 100.0)
+            seen = RegionState.FAILED if name == "eu-es" else RegionState.DEGRADED
+            assert (views[name].state, views[name].weight) == (seen, 1.0)
+
     def test_a_ramp_is_seen(self) -> None:
         snapshot = self.snapshot()
         back = snapshot.health | {"us-east": RegionHealth(RegionState.RECOVERING, 85.0)}

@@ -96,6 +96,12 @@ def test_returning_and_unknown_regions_come_after_healthy_ones() -> None:
     assert names(advise(Client(LISBON, "open"), states)) == ["us-east", "eu-es", "eu-de"]
 
 
+def test_a_degraded_region_keeps_its_clients_for_a_short_while_at_a_time() -> None:
+    advice = advise(Client(LISBON, "open"), WELL | {"eu-es": RegionState.DEGRADED})
+    assert names(advice)[0] == "eu-es"
+    assert advice.ttl_s == CHANGING_TTL_S
+
+
 def test_an_entry_without_the_model_costs_the_way_on() -> None:
     advice = advise(Client(LISBON, "open", MODEL), ready={("eu-de", MODEL)})
     assert names(advice)[0] in ("eu-de", "eu-es")
