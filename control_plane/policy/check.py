@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -145,10 +145,19 @@ def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) ->
 def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
     """The field of the shape at `path` that comes closest to the one that is none."""
     for step in path[:-1]:
-        field = shape.model_fields.get(str(step))
-        inner = field.annotation if field is not None else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if isinstance(step, int):
+            continue  # of the list whose items the field before it describes
+        field = shape.model_fields.get(step)
+        inner = _shape_in(field.annotation) if field is not None else None
+        if inner is None:
             break
         shape = inner
     known = [field.alias or name for name, field in shape.model_fields.items()]
     return suggestion(str(path[-1]), known, "remove it; policies/schema.json describes every field")
+
+
+def _shape_in(annotation: Any) -> type[BaseModel] | None:
+    """The shape that a field holds: by itself, or null, or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((shape for part in get_args(annotation) if (shape := _shape_in(part)) is not None), None)

@@ -48,6 +48,8 @@ SHAPE = [
     ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:30: hits_to_rise: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:21: margin_s: input should be a valid number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
+    ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is no field here; use one of burst_requests, concurrent, requests_per_s"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is no field here; did you mean model?"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
 ]  # fmt: skip
 
