@@ -185,4 +185,5 @@ def _listen(address: HostPort) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=512)
     except OSError as error:
-        raise CannotListen(f"cannot listen on {address}: {error.strerror}; choose another address or port") from None
+        said = str(error.strerror).partition(" (while")[0]  # Python adds what it was given, type and all
+        raise CannotListen(f"cannot listen on {address}: {said}; choose another address or port") from None

@@ -46,7 +46,11 @@ SETTLE_LOOK_S = 0.02
 
 
 async def serve(settings: AgentSettings) -> None:
-    """Run one agent until SIGTERM or SIGINT, then drain and return."""
+    """Run one agent until SIGTERM or SIGINT, then drain and return.
+
+    Raises:
+        BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: it cannot start with what it was given.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -79,17 +83,22 @@ async def serve(settings: AgentSettings) -> None:
         listeners: dict[str, Listener] = {}
         where: dict[str, str] = {}
         for name, (listen, service, shown) in faces.items():
-            if name != "admin" and is_served(listen.host, listen.port):
-                await _settle(knowing)
-            limits = bounded[name]
             listeners[name] = Listener(
                 service,
-                limits,
+                bounded[name],
                 tls=shown,
                 trusts=knowing.locator.trusts,
                 location_header=knowing.locator.header,
             )
-            host, port = await listeners[name].start(listen.host, listen.port)
+            try:
+                if name != "admin" and is_served(listen.host, listen.port):
+                    await _settle(knowing)
+                host, port = await listeners[name].start(listen.host, listen.port)
+            except OSError as error:
+                raise BadSettings(
+                    f"{PREFIX}{name.upper()}_LISTEN: cannot listen on {listen}: {error.strerror}; "
+                    "choose another address or port"
+                ) from None
             where[name] = f"{'http' if shown is None else 'https'}://{Address(host, port)}"
         _settle_memory()
         await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])

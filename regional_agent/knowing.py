@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -47,7 +48,7 @@ from regional_agent.peers import Peers
 from regional_agent.probe_answers import ProbeAnswers
 from regional_agent.quotas import Quotas
 from regional_agent.reporter import Reporter
-from regional_agent.settings import AgentSettings
+from regional_agent.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.shared_view import SharedView
 from regional_agent.starts import next_epoch
 from regional_agent.state_metrics import StateMetrics
@@ -79,6 +80,7 @@ class Knowing:
 
         Raises:
             BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
+            BadSettings: the state directory cannot be made.
         """
         self._settings = settings
         self._metrics = metrics
@@ -90,7 +92,7 @@ class Knowing:
         self._registration: Registration | None = None
         self._peer_url = ""
         """Where peers reach this agent, once that is known."""
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        _make(settings.state_dir)
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
@@ -326,6 +328,15 @@ class Knowing:
 def _finite(seconds: float) -> float | None:
     """JSON has no infinity."""
     return round(seconds, 3) if seconds < float("inf") else None
+
+
+def _make(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSettings(
+            f"{PREFIX}STATE_DIR: {state_dir}: {error.strerror}; name a directory of this agent's own"
+        ) from None
 
 
 def _etcd_tls(settings: AgentSettings) -> Tls | None:

@@ -53,4 +53,4 @@ def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:
     assert [code for code, _ in (no_key, no_token, no_port)] == [2, 2, 2]
     assert f"penstock serve: {key}: cannot read the fleet key" in no_key[1]
     assert f"penstock serve: {token}: cannot read the admin token" in no_token[1]
-    assert f"penstock serve: cannot listen on {listen}: Address already in use" in no_port[1]
+    assert f"penstock serve: cannot listen on {listen}: Address already in use; choose another" in no_port[1]

@@ -1,0 +1,63 @@
+"""`penstock-agent` as a process, since it sets the logs of a whole process up: what it cannot start with is named."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    """Good ones, for an agent whose etcd is away."""
+    (tmp_path / "fleet.key").write_text("k" * 32)
+    (tmp_path / "fleet.key").chmod(0o600)
+    (tmp_path / "endpoints.yaml").write_text("[]")
+    return {
+        "REGION": "eu-de",
+        "NAME": "a",
+        **{f"{face}_LISTEN": "127.0.0.1:0" for face in ("TRAFFIC", "PEER", "ADMIN")},
+        "ETCD_ENDPOINTS": "127.0.0.1:1",
+        "ENDPOINTS_FILE": str(tmp_path / "endpoints.yaml"),
+        "FLEET_KEY_FILE": str(tmp_path / "fleet.key"),
+        "STATE_DIR": str(tmp_path / "state"),
+    }
+
+
+def agent(settings: dict[str, str]) -> tuple[int, str]:
+    """Its exit code, and the last line that it wrote."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", "from regional_agent.cli import main; main()"],
+        env=clean | {f"PENSTOCK_AGENT_{name}": value for name, value in settings.items()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr.strip().rpartition("\n")[2]
+
+
+def test_a_port_that_is_taken_is_named(settings: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, told = agent(settings | {"ADMIN_LISTEN": listen})
+    assert (code, told) == (
+        2,
+        f"PENSTOCK_AGENT_ADMIN_LISTEN: cannot listen on {listen}: Address already in use; "
+        "choose another address or port",
+    )
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = tmp_path / "file" / "state"
+    code, told = agent(settings | {"STATE_DIR": str(state)})
+    assert (code, told) == (
+        2,
+        f"PENSTOCK_AGENT_STATE_DIR: {state}: Not a directory; name a directory of this agent's own",
+    )
