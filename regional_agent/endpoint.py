@@ -26,6 +26,9 @@ UNTOLD_SERVICE_S = Model("").expected_service_s
 MODELS_EVERY_S = 5.0
 """Time (s) between two questions for what an engine that is ready has loaded."""
 
+MODELS_AGAIN_S = 0.5
+"""The least between two of them, whatever clients ask it for that it has not."""
+
 
 class Load(NamedTuple):
     """What some agents have on an endpoint."""
@@ -194,8 +197,15 @@ class Endpoint:
         self._believe(probed(self.health, outcome))
 
     def models_due(self) -> bool:
-        """Whether to ask what is loaded: now and then, and always before it becomes ready."""
-        return not self.health.ready or self._judge.clock() - self._models_at >= MODELS_EVERY_S
+        """Whether to ask what is loaded: now and then, and always before there is something and it is ready."""
+        waits = not self.health.ready or not self.models
+        return waits or self._judge.clock() - self._models_at >= MODELS_EVERY_S
+
+    def missed(self) -> None:
+        """It answered that it has no such thing, perhaps a model: whoever turns requests down at once looks idle."""
+        if self._judge.clock() - self._models_at >= MODELS_AGAIN_S:
+            self._models_at = -inf
+            self.wake.set()
 
     def heard_loaded(self, loaded: frozenset[str] | None) -> None:
         """Which of its models are loaded; None where its engine does not say."""

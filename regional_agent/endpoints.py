@@ -146,6 +146,8 @@ class Endpoints:
                 self._heard_load(endpoint, value)
         if status < 400:
             return None
+        if status == 404:
+            endpoint.missed()
         has_room = endpoint.view.in_flight <= endpoint.view.slots
         return outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
 

@@ -310,6 +310,22 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     await endpoints.stop()
 
 
+async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_has_none_again_and_again(
+    endpoints: Endpoints, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoint.MODELS_EVERY_S", 3600.0)
+    for engine in engines:
+        engine.models = ["m"]
+    endpoints.start()
+    await until(lambda: endpoints.pool("m").ready == 2)
+    unloaded = named(endpoints, "gpu-0")
+    engines[0].models = []
+    await until(lambda: endpoints.answered(unloaded, 404, ()) is not None and endpoints.pool("m").ready == 1)
+    assert [one.name for one in endpoints.pool("m").endpoints] == ["gpu-1"]
+    engines[0].models = ["m"]
+    await until(lambda: endpoints.pool("m").ready == 2)
+
+
 async def test_each_kind_of_engine_is_asked_in_its_own_way(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path
 ) -> None:
