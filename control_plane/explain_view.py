@@ -54,6 +54,9 @@ def _heading(explanation: Explanation) -> Text:
         lines[1] += f", plan {explanation.plan_generation} (epoch {explanation.plan_epoch}){knows}"
     else:
         lines[1] += ", no plan: the nearest serves"
+    if explanation.versions:
+        shares = ", ".join(f"{one.model} {one.percent:g}%" for one in explanation.versions)
+        lines.append(f"versions   {shares}; this is about requests that {asked.model} itself serves")
     if explanation.residency is not None:
         lines.append(f"residency  {explanation.residency}")
     return Text("\n".join(lines))

@@ -15,12 +15,12 @@ import msgspec
 from penstock.decision import admit_at_origin, decide, outlook
 from penstock.geography import NOWHERE, Location
 from penstock.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
-from penstock.policy import Policy, Tenant
+from penstock.policy import Policy, Tenant, Version
 from penstock.reasons import Reason, Refusal, Rejection
 from penstock.region_health import RegionHealth, RegionState
 from penstock.residency import Mask, RequestFacts, applies
 from penstock.snapshot import FRESH_S, Snapshot, pool
-from penstock.versions import models_for
+from penstock.versions import models_for, versions_of
 from penstock.where import Prospect, RegionView, Where
 from penstock.who import Considered
 
@@ -118,6 +118,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """What the client is told instead."""
     endpoints: tuple[Considered, ...] = ()
     """Those of the origin for the model, soonest first, where they are known."""
+    versions: tuple[Version, ...] = ()
+    """What the name stands for, where several models serve it; explained is the one that has the name itself."""
 
 
 def explain(
@@ -156,7 +158,8 @@ def explain(
     tenant = tenant_of(policy, asked.tenant)
     if isinstance(tenant, Refusal):
         return _refused(policy, told, views, tenant)
-    if asked.model in policy.versions:
+    versions = versions_of(policy, asked.model)
+    if versions is not None and asked.model not in policy.models:
         names = " or ".join(models_for(policy, asked.model))
         return _refused(
             policy,
@@ -165,7 +168,12 @@ def explain(
             Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}"),
         )
     facts = RequestFacts(tenant.name, tenant.data_class, asked.location)
-    told = msgspec.structs.replace(told, data_class=tenant.data_class, rules=_rules(policy, facts))
+    told = msgspec.structs.replace(
+        told,
+        data_class=tenant.data_class,
+        rules=_rules(policy, facts),
+        versions=versions.versions if versions is not None else (),
+    )
     admitted = admit_at_origin(policy, asked.origin, asked.model, facts)
     if isinstance(admitted, Refusal):
         return _refused(policy, told, views, admitted)
@@ -209,12 +217,13 @@ def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
     that a region is degraded, which routes nothing elsewhere, only the latter knows.
     """
     held = snapshot.newest(origin)
-    seen = held.report.peers if held is not None and now - held.received_at <= FRESH_S else ()
+    heard = held is not None and now - held.received_at <= FRESH_S
+    seen = held.report.peers if held is not None and heard else ()
     states = {peer.region: peer.state for peer in seen if peer.state is not RegionState.UNKNOWN}
     views = {}
     for region in policy.regions:
         health = snapshot.health.get(region, RegionHealth())
-        state = RegionState.HEALTHY if region == origin else states.get(region, health.state)
+        state = RegionState.HEALTHY if region == origin and heard else states.get(region, health.state)
         if state is RegionState.DRAINING:
             state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
         if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:

@@ -129,6 +129,14 @@ def test_a_name_that_stands_for_versions_names_them() -> None:
     assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
 
 
+def test_a_version_that_has_the_name_of_all_is_explained_and_the_shares_are_told() -> None:
+    canary = ModelVersions(MODEL, (Version(MODEL, 95.0), Version("next", 5.0)))
+    under = msgspec.structs.replace(policy(), versions={MODEL: canary})
+    explanation = explain(under, None, Asked("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.chosen is not None
+    assert explanation.versions == canary.versions
+
+
 def test_an_origin_that_is_none() -> None:
     with pytest.raises(KeyError):
         explain(policy(), None, Asked("atlantis", MODEL, "open"), {}, Random(1))
@@ -174,6 +182,12 @@ class TestBelievedViews:
             views = believed_views(policy(), msgspec.structs.replace(snapshot, health=health), "eu-de", MODEL, 100.0)
             seen = RegionState.FAILED if name == "eu-es" else RegionState.DEGRADED
             assert (views[name].state, views[name].weight) == (seen, 1.0)
+
+    def test_an_origin_that_is_silent_is_what_the_control_plane_believes(self) -> None:
+        snapshot = self.snapshot()
+        lost = snapshot.health | {"eu-de": RegionHealth(RegionState.FAILED, 105.0)}
+        views = believed_views(policy(), msgspec.structs.replace(snapshot, health=lost), "eu-de", MODEL, 110.0)
+        assert views["eu-de"].state is RegionState.FAILED
 
     def test_a_ramp_is_seen(self) -> None:
         snapshot = self.snapshot()
