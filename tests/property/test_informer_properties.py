@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from control_plane.client.informer import Informer
 from control_plane.client.store import Changed, Delete, KeyValue, Put
-from tests.stores import eventually
+from tests.patience import until
 from tests.unsteady_store import NoWait, UnsteadyStore
 
 KEYS = st.sampled_from(["/p/a", "/p/b", "/p/c", "/other"])
@@ -66,7 +66,7 @@ async def follow_through(steps: list[tuple[str, object]]) -> None:
             await take_step(store, leases, step, argument)
         store.lists_to_fail = 0
         expected = {item.key: item for item in (await store.list("/p/")).items}
-        await eventually(lambda: informer.synced and dict(informer.items) == expected)
+        await until(lambda: informer.synced and dict(informer.items) == expected)
     await store.close()
     assert not failed, failed[0]
     assert retelling.items == expected

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from control_plane.connections import LARGEST_HEAD_BYTES, BoundedConnection
 from control_plane.serve import Server
-from tests.stores import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: north\r\n\r\n"
 

@@ -23,9 +23,9 @@ from control_plane.policy_source import PolicySource
 from control_plane.status import Status
 from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
+from tests.patience import until
 from tests.reports import KEY, MODEL, offered, packed, report
 from tests.served import served
-from tests.stores import eventually
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"
 TOKEN = AdminToken("0123456789abcdef")
@@ -53,7 +53,7 @@ async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def leading(control_plane: ControlPlane) -> None:
-    await eventually(lambda: control_plane.status().leading and len(control_plane.plans) == len(REGIONS))
+    await until(lambda: control_plane.status().leading and len(control_plane.plans) == len(REGIONS))
 
 
 def is_problem(response: httpx.Response, status: int) -> bool:
@@ -75,7 +75,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
         response = await http.post("/v1/reports", content=body, headers=headers)
         assert response.status_code == 202
         assert msgspec.json.decode(response.content, type=Receipt) == Receipt(True, "http://north")
-    await eventually(lambda: all(plan.classes for plan in control_plane.plans.values()))
+    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
 
     status = msgspec.json.decode((await http.get("/v1/status", headers=OPERATOR)).content, type=Status)
     assert (status.name, status.leading, status.store.up) == ("north", True, True)
@@ -104,7 +104,7 @@ async def test_the_fleet_is_shown_to_operators_alone(
 
 async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     assert (await http.get("/livez")).text == "ok\n"
-    await eventually(lambda: not control_plane.not_ready())
+    await until(lambda: not control_plane.not_ready())
     assert (await http.get("/readyz")).json() == {"ready": True, "policy_refused": []}
     metrics = await http.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -16,8 +16,8 @@ from control_plane.client.store import Committed, Delete, Put, SameKey, Unchange
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
+from tests.patience import PATIENCE_S
 from tests.reports import KEY
-from tests.stores import PATIENCE_S
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"
 

@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,16 +17,11 @@ from regional_agent.endpoint_registration import (
     load_tokens,
 )
 from regional_agent.endpoints import Endpoints
+from tests.patience import until
 
 TOKEN = "0123456789abcdef-registration"
 BEARER = f"Bearer {TOKEN}".encode()
 GOOD = {"url": "http://127.0.0.1:9001", "models": ["m"], "slots": 4}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
-        while not condition():  # noqa: ASYNC110 (nobody announces it)
-            await asyncio.sleep(0.01)
 
 
 class Api:

@@ -27,9 +27,10 @@ from penstock.geography import NOWHERE
 from penstock.provenance import Provenance
 from penstock.reasons import Reason
 from penstock.steer import Advice
+from tests.patience import until
 from tests.reports import MODEL, offered, packed, report
 from tests.served import served
-from tests.stores import SetClock, eventually, put
+from tests.stores import SetClock, put
 from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
 from tests.unit.test_locate import write as write_other_geoip
 
@@ -55,7 +56,7 @@ async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: st
         ready = 0 if region in failed else 4
         body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es"), ready=ready))
         assert (await http.post("/v1/reports", content=body, headers=headers)).status_code == 202
-    await eventually(lambda: all(plan.classes for plan in control_plane.plans.values()))
+    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
 
 
 async def explained(http: httpx.AsyncClient, **body: Any) -> Explained:
@@ -218,7 +219,7 @@ async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx
 
 
 async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
-    await eventually(lambda: not control_plane.not_ready())
+    await until(lambda: not control_plane.not_ready())
     files = read_folder(PLANET)
     files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", "regions: [eu-es]")
     told = await what_if(http, files=files)

@@ -24,7 +24,8 @@ from control_plane.client import keys
 from control_plane.client.memory import MemoryStore
 from control_plane.kept_answers import KeptAnswers
 from control_plane.problems import Problem
-from tests.stores import SetClock, eventually
+from tests.patience import until
+from tests.stores import SetClock
 from tests.unit.test_api_access import TOKEN, keys_file
 
 DO, RULE = {"authorization": "Bearer do"}, {"authorization": "Bearer rule"}
@@ -249,5 +250,5 @@ async def test_a_body_that_is_too_large_or_too_slow(
     assert (slow.status_code, slow.headers["content-type"]) == (408, problems.MEDIA_TYPE)
     assert changes.done == []
     monkeypatch.undo()
-    await eventually(lambda: True)
+    await until(lambda: True)
     assert (await make(http, key=key)).status_code == 201

@@ -10,7 +10,8 @@ import pytest
 
 from control_plane.client.informer import Informer
 from control_plane.client.store import Changed, Compacted, Delete, Put, StoreError
-from tests.stores import PATIENCE_S, Following, eventually, put
+from tests.patience import PATIENCE_S, until
+from tests.stores import Following, put
 from tests.unsteady_store import MostWait, NoWait, UnsteadyStore
 
 
@@ -93,7 +94,7 @@ async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore)
         await informer.wait_synced()
         await put(store, "/b", b"")
         await put(store, "/c", b"")
-        await eventually(lambda: len(seen) == 3)
+        await until(lambda: len(seen) == 3)
         assert list(informer.items) == seen == ["/a", "/b", "/c"]
     assert len(store.watched_from) == 1
 
@@ -102,10 +103,10 @@ async def test_a_silent_watch_is_given_up(store: UnsteadyStore) -> None:
     store.silent = True
     informer = Informer(store, "/", rng=NoWait(), silent_after_s=0.05)
     async with informer:
-        await eventually(lambda: len(store.watched_from) >= 3)
+        await until(lambda: len(store.watched_from) >= 3)
         store.silent = False
         await put(store, "/a", b"")
-        await eventually(lambda: "/a" in informer.items)
+        await until(lambda: "/a" in informer.items)
 
 
 @pytest.mark.parametrize("error", [StoreError("refused"), ValueError("a bug"), StopAsyncIteration(), TimeoutError()])
@@ -137,7 +138,7 @@ async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: Unstead
         await informer.wait_synced()
         store.deaf = True
         await put(store, "/lost", b"")
-        await eventually(lambda: "/lost" in informer.items)
+        await until(lambda: "/lost" in informer.items)
     assert store.lists >= 2
 
 
@@ -146,7 +147,7 @@ async def test_stops_clean_whatever_it_waits_for(store: UnsteadyStore) -> None:
     store.lists_to_fail = 1000
     waiting = Informer(store, "/", rng=MostWait())
     waiting.start()
-    await eventually(lambda: store.lists >= 2)
+    await until(lambda: store.lists >= 2)
     await waiting.stop()
     store.lists_to_fail, store.silent = 0, True
     silent = Informer(store, "/", rng=MostWait())
@@ -154,4 +155,4 @@ async def test_stops_clean_whatever_it_waits_for(store: UnsteadyStore) -> None:
     await silent.wait_synced()
     await silent.stop()
     await silent.stop()
-    await eventually(lambda: asyncio.all_tasks() == before)
+    await until(lambda: asyncio.all_tasks() == before)

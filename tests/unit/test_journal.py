@@ -27,7 +27,8 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.region_health import RegionState
 from tests.faulty_store import FaultyStore
 from tests.overridden import drain
-from tests.stores import SetClock, eventually
+from tests.patience import until
+from tests.stores import SetClock
 
 DUTY = Caller("duty", Role.OPERATOR)
 
@@ -76,7 +77,7 @@ class Teller:
 
     async def caught_up(self) -> None:
         there = {item.key for item in (await self.store.list(keys.JOURNAL)).items} if not self.store.away else set()
-        await eventually(lambda: there <= set(self.journal.informer.items))
+        await until(lambda: there <= set(self.journal.informer.items))
 
     @property
     def told(self) -> list[tuple[str, Any]]:
@@ -220,6 +221,6 @@ async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.Mon
 async def test_an_entry_that_cannot_be_read_is_left_out_and_the_next_ones_follow_it(store: MemoryStore) -> None:
     async with tellers(store, "north") as (north,):
         await store.commit([], [Put(keys.journal_entry(1), b"garbage")])
-        await eventually(lambda: keys.journal_entry(1) in north.journal.informer.items)
+        await until(lambda: keys.journal_entry(1) in north.journal.informer.items)
         await north.look(epoch=await lead(store))
         assert [one.number for one in north.entries] == [2, 3]

@@ -9,7 +9,8 @@ import pytest
 from control_plane.client.lease import Registration
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
-from tests.stores import PATIENCE_S, SetClock
+from tests.patience import PATIENCE_S, found
+from tests.stores import SetClock
 from tests.unsteady_store import NoWait
 
 
@@ -110,10 +111,7 @@ async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left(
     await registered(successor)
     async with registration(store, b"old") as old:
         await registered(old)
-    async with asyncio.timeout(PATIENCE_S):
-        while (found := await store.get("/agents/a")) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert found.value == b"new"
+    assert (await found(lambda: store.get("/agents/a"))).value == b"new"
     await successor.stop()
 
 

@@ -19,8 +19,8 @@ from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from penstock import snapshot
+from tests.patience import until
 from tests.reports import KEY
-from tests.stores import eventually
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"
 
@@ -46,7 +46,7 @@ async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monke
     one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
     await one.start()
     try:
-        await eventually(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
+        await until(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
     finally:
         await one.stop()
         await store.close()
@@ -64,7 +64,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
     async def accept(utilisation: str) -> str:
         before = source.current
         (folder / "spillover.yaml").write_text(text.replace("0.8", utilisation))
-        await eventually(lambda: source.current is not before)
+        await until(lambda: source.current is not before)
         assert source.current is not None
         return source.current.digest()
 
@@ -73,13 +73,13 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
 
     await one.start()
     try:
-        await eventually(lambda: one.leading and one.overrides.known)
+        await until(lambda: one.leading and one.overrides.known)
         await accept("0.7")
-        await eventually(store.held.is_set)
+        await until(store.held.is_set)
         newest = await accept("0.6")
         assert candidate() != newest
         store.go_on.set()
-        await eventually(lambda: candidate() == newest)
+        await until(lambda: candidate() == newest)
     finally:
         store.go_on.set()
         await one.stop()

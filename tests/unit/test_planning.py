@@ -33,8 +33,8 @@ from tests import planet
 from tests.faulty_store import FaultyStore
 from tests.offering import OfferedPolicy
 from tests.overridden import drain
+from tests.patience import until
 from tests.reports import offered, report
-from tests.stores import eventually
 
 POLICY = planet.policy()
 EU = ("eu-de", "eu-es")
@@ -370,7 +370,7 @@ async def test_a_leader_that_cannot_read_the_store_at_first_inherits_as_soon_as_
 
 async def set_override(office: Office, one: Override) -> Override:
     one = await office.overrides.begin(OPERATOR, msgspec.structs.replace(one, begins_at=office.now), POLICY, {})
-    await eventually(lambda: office.overrides.seen.find(one.id) is not None)
+    await until(lambda: office.overrides.seen.find(one.id) is not None)
     return one
 
 
@@ -403,7 +403,7 @@ async def test_nothing_is_planned_as_if_overrides_that_cannot_be_read_were_not_t
         await office.tick(*whole_fleet())
     before = await office.shares()
     await office.shared.commit([], [Put(keys.OVERRIDES, b"garbage")])
-    await eventually(lambda: office.overrides.unreadable)
+    await until(lambda: office.overrides.unreadable)
     for _ in range(3):
         await office.tick(*whole_fleet())
     assert await office.shares() == before

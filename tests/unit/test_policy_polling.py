@@ -10,7 +10,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from control_plane import policy_polling
 from control_plane.policy_polling import PolicyPolling
-from tests.stores import eventually
+from tests.patience import until
 
 
 class Looks:
@@ -44,7 +44,7 @@ async def test_it_looks_at_once_when_it_is_woken(scheduler: AsyncIOScheduler) ->
     polling = PolicyPolling(looks, 3600.0)
     polling.start(scheduler)
     polling.wake()
-    await eventually(lambda: looks.ended == 1)
+    await until(lambda: looks.ended == 1)
 
 
 async def test_what_wakes_it_during_a_look_is_one_more_look(scheduler: AsyncIOScheduler) -> None:
@@ -53,14 +53,14 @@ async def test_what_wakes_it_during_a_look_is_one_more_look(scheduler: AsyncIOSc
     polling = PolicyPolling(looks, 3600.0)
     polling.start(scheduler)
     polling.wake()
-    await eventually(lambda: looks.begun == 1)
+    await until(lambda: looks.begun == 1)
     for _ in range(20):
         polling.wake()
     assert looks.begun == 1
     looks.go_on.set()
-    await eventually(lambda: looks.ended == 2)
+    await until(lambda: looks.ended == 2)
     polling.wake()
-    await eventually(lambda: looks.ended == 3)
+    await until(lambda: looks.ended == 3)
     assert looks.begun == 3
 
 
@@ -74,10 +74,10 @@ async def test_what_wakes_it_during_a_look_that_takes_long_is_not_lost(
     polling = PolicyPolling(looks, 3600.0)
     polling.start(scheduler)
     polling.wake()
-    await eventually(lambda: looks.begun == 1)
+    await until(lambda: looks.begun == 1)
     polling.wake()
     looks.go_on.set()
-    await eventually(lambda: looks.ended == 2)
+    await until(lambda: looks.ended == 2)
 
 
 async def test_what_wakes_it_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
@@ -85,7 +85,7 @@ async def test_what_wakes_it_before_it_begins_is_not_lost(scheduler: AsyncIOSche
     polling = PolicyPolling(looks, 3600.0)
     polling.wake()
     polling.start(scheduler)
-    await eventually(lambda: looks.ended == 1)
+    await until(lambda: looks.ended == 1)
 
 
 async def test_a_source_that_cannot_be_read_is_looked_at_again_sooner(
@@ -97,6 +97,6 @@ async def test_a_source_that_cannot_be_read_is_looked_at_again_sooner(
     polling = PolicyPolling(looks, 3600.0)
     polling.start(scheduler)
     polling.wake()
-    await eventually(lambda: looks.ended == 3)
+    await until(lambda: looks.ended == 3)
     looks.readable = True
-    await eventually(lambda: looks.ended >= 4)
+    await until(lambda: looks.ended >= 4)

@@ -9,7 +9,7 @@ import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from control_plane.rounds import Rounds
-from tests.stores import eventually
+from tests.patience import until
 
 NEVER_S = 3600.0
 
@@ -42,7 +42,7 @@ async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
 async def test_it_runs_at_its_own_pace(scheduler: AsyncIOScheduler) -> None:
     work = Work()
     Rounds(work, 0.01).start(scheduler)
-    await eventually(lambda: work.ended >= 3)
+    await until(lambda: work.ended >= 3)
 
 
 async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: AsyncIOScheduler) -> None:
@@ -52,11 +52,11 @@ async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: Asy
     for times in range(1, 6):
         work.go_on.clear()
         rounds.wake()
-        await eventually(lambda times=times: work.begun == 2 * times - 1)  # type: ignore[misc]
+        await until(lambda times=times: work.begun == 2 * times - 1)  # type: ignore[misc]
         rounds.wake()
         rounds.wake()
         work.go_on.set()
-        await eventually(lambda times=times: work.ended == 2 * times)  # type: ignore[misc]
+        await until(lambda times=times: work.ended == 2 * times)  # type: ignore[misc]
     assert work.most_at_once == 1
 
 
@@ -67,7 +67,7 @@ async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIO
     since = clock()
     for times in range(1, 4):
         rounds.wake()
-        await eventually(lambda times=times: work.ended == times)  # type: ignore[misc]
+        await until(lambda times=times: work.ended == times)  # type: ignore[misc]
     assert clock() - since >= 0.35
 
 
@@ -76,7 +76,7 @@ async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOSch
     rounds = Rounds(work, NEVER_S)
     rounds.wake()
     rounds.start(scheduler)
-    await eventually(lambda: work.ended == 1)
+    await until(lambda: work.ended == 1)
 
 
 async def test_the_next_run_can_be_put_forward(scheduler: AsyncIOScheduler) -> None:
@@ -84,7 +84,7 @@ async def test_the_next_run_can_be_put_forward(scheduler: AsyncIOScheduler) -> N
     rounds = Rounds(work, NEVER_S)
     rounds.start(scheduler)
     rounds.again_after(0.01)
-    await eventually(lambda: work.ended == 1)
+    await until(lambda: work.ended == 1)
 
 
 async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -94,7 +94,7 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
     rounds = Rounds(work, NEVER_S)
     rounds.start(scheduler)
     rounds.wake()
-    await eventually(lambda: work.begun == 1)
+    await until(lambda: work.begun == 1)
     scheduler.shutdown(wait=False)
     # What the scheduler cancelled tells of its end in a callback.
     for _ in range(10):

@@ -31,9 +31,9 @@ from penstock.rollout import Event, Phase, Rollout, follow
 from penstock.snapshot import Verdict
 from tests import planet
 from tests.offering import OfferedPolicy
+from tests.patience import until
 from tests.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
 from tests.reports import offered, report
-from tests.stores import eventually
 
 RULES = RolloutRules(
     shadow_s=2.0,
@@ -92,7 +92,7 @@ class World:
 
     async def elect(self) -> None:
         self.ledger.mirror.informer.start()
-        await eventually(lambda: self.ledger.known)
+        await until(lambda: self.ledger.known)
         await self.store.commit([], [Delete(keys.LEADER)])
         made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
         self.campaign.belief = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)

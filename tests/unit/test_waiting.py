@@ -19,6 +19,7 @@ from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view import SharedView
 from regional_agent.waiting import Place, WaitingRoom
+from tests.patience import until
 
 TARGET: Any = object()
 
@@ -154,9 +155,7 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
 async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
     here.place("a")
     here.clock.now += LONGEST_WAIT_S + 1
-    async with asyncio.timeout(10):
-        while not here.refused:  # noqa: ASYNC110 (the room's own timer tells)
-            await asyncio.sleep(0.02)
+    await until(lambda: bool(here.refused))
     assert here.refused["a"].reason is Reason.SATURATED
     assert here.room.waiting("m") == 0
 
@@ -203,9 +202,7 @@ async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkey
 async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> None:
     here.place("a")
     here.gpu.give_back()
-    async with asyncio.timeout(10):
-        while not here.served:  # noqa: ASYNC110 (the room's own timer tells)
-            await asyncio.sleep(0.02)
+    await until(lambda: bool(here.served))
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
@@ -219,9 +216,7 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
     here.free()
     await asyncio.sleep(0)
     assert here.served == []
-    async with asyncio.timeout(10):
-        while not here.served:  # noqa: ASYNC110 (the room's own timer tells)
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(here.served))
 
 
 async def test_others_hear_how_many_wait_and_for_how_long(here: Here) -> None:
