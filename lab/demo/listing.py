@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -30,6 +32,7 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
         ("redis", f"redis://{LOOPBACK}:{ports['redis']}/0"),
         ("WAN, for faults", url(ports["wan control"])),
         ("tenant keys", ", ".join(TENANT_KEYS.values())),
+        ("policy, edit it", str(directory / "policy")),
         ("fleet key", str(directory / FLEET_KEY_FILE)),
         ("admin token", str(directory / ADMIN_TOKEN_FILE)),
         ("logs", str(planet.logs)),
@@ -37,26 +40,27 @@ def print_where_everything_listens(planet: Planet, console: Console, directory: 
     console.print("the planet is up until Ctrl-C:", highlight=False)
     for what, where in lines:
         console.print(f"  {what:<28}{where}", highlight=False, markup=False, soft_wrap=True)
-    first = topology.regions[0]
+    console.print("try, in another terminal:", highlight=False)
+    for command in _to_try(planet, directory):
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _to_try(planet: Planet, directory: Path) -> list[str]:
+    """Commands for a shell anywhere: a request, and the operators' command with all that it has to be told."""
+    topology, ports = planet.topology, planet.ports
+    first, site = topology.regions[0], topology.sites[0]
     entry = url(ports[agent_port(first.name, first.agents[0], "traffic")])
-    site = topology.sites[0]
-    console.print("try:", highlight=False)
-    console.print(
-        f"  curl -N {entry}/v1/chat/completions -H 'authorization: Bearer {TENANT_KEYS['open']}' "
-        f"-H 'x-forwarded-for: {site.network.partition('/')[0]}' -H 'content-type: application/json' "
-        f'-d \'{{"model":"{CHAT_8B}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\'',
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    fleet = (
-        f"--url {','.join(control_plane_urls(topology, ports).values())} --token-file {directory / ADMIN_TOKEN_FILE}"
-    )
-    asked = f"--tenant open --model {CHAT_8B}"
     address = site.network.partition("/")[0]
-    for command in (
-        "status",
-        f"explain --origin {first.name} --ip {address} {asked}",
-        f"steer {address} {asked}",
-    ):
-        console.print(f"  penstock {command} {fleet}", highlight=False, markup=False, soft_wrap=True)
+    asked = f"--tenant open --model {CHAT_8B}"
+    return [
+        f"curl -N {entry}/v1/chat/completions -H 'authorization: Bearer {TENANT_KEYS['open']}' "
+        f"-H 'x-forwarded-for: {address}' -H 'content-type: application/json' "
+        f'-d \'{{"model":"{CHAT_8B}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\'',
+        f'export PATH={quote(str(Path(sys.executable).parent))}:"$PATH"',
+        f"export PENSTOCK_URL={','.join(control_plane_urls(topology, ports).values())}",
+        f"export PENSTOCK_ADMIN_TOKEN_FILE={quote(str(directory / ADMIN_TOKEN_FILE))}",
+        "penstock status",
+        f"penstock explain --origin {first.name} --ip {address} {asked}",
+        f"penstock steer {address} {asked}",
+        f"penstock drain {first.name} --reason 'to see it empty' --for 5m",
+    ]

@@ -69,8 +69,10 @@ class PlainScreen:
 
     def starting(self, step: str, done: int, steps: int) -> None:
         """See Screen."""
+        if done == 1:
+            self._print("starting etcd, Redis, control planes, agents, engines and the network between them")
         if done == steps:
-            self._print(f"the planet is up: {steps} steps")
+            self._print("the planet is up")
 
     def event(self, at_s: float | None, text: str, style: str = "") -> None:
         """See Screen."""

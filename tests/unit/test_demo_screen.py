@@ -54,10 +54,11 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
         screen.show(moment(44.0))
         screen.show(moment(44.1))
     lines = out.getvalue().splitlines()
-    assert lines[0] == "the planet is up: 2 steps"
-    assert lines[1] == "  36.0 s  kill -9 of everything in eu-de [now]"
-    assert "away from home: eu-de > eu-" in lines[2]
-    assert len(lines) == 3
+    assert lines[0].startswith("starting etcd, Redis")
+    assert lines[1] == "the planet is up"
+    assert lines[2] == "  36.0 s  kill -9 of everything in eu-de [now]"
+    assert "away from home: eu-de > eu-" in lines[3]
+    assert len(lines) == 4
     assert "\x1b" not in out.getvalue()
 
 
