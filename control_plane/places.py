@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from control_plane.client.file_stamp import file_stamp
 from control_plane.client.geoip import BadGeoDatabase, DamagedThere, GeoDatabase, IpAddress
 from penstock.geography import NOWHERE, Location
 
@@ -31,7 +32,7 @@ class Places:
         """
         self._file = file
         self._clock = clock
-        self._seen = _seen(file)
+        self._stamp = file_stamp(file) if file is not None else None
         self._looked_at = clock()
         self._database = GeoDatabase(file) if file is not None else None
 
@@ -56,10 +57,10 @@ class Places:
         if self._file is None or now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
-        seen = _seen(self._file)
-        if seen == self._seen:
+        stamp = file_stamp(self._file)
+        if stamp == self._stamp:
             return
-        self._seen = seen
+        self._stamp = stamp
         try:
             fresh = GeoDatabase(self._file)
         except BadGeoDatabase as error:
@@ -68,12 +69,3 @@ class Places:
         before, self._database = self._database, fresh
         if before is not None:
             before.close()
-
-
-def _seen(file: Path | None) -> tuple[int, int, int] | None:
-    """What tells one state of the file from another."""
-    try:
-        stat = file.stat() if file is not None else None
-    except OSError:
-        return None
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import structlog
 
+from control_plane.client.file_stamp import Stamp, file_stamp
+
 LOOK_S = 5.0
 """Time (s) between two looks at the files."""
 
@@ -31,7 +33,7 @@ class Certificate:
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = (certificate, key)
-        self._version = self._seen()
+        self._stamps = self._seen()
         self._try()
 
     async def keep_fresh(self, context: ssl.SSLContext) -> None:
@@ -42,8 +44,8 @@ class Certificate:
 
     def refresh(self, context: ssl.SSLContext) -> bool:
         """Put the files into `context` if they changed since the last look; whether they did and are good."""
-        version = self._seen()
-        if version == self._version:
+        stamps = self._seen()
+        if stamps == self._stamps:
             return False
         try:
             # First where it does no harm: files that are half replaced do not fit together.
@@ -52,7 +54,7 @@ class Certificate:
         except (BadCertificate, OSError) as error:
             _log.error("certificate not taken up; the one before stays", reason=str(error))
             return False
-        self._version = version
+        self._stamps = stamps
         _log.info("certificate taken up", file=str(self._files[0]))
         return True
 
@@ -63,8 +65,8 @@ class Certificate:
             certificate, key = self._files
             raise BadCertificate(f"{certificate}, {key}: cannot be used as certificate and key: {error}") from None
 
-    def _seen(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_version(path) for path in self._files)
+    def _seen(self) -> tuple[Stamp | None, ...]:
+        return tuple(file_stamp(path) for path in self._files)
 
 
 def authorities(path: Path) -> ssl.SSLContext:
@@ -77,11 +79,3 @@ def authorities(path: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as error:
         raise BadCertificate(f"{path}: cannot be used as certificates of authorities: {error}") from None
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -8,7 +8,6 @@ file's is taken, then that from DNS, then the one registered first.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from random import Random
 
 import structlog
 
+from control_plane.client.file_stamp import Stamp, file_stamp
 from penstock import orca
 from penstock.ejection import Outcome, outcome_of
 from penstock.engine_signals import BadSignals
@@ -92,7 +92,7 @@ class Endpoints:
         self._prior_s: dict[str, float] = {}
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._stamp: tuple[int, int, int] | None = _NEVER_READ
+        self._stamp: Stamp | None = _NEVER_READ
         self._entries = self._read_if_changed() or ()
         self._apply()
 
@@ -311,7 +311,7 @@ class Endpoints:
             await self.look()
 
     def _read_if_changed(self) -> tuple[Entry, ...] | None:
-        stamp = _stamp(self._file)
+        stamp = file_stamp(self._file)
         if stamp == self._stamp:
             return None
         self._stamp = _NEVER_READ
@@ -333,12 +333,3 @@ def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:
 
 _EMPTY = Pool()
 _NEVER_READ = (-1, -1, -1)
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What changes when the file does: a rename brings another inode, a write another time or size."""
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

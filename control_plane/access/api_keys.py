@@ -14,6 +14,7 @@ import structlog
 import yaml
 
 from control_plane.access.callers import Caller, Role
+from control_plane.client.file_stamp import file_stamp
 
 LARGEST_FILE_BYTES = 256 * 1024
 """Room for about a thousand keys."""
@@ -57,7 +58,7 @@ class ApiKeys:
         self._path = path
         self._clock = clock
         self._looked_at = clock()
-        self._version = _version(path)
+        self._stamp = file_stamp(path)
         self._keys = read_api_keys(path)
 
     def caller(self, key: str) -> Caller | None:
@@ -76,10 +77,10 @@ class ApiKeys:
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
-        version = _version(self._path)
-        if version == self._version:
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
             return
-        self._version = version
+        self._stamp = stamp
         try:
             self._keys = read_api_keys(self._path)
         except BadApiKeys as error:
@@ -114,12 +115,3 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
         if twice:
             raise BadApiKeys(f"{path}: two entries with the {field} {min(twice)}; {_REMEDY}")
     return keys
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the file does."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -7,7 +7,6 @@ leave the last good ones in force, and are told of once.
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +14,8 @@ from stat import S_ISREG
 from typing import Protocol
 
 import structlog
+
+from control_plane.client.file_stamp import Stamp, file_stamp
 
 LOOK_S = 2.0
 """Time (s) between two looks at whether files have changed."""
@@ -56,8 +57,8 @@ class _Files:
         else:
             log.info("TLS files read", files=[str(file) for file in self._files])
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(file) for file in self._files]
+    def _look(self) -> list[Stamp | None]:
+        return [file_stamp(file) for file in self._files]
 
 
 class ServerTls:
@@ -170,12 +171,3 @@ def _check_readable(file: Path) -> None:
             pass
     except OSError as error:
         raise BadTlsFiles(f"{file}: cannot be read: {error.strerror}; put the file there") from None
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does: a rename brings another inode, a write another time or size."""
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
