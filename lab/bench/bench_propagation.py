@@ -33,7 +33,6 @@ from lab.bench.results import (
     closing_line,
     goal,
     goals_table,
-    quantile,
     show,
     table,
     this_machine,
@@ -44,6 +43,7 @@ from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, FLEET_KEY_FILE
 from lab.planet.planet import program
 from lab.planet.secret_files import write_secret, write_secrets
+from lab.quantile import quantile
 from lab.servers.etcd import start_etcd
 from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -276,15 +276,14 @@ async def _measured(
         await agents.stop()
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(etcd.stop)
-    every.sort()
     return Way(
         name,
         CHANGES,
         AGENTS,
-        round(quantile(every, 0.5), 3),
-        round(quantile(every, 0.99), 3),
-        round(every[-1], 3),
-        round(quantile(sorted(one.all_agents_s for one in changes), 0.5), 3),
+        round(quantile(every, 0.5) or 0.0, 3),
+        round(quantile(every, 0.99) or 0.0, 3),
+        round(max(every), 3),
+        round(quantile([one.all_agents_s for one in changes], 0.5) or 0.0, 3),
         max(changes, key=lambda one: one.all_agents_s),
     )
 

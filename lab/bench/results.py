@@ -75,11 +75,6 @@ def this_machine() -> Machine:
     )
 
 
-def quantile(ordered: Sequence[float], part: float) -> float:
-    """The nearest-rank quantile of values in order; 0 of none."""
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
-
-
 def write_results(path: Path, results: msgspec.Struct) -> None:
     """Write the JSON file, its directory too; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)

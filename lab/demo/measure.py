@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from math import ceil
 
 import msgspec
 
 from lab.demo.records import Answer, Event, EventKind, Outcome, Run, Served
 from lab.demo.scenario import ActName, Phase, PhaseName
+from lab.quantile import quantile
 
 FAILBACK_SHARE = 0.9
 """Failback is over when the region has this part of its steady share again."""
@@ -26,13 +26,6 @@ class Kind(StrEnum):
     SPILLOVER = "spillover"
     FAILOVER = "failover"
     FAILBACK = "failback"
-
-
-def percentile(values: Sequence[float], part: float) -> float | None:
-    """The nearest-rank percentile, `part` in (0, 1]; None of no values."""
-    if not values:
-        return None
-    return sorted(values)[max(0, ceil(part * len(values)) - 1)]
 
 
 def served_ok(run: Run, choose: Callable[[Served], bool] = lambda _: True) -> list[Served]:
@@ -204,7 +197,7 @@ def latency_ms(requests: Sequence[Served]) -> dict[str, float | None]:
     ttft = [one.ttft_s * 1000 for one in requests if one.ttft_s is not None]
     e2e = [one.e2e_s * 1000 for one in requests if one.e2e_s is not None]
     return {
-        f"{what}_p{round(part * 100)}_ms": _rounded(percentile(values, part))
+        f"{what}_p{round(part * 100)}_ms": _rounded(quantile(values, part))
         for what, values in (("ttft", ttft), ("e2e", e2e))
         for part in (0.5, 0.99)
     }

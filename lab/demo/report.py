@@ -18,7 +18,6 @@ from lab.demo.measure import (
     home_share,
     kind_of,
     latency_ms,
-    percentile,
     served_ok,
     spill_end_s,
     steady_share,
@@ -28,6 +27,7 @@ from lab.demo.measure import (
 from lab.demo.records import Answer, Outcome, Run, Served
 from lab.demo.scenario import Phase, PhaseName
 from lab.demo.verdict import Check
+from lab.quantile import quantile
 
 DEFINITIONS = {
     "home": "of the regions that may touch a request, the nearest to the entry where its client's network ends",
@@ -173,8 +173,8 @@ def _phase(run: Run, phase: Phase) -> dict[str, Any]:
         "refused": sum(one.outcome is Outcome.REFUSED for one in asked),
         "served_at_home": _rounded(home_share(asked)),
         "kinds": dict(Counter(kind_of(run, one).value for one in ok)),
-        "ttft_p50_ms": _rounded(percentile(ttft, 0.5), 1),
-        "ttft_p99_ms": _rounded(percentile(ttft, 0.99), 1),
+        "ttft_p50_ms": _rounded(quantile(ttft, 0.5), 1),
+        "ttft_p99_ms": _rounded(quantile(ttft, 0.99), 1),
         "who_served_whom": who_served_whom(asked),
     }
 

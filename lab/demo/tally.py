@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lab.demo.measure import percentile
 from lab.demo.records import Outcome, Served
+from lab.quantile import quantile
 
 RECENT_S = 4.0
 """What ended within this time (s) is shown as going on."""
@@ -84,7 +84,7 @@ class Tally:
             refused=self._outcomes[Outcome.REFUSED],
             failed=self._outcomes[Outcome.FAILED],
             violations=self.violations,
-            ttft_p50_ms=percentile(ttft, 0.5),
+            ttft_p50_ms=quantile(ttft, 0.5),
         )
 
     def _region(

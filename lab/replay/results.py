@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import ceil
 
 import msgspec
 
+from lab.quantile import quantile
 from lab.replay.outcome import Outcome, OutcomeKind
 
 
@@ -108,13 +108,6 @@ def timeline(outcomes: Sequence[Outcome], bucket_s: float) -> list[Bucket]:
     for outcome in outcomes:
         buckets[int(outcome.scheduled_s // bucket_s)].append(outcome)
     return [Bucket(number * bucket_s, count(bucket), latency(bucket)) for number, bucket in enumerate(buckets)]
-
-
-def quantile(values: Sequence[float], part: float) -> float | None:
-    """The nearest-rank quantile, exact: the least value that `part` (0, 1] of all are not above; None of no values."""
-    if not values:
-        return None
-    return sorted(values)[max(0, ceil(part * len(values)) - 1)]
 
 
 def _ms(value_s: float | None) -> float | None:

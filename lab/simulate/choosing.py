@@ -8,6 +8,7 @@ from statistics import pstdev
 
 import msgspec
 
+from lab.quantile import quantile
 from lab.simulate.region import EngineKind, Region, Strategy
 from lab.traces.generate import Arrivals, generate
 from penstock.policy import Cost, CostUnit
@@ -62,22 +63,18 @@ def compare(
         region = Region(strategy, MODEL, COST, kinds, agents, seed)
         region.run(requests)
         counted = [one for one in region.served if one.request.at_s >= WARM_UP_S]
-        first_s = sorted(one.first_s for one in counted if one.first_s is not None)
-        end_s = sorted(one.end_s for one in counted if one.end_s is not None)
+        first_s = [one.first_s for one in counted if one.first_s is not None]
+        end_s = [one.end_s for one in counted if one.end_s is not None]
         use = [engine.busy_s / region.clock.now for engine in region.engines]
         outcomes.append(
             Outcome(
                 strategy,
                 len(end_s),
-                _quantile(first_s, 0.5),
-                _quantile(first_s, 0.99),
-                _quantile(end_s, 0.5),
-                _quantile(end_s, 0.99),
+                quantile(first_s, 0.5) or 0.0,
+                quantile(first_s, 0.99) or 0.0,
+                quantile(end_s, 0.5) or 0.0,
+                quantile(end_s, 0.99) or 0.0,
                 pstdev(use),
             )
         )
     return outcomes
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return values[int(len(values) * share)]

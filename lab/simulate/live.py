@@ -14,6 +14,7 @@ from random import Random
 import msgspec
 
 from lab.bench.live.fleet import ACCELERATORS, MAX_NUM_SEQS, workload_of
+from lab.quantile import quantile
 from lab.simulate.choosing import COST, MODEL
 from lab.simulate.region import EngineKind, Region, Strategy
 from lab.traces.trace import TraceRequest
@@ -75,16 +76,10 @@ def feel(strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: fl
         counted = [served for served in region.served if served.request.at_s >= warm_up_s]
         first_s += [served.first_s for served in counted if served.first_s is not None]
         end_s += [served.end_s for served in counted if served.end_s is not None]
-    first_s.sort()
-    end_s.sort()
     return Tail(
         strategy,
         agents,
         len(end_s),
-        *(_quantile(first_s, share) for share in (0.5, 0.99)),
-        *(_quantile(end_s, share) for share in (0.5, 0.99, 0.999)),
+        *(round(quantile(first_s, part) or 0.0, 4) for part in (0.5, 0.99)),
+        *(round(quantile(end_s, part) or 0.0, 4) for part in (0.5, 0.99, 0.999)),
     )
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return round(values[int(len(values) * share)], 4)

@@ -29,9 +29,6 @@ MOST_FOR_PAIRS = 12
 SLOTS = 100
 """What every region can run at once of the one model that is planned for."""
 
-PLANNING_LIMIT_S = 10.0
-"""A solver may take so long (s): nobody waits for a tick."""
-
 AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
 """Demand of each class at each origin: what fits at home, and what fits nowhere."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.bench.results import Machine, closing_line, goal, measured, quantile, this_machine, write_results
+from lab.bench.results import Machine, closing_line, goal, measured, this_machine, write_results
 from lab.bench.router.contestant import Contestant, Field
 from lab.bench.router.decision import DecisionCost, Percentiles
 from lab.bench.router.leak import LeakCheck
@@ -51,12 +51,6 @@ def test_a_figure_is_the_median_of_its_rounds_with_their_extremes() -> None:
     assert (one.median, one.least, one.most) == (2.0, 1.0, 3.0)
     assert one.spread == 1.0
     assert measured([0.0]).spread == 0.0
-
-
-def test_quantiles_are_nearest_rank() -> None:
-    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 3.0
-    assert quantile([1.0], 0.99) == 1.0
-    assert quantile([], 0.5) == 0.0
 
 
 def test_a_goal_that_was_not_measured_is_neither_kept_nor_missed() -> None:

@@ -1,4 +1,4 @@
-"""Results: exact quantiles, by serving region and by when requests were due."""
+"""Results: by serving region and by when requests were due."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lab.replay.outcome import Outcome, OutcomeKind, Try, TryResult
-from lab.replay.results import quantile, summarise
+from lab.replay.results import summarise
 
 
 def one(at_s: float, e2e_s: float, region: str = "a", kind: OutcomeKind = OutcomeKind.OK, code: str = "") -> Outcome:
@@ -14,13 +14,6 @@ def one(at_s: float, e2e_s: float, region: str = "a", kind: OutcomeKind = Outcom
     return Outcome(
         "1", "s", "t", "m", at_s, at_s, at_s, at_s + e2e_s / 2, at_s + e2e_s, kind, 200, code, tries, region, "", 1
     )
-
-
-def test_quantiles_are_exact_by_nearest_rank() -> None:
-    values = [float(v) for v in range(1, 101)]
-    assert [quantile(values[::-1], part) for part in (0.5, 0.99, 1.0, 0.001)] == [50.0, 99.0, 100.0, 1.0]
-    assert quantile([], 0.5) is None
-    assert quantile([7.0], 0.99) == 7.0
 
 
 def test_sums_up_by_region_and_over_time() -> None:

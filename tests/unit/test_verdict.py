@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from story_run import EU, REGIONS, change, in_phase, story_run, without
 
-from lab.demo.measure import Kind, failback_s, failover, kind_of, percentile
+from lab.demo.measure import Kind, failback_s, failover, kind_of
 from lab.demo.records import Answer, Attempt, EventKind, Outcome, PeerMiss, Run, Sighting
 from lab.demo.scenario import ActName, PhaseName
 from lab.demo.verdict import judge
@@ -181,10 +181,3 @@ def test_kinds_follow_from_what_the_lab_did() -> None:
             assert one.due_s >= READY_S
         if one.outcome is Outcome.OK:
             assert (kind is Kind.HOME) == (one.server == one.home)
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    assert percentile([], 0.5) is None
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
-    assert percentile([5.0], 0.01) == 5.0

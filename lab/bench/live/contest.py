@@ -20,11 +20,11 @@ from lab.bench.peers.running import start_peer
 from lab.bench.site import Site
 from lab.planet.configs import url
 from lab.planet.topology import Engine
+from lab.quantile import quantile
 from lab.replay.client import Patience
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind
 from lab.replay.replayer import Replayer
-from lab.replay.results import quantile
 from lab.replay.workload import PlannedRequest
 
 PATIENCE = Patience(first_byte_s=60.0)

@@ -22,11 +22,11 @@ from control_plane.client import keys
 from control_plane.client.codec import encode
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Put
-from lab.bench.results import quantile
 from lab.bench.router.chat import MODEL, Client, chat_request
 from lab.bench.site import REGION
 from lab.geoip import SITES, write_geoip
 from lab.planet.bundle import load_bundle
+from lab.quantile import quantile
 from penstock.endpoint_health import ProbeOutcome
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Refusal
@@ -252,5 +252,5 @@ def _parsed(raw: bytes) -> Request:
 
 
 def _percentiles(took_s: list[float]) -> Percentiles:
-    ordered = sorted(took_s)
-    return Percentiles(round(quantile(ordered, 0.5) * 1e6, 1), round(quantile(ordered, 0.99) * 1e6, 1), len(ordered))
+    p50_us, p99_us = (round((quantile(took_s, part) or 0.0) * 1e6, 1) for part in (0.5, 0.99))
+    return Percentiles(p50_us, p99_us, len(took_s))

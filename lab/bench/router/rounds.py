@@ -10,13 +10,13 @@ from typing import TypeVar
 import msgspec
 
 from lab.bench.process_cost import cpu_s, resident_bytes
-from lab.bench.results import quantile
 from lab.bench.router.backends import PACE_PATH, Pace
 from lab.bench.router.chat import Client, answer, requests_of
 from lab.bench.router.contestant import Contestant, Field
 from lab.bench.router.load import Load
 from lab.bench.router.streams import Streams
 from lab.geoip import SITES
+from lab.quantile import quantile
 from lab.servers.ports import LOOPBACK
 
 Told = Callable[[str], None]
@@ -107,14 +107,14 @@ def request_rounds(
             paced = load.fixed_rate(per_s, seconds, Random(number))
         finally:
             load.close()
-        latencies_s = sorted(paced.latencies_s)
+        p50_s, p99_s = (quantile(paced.latencies_s, part) or 0.0 for part in (0.5, 0.99))
         found.setdefault(name, []).append(
             RequestRound(
                 requests_per_s=run.answers / run.seconds,
                 cpu_us_per_request=used_s / max(1, run.answers) * 1e6,
                 core_use=used_s / run.seconds,
-                p50_ms=quantile(latencies_s, 0.5) * 1e3,
-                p99_ms=quantile(latencies_s, 0.99) * 1e3,
+                p50_ms=p50_s * 1e3,
+                p99_ms=p99_s * 1e3,
                 errors=run.errors + paced.errors,
             )
         )
