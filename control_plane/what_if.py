@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.what_if import Totals
 from penstock.what_if_moves import Move
+from penstock.what_if_totals import Totals
 
 
 class WhatIf(msgspec.Struct, frozen=True):

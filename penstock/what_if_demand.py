@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from penstock.fates import Asked, Capacity
 from penstock.policy import Policy
-from penstock.what_if import Asked, Capacity
 
 ROOM = 2.0
 """A made-up fleet has so many times the slots that the whole demand keeps busy: the loss of a region can be borne."""

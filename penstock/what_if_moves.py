@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.what_if import Asked, Fate, Outcome
+from penstock.fates import Asked, Fate
+from penstock.what_if import Outcome
 
 SMALLEST_SHARE = 0.001
 """Less of a kind of request than this (0-1) is not worth a line."""

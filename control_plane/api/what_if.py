@@ -19,9 +19,10 @@ from control_plane.policy.errors import PolicyRefused
 from control_plane.problems import Problem
 from control_plane.what_if import WhatIf
 from penstock.countries import COUNTRIES
+from penstock.fates import Asked, Capacity
 from penstock.policy import Policy
 from penstock.snapshot import demand, pools
-from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if import outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
 from penstock.what_if_moves import moves
 

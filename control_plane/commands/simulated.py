@@ -15,8 +15,8 @@ from penstock.verification.situations import listed
 
 if TYPE_CHECKING:
     # At run time whoever has such values has loaded the planner that made them, and others need not.
-    from penstock.what_if import Totals
     from penstock.what_if_moves import Move
+    from penstock.what_if_totals import Totals
 
 MOST_MOVES = 30
 """Moves that are shown to people; `-o json` has all of them."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from penstock.countries import country_flaw
-from penstock.what_if import Asked, Capacity
+from penstock.fates import Asked, Capacity
 
 LARGEST_FILE_BYTES = 1 << 30
 MOST_ROWS = 1_000_000

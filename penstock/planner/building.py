@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.egress import egress_cost
 from penstock.interventions import NO_INTERVENTIONS, Interventions
 from penstock.moves import Key
 from penstock.plan import ClassPlan
@@ -16,6 +17,7 @@ from penstock.planner.queueing import Floats, pieces
 from penstock.policy import Model, Policy
 from penstock.snapshot import Demand
 from penstock.supply import Supply
+from penstock.units import MS_PER_S, SECONDS_PER_HOUR
 
 LEAST_DEMAND_PER_S = 1e-3
 """What a class without demand is planned for, so that its shares mean something."""
@@ -25,10 +27,6 @@ LEAST_SLOTS = 1e-3
 
 TIE_S = 1e-6
 """What one place in the order of names costs (s): equal regions are told apart by name, not by chance."""
-
-BYTES_PER_GB = 1e9
-SECONDS_PER_HOUR = 3600.0
-MS_PER_S = 1000.0
 
 
 class Builder:
@@ -153,9 +151,7 @@ class Builder:
         if kept is not None and kept[0] is shape:
             return kept[1], kept[2]
         per_gb = np.array([self.policy.regions[name].egress_cost_per_gb for name in self.distances.names])
-        cost = (
-            per_gb[:, None] * model.request_bytes + per_gb[None, shape.pool_at] * model.response_bytes
-        ) / BYTES_PER_GB
+        cost = egress_cost(model, per_gb[:, None], per_gb[None, shape.pool_at])
         cost[shape.pool_at, np.arange(len(shape.pools))] = 0.0
         egress_s = cost * self.policy.objective.latency_ms_per_cost / MS_PER_S
         rtt_s = self.distances.apart_ms[:, shape.pool_at] / MS_PER_S

@@ -10,6 +10,9 @@ from penstock.planner.greedy import GreedyPlanner
 from penstock.planner.planned import Planner
 from penstock.policy import PlanLogic
 
+UNHURRIED_S = 10.0
+"""What a solver may take (s) where nobody waits for a tick."""
+
 LOGICS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
     {
         PlanLogic.LINEAR_PROGRAM: FlowPlanner,

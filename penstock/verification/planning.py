@@ -12,7 +12,7 @@ from itertools import combinations
 import msgspec
 
 from penstock.planner.failover import detours
-from penstock.planner.logics import LOGICS, planner
+from penstock.planner.logics import LOGICS, UNHURRIED_S, planner
 from penstock.planner.planned import Planned
 from penstock.policy import Policy
 from penstock.region_health import RegionHealth, RegionState
@@ -31,9 +31,6 @@ SLOTS = 100
 
 AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
 """Demand of each class at each origin: what fits at home, and what fits nowhere."""
-
-PLANNING_LIMIT_S = 10.0
-"""A solver may take so long (s): nobody waits for a tick."""
 
 
 class Plans(msgspec.Struct, frozen=True):
@@ -64,7 +61,7 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
                 for logic in LOGICS:
-                    by = planner(logic, PLANNING_LIMIT_S)
+                    by = planner(logic, UNHURRIED_S)
                     one = by.decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
                     made += 1
                     breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))

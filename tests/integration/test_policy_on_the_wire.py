@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from control_plane.policy.demand_file import read_access_logs
+from penstock.fates import Asked
 from penstock.geography import Location
 from penstock.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
-from penstock.what_if import Asked
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
 from tests.planet import MODEL

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from control_plane.policy.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
-from penstock.what_if import Asked, Capacity
+from penstock.fates import Asked, Capacity
 from regional_agent.carry.access_log import AccessLine
 
 ROWS = [Asked("eu-de", "t", "DE", "m", 2.5, "BE"), Asked("", "t", None, "m", 1.0)]

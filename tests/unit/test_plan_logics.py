@@ -12,6 +12,7 @@ from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from penstock import waterfall
+from penstock.fates import Asked, Capacity
 from penstock.moves import Key
 from penstock.plan import RegionPlan
 from penstock.planner.greedy import GreedyPlanner
@@ -23,7 +24,7 @@ from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
 from penstock.snapshot import Held, Snapshot
-from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if import outcome
 from tests.control_planes import PLANET
 
 WHERE = ("de", "es", "us")

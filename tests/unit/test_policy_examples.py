@@ -9,13 +9,14 @@ import pytest
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.entry_map import mapped
+from penstock.fates import Asked, Capacity
 from penstock.geography import Location
 from penstock.policy import Policy
 from penstock.reasons import Reason, Refusal
 from penstock.residency import RequestFacts, mask
 from penstock.spillover import bounds
 from penstock.verification.verify import verify
-from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if import outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
 
 EXAMPLES = Path(__file__).parents[2] / "policies" / "examples"

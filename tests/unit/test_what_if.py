@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from penstock.fates import Asked, Capacity
 from penstock.policy import ModelVersions, Policy, Quota, Version
 from penstock.reasons import Reason
-from penstock.what_if import Asked, Capacity, outcome
+from penstock.what_if import outcome
 from penstock.what_if_demand import generated_demand, generated_fleet
 from penstock.what_if_moves import moves
 
