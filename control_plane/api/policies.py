@@ -32,8 +32,6 @@ MOST_ERRORS = 500
 
 TAR = "application/x-tar"
 
-_LARGEST = 10**10
-
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The policy's digest.")]
 QueryDigest = Annotated[
     str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest; without it, the one in force.")
@@ -93,7 +91,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
         """What became of the last revisions of the policy source: accepted, or refused with every error."""
         every = await control_plane.revisions.newest_first()
-        some = paged(every, lambda one: f"{_LARGEST - one.number:011d}", cursor, limit)
+        some = paged(every, lambda one: f"{one.number:011d}", cursor, limit, newest_first=True)
         return answer(RevisionPage(some.items, some.next_cursor))
 
     @router.get("/diff", responses=gives(PolicyChanges, "The differences."))

@@ -21,8 +21,6 @@ from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSumma
 from penstock.policy_diff import Change, diff
 from penstock.rollout import Event, Rollout
 
-_LARGEST = 10**10
-
 
 class Order(BaseModel):
     """Why it is done."""
@@ -53,7 +51,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         every = {one.number: one for one in await orders.records.ended()}
         if newest is not None:
             every[newest.number] = newest
-        some = paged(every.values(), lambda one: f"{_LARGEST - one.number:011d}", cursor, limit)
+        some = paged(every.values(), lambda one: f"{one.number:011d}", cursor, limit, newest_first=True)
         return answer(RolloutPage(tuple(summary(one) for one in some.items), some.next_cursor))
 
     @router.get("/current", responses=gives(RolloutStatus, "The newest rollout.", etag=True))
