@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from rich.table import Table
 
 from control_plane.audit.chain import AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, complain, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as, print_json
 from control_plane.table import table_of
 
 app = typer.Typer(no_args_is_help=True, help="See every change, and verify that the log of them is whole.")
@@ -38,14 +39,15 @@ def list_(
     """Show the newest changes."""
     with telling("audit list"), fleet.connect() as api:
         page: _Entries = api.ask("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
-    if output is Output.JSON:
-        print_json(page.items)
-        return
+    print_as(output, page.items, lambda: _table(page.items))
+
+
+def _table(entries: Sequence[AuditEntry]) -> Table:
     table = table_of("number", "at (UTC)", "who", "what", "to", "why", title="Changes, newest first")
-    for one in page.items:
+    for one in entries:
         at = f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
         table.add_row(str(one.seq), at, f"{one.caller} ({one.role})", one.action, _target(one), one.reason)
-    print_view(table)
+    return table
 
 
 @app.command()

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.table import Table
 
 from control_plane.commands.faults import CommandFault, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
-from control_plane.contexts import Context, check, context_names, contexts_file, load_contexts, save_contexts
+from control_plane.commands.output import Output, OutputOption, print_as, print_json
+from control_plane.contexts import Context, Contexts, check, context_names, contexts_file, load_contexts, save_contexts
 from control_plane.table import table_of
 
 app = typer.Typer(no_args_is_help=True, help="Name control planes, and choose among them.")
@@ -26,14 +27,15 @@ def list_(output: OutputOption = Output.TABLE) -> None:
     """Show every context; the one in use has a star."""
     with telling("context list"):
         known = load_contexts()
-    if output is Output.JSON:
-        print_json(known)
-        return
+    print_as(output, known, lambda: _table(known))
+
+
+def _table(known: Contexts) -> Table:
     table = table_of("", "name", "control planes", "token file", title=str(contexts_file()))
     for name, context in sorted(known.contexts.items()):
         star = "*" if name == known.current else ""
         table.add_row(star, name, "\n".join(context.urls), context.token_file or "")
-    print_view(table)
+    return table
 
 
 @app.command()

@@ -12,7 +12,7 @@ from rich.text import Text
 from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import complain, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.endpoint_statuses import EndpointPage, EndpointStatus
 from control_plane.table import table_of
 from penstock.endpoint_report import EndpointCondition
@@ -43,10 +43,7 @@ def endpoints(
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
     with telling("endpoints"), fleet.connect() as api:
         found, left_out = _every(api, wanted)
-    if output is Output.JSON:
-        print_json(found)
-    else:
-        print_view(_view(found))
+    print_as(output, found, lambda: _view(found))
     if left_out:
         complain("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
 

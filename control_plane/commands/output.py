@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,6 +21,19 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+
+
+def print_as(output: Output, told: Any, view: Callable[[], RenderableType]) -> None:
+    """Print what was told, for programs or for people.
+
+    Args:
+        told: what JSON holds, or its bytes as a control plane gave them.
+        view: makes what people read.
+    """
+    if output is Output.JSON:
+        print_json(told)
+    else:
+        print_view(view())
 
 
 def print_json(value: Any) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
+from rich.table import Table
 
 from control_plane.api_client import ApiClient, ApiRefused
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import FAILED, CommandFault, fail, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.commands.reason import ReasonOption
 from control_plane.overrides.shown import Lifted, OverridePage, OverridePhase, OverrideStatus
 from control_plane.table import table_of
@@ -210,10 +211,11 @@ def _listed(api: ApiClient) -> list[OverrideStatus]:
             return found
 
 
-def _print(some: Iterable[OverrideStatus], output: Output) -> None:
-    if output is Output.JSON:
-        print_json(list(some))
-        return
+def _print(some: Sequence[OverrideStatus], output: Output) -> None:
+    print_as(output, some, lambda: _table(some))
+
+
+def _table(some: Sequence[OverrideStatus]) -> Table:
     table = table_of("id", "kind", "region", "traffic", "state", "ends", "author", "reason")
     for one in some:
         override = one.override
@@ -228,7 +230,7 @@ def _print(some: Iterable[OverrideStatus], output: Output) -> None:
             override.author,
             override.reason,
         )
-    print_view(table)
+    return table
 
 
 def _ends(one: OverrideStatus) -> str:

@@ -10,7 +10,7 @@ import typer
 from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.plan_history import PastPlan, PlanDiff, PlanSummary
 from control_plane.plan_view import plan_diff_view, plan_view, plans_view
 from control_plane.policy.suggestion import suggestion
@@ -45,10 +45,7 @@ def show(
             if origin not in slices:
                 raise CommandFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
             slices = {origin: slices[origin]}
-    if output is Output.JSON:
-        print_json(slices)
-    else:
-        print_view(plan_view(slices))
+    print_as(output, slices, lambda: plan_view(slices))
 
 
 @app.command("list")
@@ -60,10 +57,7 @@ def list_(
     """Show the plans of late, newest first: when shares moved, how many, and amid what."""
     with telling("plan list"), fleet.connect() as api:
         plans = _plans(api)
-    if output is Output.JSON:
-        print_json(plans)
-    else:
-        print_view(plans_view(plans))
+    print_as(output, plans, lambda: plans_view(plans))
 
 
 @app.command()
@@ -85,10 +79,7 @@ def diff(
             before = plans[1].generation
         answer = api.ask("GET", "/v1/plans/diff", params={"before": before, "after": after})
         changed: PlanDiff = answer.decoded(PlanDiff)
-    if output is Output.JSON:
-        print_json(answer.body)
-    else:
-        print_view(plan_diff_view(changed))
+    print_as(output, answer.body, lambda: plan_diff_view(changed))
 
 
 def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:

@@ -15,7 +15,7 @@ import typer
 
 from control_plane.commands.bundles import BundleArgument, compiled, read_bundle
 from control_plane.commands.faults import FAILED, CommandFault, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as, print_json
 from control_plane.commands.revisions import apply, revisions, rollback
 from control_plane.commands.simulated import simulated_json, simulated_view
 from control_plane.commands.verified import verified_json, verified_view
@@ -70,10 +70,7 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     from penstock.verification.verify import verify as verify_policy
 
     found = verify_policy(compiled(bundle, "policy verify"))
-    if output is Output.JSON:
-        print_json(verified_json(found))
-    else:
-        print_view(verified_view(found))
+    print_as(output, verified_json(found), lambda: verified_view(found))
     if not found.good:
         raise typer.Exit(FAILED)
 
@@ -132,10 +129,11 @@ def simulate(
             raise CommandFault(str(error)) from None
     before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
     moved = moves(asked, before, after)
-    if output is Output.JSON:
-        print_json(simulated_json(before.totals, after.totals, moved))
-    else:
-        print_view(simulated_view(before.totals, after.totals, moved))
+    print_as(
+        output,
+        simulated_json(before.totals, after.totals, moved),
+        lambda: simulated_view(before.totals, after.totals, moved),
+    )
 
 
 def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:

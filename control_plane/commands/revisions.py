@@ -9,7 +9,7 @@ import typer
 from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import CommandFault, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.commands.reason import ReasonOption
 from control_plane.commands.rollout import LIMIT, ordered
 from control_plane.policy.judgement import Revision, RevisionPage
@@ -30,10 +30,7 @@ def revisions(
     """List what became of the last revisions of the policy source, newest first."""
     with telling("policy revisions"), fleet.connect() as api:
         every = _revisions(api)
-    if output is Output.JSON:
-        print_json(every)
-    else:
-        print_view(revisions_view(every))
+    print_as(output, every, lambda: revisions_view(every))
 
 
 @for_fleet

@@ -7,7 +7,7 @@ import typer
 from control_plane.api_client import ApiClient
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.commands.reason import ReasonOption
 from control_plane.rollout.shown import RolloutPage, RolloutStatus, RolloutSummary
 from control_plane.rollout_view import rollout_view, rollouts_view
@@ -28,10 +28,7 @@ def show(
     """Show the rollout under way, or the last one: how far it is, what it changes, who runs what."""
     with telling("rollout show"), fleet.connect() as api:
         status: RolloutStatus = api.ask("GET", CURRENT).decoded(RolloutStatus)
-    if output is Output.JSON:
-        print_json(status)
-    else:
-        print_view(rollout_view(status))
+    print_as(output, status, lambda: rollout_view(status))
 
 
 @app.command("list")
@@ -43,10 +40,7 @@ def list_(
     """List the last rollouts, newest first."""
     with telling("rollout list"), fleet.connect() as api:
         page: RolloutPage = api.ask("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
-    if output is Output.JSON:
-        print_json(list(page.items))
-    else:
-        print_view(rollouts_view(page.items))
+    print_as(output, list(page.items), lambda: rollouts_view(page.items))
 
 
 @app.command()
@@ -102,7 +96,4 @@ def ordered(api: ApiClient, path: str, reason: str, output: Output) -> None:
     seen = api.ask("GET", CURRENT, changes=True).headers["etag"]
     answer = api.ask("POST", path, body={"reason": reason}, headers={"if-match": seen}, changes=True)
     after: RolloutSummary = answer.decoded(RolloutSummary)
-    if output is Output.JSON:
-        print_json(after)
-    else:
-        print_view(rollouts_view([after]))
+    print_as(output, after, lambda: rollouts_view([after]))

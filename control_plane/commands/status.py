@@ -12,7 +12,7 @@ from rich.live import Live
 from control_plane.api_client import ApiClient, ApiError
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import complain, telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.status import Status
 from control_plane.status_view import status_view
 from control_plane.table import PlainConsole
@@ -57,7 +57,4 @@ def _watch(api: ApiClient, output: Output) -> None:
 
 
 def _print(status: Status, output: Output) -> None:
-    if output is Output.JSON:
-        print_json(status)
-    else:
-        print_view(status_view(status))
+    print_as(output, status, lambda: status_view(status))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from control_plane.commands.connecting import Fleet, for_fleet
 from control_plane.commands.faults import telling
-from control_plane.commands.output import Output, OutputOption, print_json, print_view
+from control_plane.commands.output import Output, OutputOption, print_as
 from control_plane.explain_view import refusal_text
 from control_plane.table import table_of
 from penstock.steer import Advice
@@ -33,10 +33,7 @@ def steer(
     with telling("steer"), fleet.connect() as api:
         answer = api.ask("GET", "/v1/steer", params=params)
         advice: Advice = answer.decoded(Advice)
-    if output is Output.JSON:
-        print_json(answer.body)
-    else:
-        print_view(_view(advice))
+    print_as(output, answer.body, lambda: _view(advice))
 
 
 def _view(advice: Advice) -> RenderableType:
