@@ -89,57 +89,12 @@ class OverrideRequest(DrainRequest):
 def routes(control_plane: ControlPlane) -> APIRouter:
     """Shows and changes overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
-    ledger = control_plane.overrides
-
-    def policy() -> Policy:
-        return policy_in_force(control_plane.policy)
-
-    def status(one: Override, *, by_policy: bool = False) -> OverrideStatus:
-        return shown(one, control_plane.now(), policy().failover.failback_ramp_s, by_policy=by_policy)
-
-    async def seen() -> OverrideSet:
-        try:
-            return await ledger.read()
-        except StoreError:
-            return ledger.seen
-
-    async def begun(caller: Caller, wanted: OverrideRequest) -> Response:
-        _may(caller, wanted)
-        capacity = control_plane.capacity()
-        if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
-            detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
-            raise Problem(503, detail, {"retry-after": "2"})
-        for field in ("region", "origin"):
-            if (name := getattr(wanted, field)) is not None:
-                region_of(policy(), name, field)
-        now = control_plane.now()
-        one = Override(
-            id=token_hex(6),
-            kind=wanted.kind,
-            reason=wanted.reason,
-            author=caller.name,
-            begins_at=now,
-            region=wanted.region,
-            model=wanted.model,
-            origin=wanted.origin,
-            value=wanted.value,
-            last_resort=wanted.last_resort,
-            expires_at=None if wanted.expires_in_s == "none" else now + _seconds(wanted.expires_in_s),
-        )
-        try:
-            one = await ledger.begin(caller, one, policy(), capacity or {}, override_guard=wanted.override_guard)
-        except OverrideRefused as refused:
-            raise _problem(refused) from None
-        headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
-        return answer(status(one), 201, headers)
+    overrides = _Overrides(control_plane)
 
     @router.get("/overrides", responses=gives(OverridePage, "A page of overrides."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
         """What is set, and what the policy's maintenance windows ask for now."""
-        now, current = control_plane.now(), policy()
-        own = [status(one) for one in (await seen()).without_ended(now, current.failover.failback_ramp_s).overrides]
-        every = [*own, *(status(one, by_policy=True) for one in windows(current, now))]
-        some = paged(every, lambda one: one.override.id, cursor, limit)
+        some = paged(await overrides.every(), lambda one: one.override.id, cursor, limit)
         return answer(OverridePage(some.items, some.next_cursor))
 
     @router.post("/overrides", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
@@ -150,18 +105,12 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         the residency classes and tenants that would have no region left, and `withdrawn` how much of the fleet's
         capacity would be out of use, by model.
         """
-        return await begun(caller, body)
+        return await overrides.begin(caller, body)
 
     @router.get("/overrides/{id}", responses=gives(OverrideStatus, "The override.", etag=True))
     async def one(caller: Viewer, id: Annotated[str, Path(max_length=200)]) -> Response:
         """One override, by its id."""
-        found = (await seen()).find(id)
-        if found is not None:
-            return answer(status(found), headers={"etag": etag(digest(found))})
-        for window in windows(policy(), control_plane.now()):
-            if window.id == id:
-                return answer(status(window, by_policy=True), headers={"etag": etag(digest(window))})
-        raise _unknown(id)
+        return _told(await overrides.one(id))
 
     @router.delete("/overrides/{id}", responses=gives(OverrideStatus, "It holds no longer."))
     async def lift(
@@ -171,41 +120,118 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         if_match: IfMatch = None,
     ) -> Response:
         """Lift an override; its region returns along the failback ramp."""
+        return _told(await overrides.lift(caller, id, reason, if_match))
 
+    @router.post("/regions/{name}/drain", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
+    async def drain(caller: Operator, name: RegionName, body: DrainRequest) -> Response:
+        """Empty a region: the override of that kind, for all of its traffic."""
+        return await overrides.begin(caller, OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump()))
+
+    @router.post("/regions/{name}/undrain", responses=gives(Lifted, "They hold no longer."))
+    async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
+        """Let a region return: lift every drain and fail-over of it."""
+        return answer(Lifted(await overrides.undrain(caller, name, body.reason)))
+
+    return router
+
+
+class _Overrides:
+    """What callers see of overrides, and what they may do with them."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        self._ledger = control_plane.overrides
+
+    async def every(self) -> list[OverrideStatus]:
+        policy, now = self._policy(), self._control_plane.now()
+        own = (await self._seen()).without_ended(now, policy.failover.failback_ramp_s).overrides
+        return [*map(self._status, own), *(self._status(one, by_policy=True) for one in windows(policy, now))]
+
+    async def one(self, id: str) -> OverrideStatus:
+        found = (await self._seen()).find(id)
+        if found is not None:
+            return self._status(found)
+        for window in windows(self._policy(), self._control_plane.now()):
+            if window.id == id:
+                return self._status(window, by_policy=True)
+        raise _unknown(id)
+
+    async def begin(self, caller: Caller, wanted: OverrideRequest) -> Response:
+        _may(caller, wanted)
+        capacity = self._control_plane.capacity()
+        if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
+            detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
+            raise Problem(503, detail, {"retry-after": "2"})
+        policy = self._policy()
+        for field in ("region", "origin"):
+            if (name := getattr(wanted, field)) is not None:
+                region_of(policy, name, field)
+        one = _wanted_by(caller, wanted, self._control_plane.now())
+        try:
+            one = await self._ledger.begin(caller, one, policy, capacity or {}, override_guard=wanted.override_guard)
+        except OverrideRefused as refused:
+            raise _problem(refused) from None
+        headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
+        return answer(self._status(one), 201, headers)
+
+    async def lift(self, caller: Caller, id: str, reason: str, if_match: str | None) -> OverrideStatus:
         def expected(there: Override) -> None:
             _reach(caller, there)
             must_match(if_match, digest(there))
 
         try:
-            ended = await ledger.lift(caller, id, reason, expected)
+            return self._status(await self._ledger.lift(caller, id, reason, expected))
         except KeyError:
-            if any(window.id == id for window in windows(policy(), control_plane.now())):
+            if any(window.id == id for window in windows(self._policy(), self._control_plane.now())):
                 raise Problem(409, "a maintenance window of the policy: change it there") from None
             raise _unknown(id) from None
-        return answer(status(ended), headers={"etag": etag(digest(ended))})
 
-    @router.post("/regions/{name}/drain", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
-    async def drain(caller: Operator, name: RegionName, body: DrainRequest) -> Response:
-        """Empty a region: the override of that kind, for all of its traffic."""
-        return await begun(caller, OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump()))
-
-    @router.post("/regions/{name}/undrain", responses=gives(Lifted, "They hold no longer."))
-    async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
-        """Let a region return: lift every drain and fail-over of it."""
+    async def undrain(self, caller: Caller, name: str, reason: str) -> tuple[OverrideStatus, ...]:
         must_reach(caller, {name})
-        now = control_plane.now()
-        holding = [one for one in (await ledger.read()).overrides if one.kind in WITHDRAWS and now < one.ends_at]
+        policy, now = self._policy(), self._control_plane.now()
+        holding = [one for one in (await self._ledger.read()).overrides if one.kind in WITHDRAWS and now < one.ends_at]
         ended = [
-            await ledger.lift(caller, one.id, body.reason, lambda there: None) for one in holding if one.region == name
+            await self._ledger.lift(caller, one.id, reason, lambda there: None) for one in holding if one.region == name
         ]
         if not ended:
-            region_of(policy(), name, "region")
-            held = [one for one in windows(policy(), now) if one.region == name and one.holds(now)]
+            region_of(policy, name, "region")
+            held = [one for one in windows(policy, now) if one.region == name and one.holds(now)]
             because = f" but by the policy: {held[0].reason} ({held[0].author})" if held else ""
             raise Problem(409, f"{name} is not drained or failed over{because}")
-        return answer(Lifted(tuple(status(one) for one in ended)))
+        return tuple(map(self._status, ended))
 
-    return router
+    def _policy(self) -> Policy:
+        return policy_in_force(self._control_plane.policy)
+
+    def _status(self, one: Override, *, by_policy: bool = False) -> OverrideStatus:
+        ramp_s = self._policy().failover.failback_ramp_s
+        return shown(one, self._control_plane.now(), ramp_s, by_policy=by_policy)
+
+    async def _seen(self) -> OverrideSet:
+        try:
+            return await self._ledger.read()
+        except StoreError:
+            return self._ledger.seen
+
+
+def _told(one: OverrideStatus) -> Response:
+    return answer(one, headers={"etag": etag(digest(one.override))})
+
+
+def _wanted_by(caller: Caller, wanted: OverrideRequest, now: float) -> Override:
+    return Override(
+        id=token_hex(6),
+        kind=wanted.kind,
+        reason=wanted.reason,
+        author=caller.name,
+        begins_at=now,
+        region=wanted.region,
+        model=wanted.model,
+        origin=wanted.origin,
+        value=wanted.value,
+        last_resort=wanted.last_resort,
+        expires_at=None if wanted.expires_in_s == "none" else now + _seconds(wanted.expires_in_s),
+    )
 
 
 def _may(caller: Caller, wanted: OverrideRequest) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from control_plane.access.callers import Caller
 from control_plane.access.required import Admin, Operator, Viewer, must_reach
 from control_plane.api.answers import answer
 from control_plane.api.openapi import gives
@@ -22,10 +24,12 @@ from control_plane.policy.judgement import Revision, RevisionPage
 from control_plane.policy.tarball import read_tar
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept, OrderRefused
+from control_plane.rollout.records import Stored
 from control_plane.rollout.shown import RolloutSummary, summary
 from penstock.policy import Policy
 from penstock.policy_diff import SHOWN_DIGEST, Change, diff
 from penstock.provenance import Provenance
+from penstock.rollout import Rollout
 
 MOST_ERRORS = 500
 """Errors of a bundle that are answered."""
@@ -36,6 +40,9 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The policy's
 QueryDigest = Annotated[
     str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest; without it, the one in force.")
 ]
+
+PutInForce = Callable[[Caller, Stored, str, Provenance | None, str], Awaitable[Rollout]]
+"""An order that brings a kept policy, by its digest, for a reason."""
 
 
 class PolicyShown(msgspec.Struct, frozen=True):
@@ -83,9 +90,16 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         except NotKept as error:
             raise refusal(error) from None
 
-    async def provenance_of(digest: str) -> Provenance | None:
+    async def ordered(put: PutInForce, caller: Caller, digest: str, body: Order, if_match: str | None) -> Response:
+        must_reach(caller, None)
+        seen = await seen_rollout(control_plane, if_match)
         every = await control_plane.revisions.newest_first()
-        return next((one.provenance for one in every if one.digest == digest), None)
+        provenance = next((one.provenance for one in every if one.digest == digest), None)
+        try:
+            after = await put(caller, seen, digest, provenance, body.reason)
+        except (OrderRefused, NotKept, ChangeRefused) as refused:
+            raise refusal(refused) from None
+        return answer(summary(after))
 
     @router.get("", responses=gives(RevisionPage, "A page of revisions."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
@@ -152,13 +166,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
         What the source has does not undo it, until it has something new. If-Match is the ETag of the current rollout.
         """
-        must_reach(caller, None)
-        seen = await seen_rollout(control_plane, if_match)
-        try:
-            after = await orders.apply(caller, seen, digest, await provenance_of(digest), body.reason)
-        except (OrderRefused, NotKept, ChangeRefused) as refused:
-            raise refusal(refused) from None
-        return answer(summary(after))
+        return await ordered(orders.apply, caller, digest, body, if_match)
 
     @router.post("/{digest}/rollback", responses=gives(RolloutSummary, "Every region is told to obey it."))
     async def rollback(caller: Operator, digest: Digest, body: Order, if_match: IfMatch = None) -> Response:
@@ -166,13 +174,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
         What the source has does not undo it, until it has something new. If-Match is the ETag of the current rollout.
         """
-        must_reach(caller, None)
-        seen = await seen_rollout(control_plane, if_match)
-        try:
-            after = await orders.restore(caller, seen, digest, await provenance_of(digest), body.reason)
-        except (OrderRefused, NotKept, ChangeRefused) as refused:
-            raise refusal(refused) from None
-        return answer(summary(after))
+        return await ordered(orders.restore, caller, digest, body, if_match)
 
     return router
 
