@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.interventions import NO_INTERVENTIONS, Interventions
-from penstock.moves import Key
+from penstock.moves import Key, NearestFirst
 from penstock.plan import RegionPlan
-from penstock.planner.answers import Details, Flows, cost, lacking, shares
+from penstock.planner.answers import Details, Flows, shares
 from penstock.planner.asking import Asked, ask
 from penstock.planner.building import Builder
-from penstock.planner.cost import Cost, flows
-from penstock.planner.failover import Tables
+from penstock.planner.cost import flows
 from penstock.planner.losses import Confinements
 from penstock.planner.master import Master, OutOfTime, Unsolved
+from penstock.planner.plan_making import PlanMaker
 from penstock.planner.planned import NOT_AHEAD, Planned
 from penstock.planner.problem import Problem, prices
 from penstock.planner.solving import solve
 from penstock.planner.steadiness import Steadiness
 from penstock.policy import Policy
-from penstock.resting import Resting, is_as_wanted
-from penstock.slices import Edition, slices
+from penstock.resting import is_as_wanted
+from penstock.slices import Edition
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
 
@@ -38,11 +38,9 @@ class FlowPlanner:
 
     def __init__(self, time_limit_s: float = 0.25) -> None:
         self._time_limit_s = time_limit_s
-        self._builder: Builder | None = None
+        self._maker = PlanMaker()
         self._masters: dict[str, Master] = {}
         self._steadiness = Steadiness()
-        self._resting = Resting()
-        self._tables = Tables()
 
     def decide(
         self,
@@ -58,11 +56,7 @@ class FlowPlanner:
         interventions: Interventions = NO_INTERVENTIONS,
     ) -> Planned:
         """As `Planner.decide` says."""
-        if self._builder is None or self._builder.policy is not policy:
-            self._builder = Builder(policy)
-            # What is kept of tables may name regions that this policy has no more.
-            self._tables = Tables()
-        builder = self._builder
+        builder = self._maker.builder(policy)
         interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
         answers, late = self._answers(builder, asked.problems)
@@ -78,23 +72,19 @@ class FlowPlanner:
                 if one.shape.model in late
             ]
             wanted |= greedy
-        targets = self._steadied(wanted, asked, interventions, now)
-        plans = slices(
+        targets = self._steadied(wanted, asked, interventions, builder.distances.nearest_first, now)
+        return self._maker.planned(
             policy,
             snapshot,
             previous,
-            asked.before,
-            asked.demands,
+            asked,
             targets,
-            asked.able,
+            answers,
             Edition(generation, epoch, builder.digest, now, elapsed_s),
-            nearest_first=builder.distances.nearest_first,
+            interventions,
+            by_waterfall=late,
             detail=Details(answers, targets, builder.distances),
-            resting=self._resting,
-            interventions=interventions,
         )
-        plans = self._tables.carried(plans, asked.problems, now)
-        return Planned(plans, late, sum((cost(one) for one in answers), Cost()), lacking(answers), tuple(answers))
 
     def _answers(self, builder: Builder, problems: list[Problem]) -> tuple[list[Flows], dict[str, str]]:
         """The cheapest flows of the models that have an answer in time, small ones first; why the others have none."""
@@ -119,11 +109,10 @@ class FlowPlanner:
         wanted: Mapping[Key, Mapping[str, float]],
         asked: Asked,
         interventions: Interventions,
+        nearest_first: NearestFirst,
         now: float,
     ) -> dict[Key, Mapping[str, float]]:
         """What is wanted, without turning round for a whim; whatever comes, goes, ramps or is overridden is none."""
-        assert self._builder is not None
-        nearest_first = self._builder.distances.nearest_first
         for model in {key.model for key in wanted}:
             serving = {(name, one.most) for (name, of), one in asked.able.items() if of == model}
             self._steadiness.begin(model, (serving, interventions.overrides), now)

@@ -11,26 +11,22 @@ from collections.abc import Mapping
 from penstock.interventions import NO_INTERVENTIONS, Interventions
 from penstock.moves import Key
 from penstock.plan import RegionPlan
-from penstock.planner.answers import Flows, cost, lacking
+from penstock.planner.answers import Flows
 from penstock.planner.asking import ask
-from penstock.planner.building import Builder
-from penstock.planner.cost import Cost, flows
-from penstock.planner.failover import Tables
+from penstock.planner.cost import flows
+from penstock.planner.plan_making import PlanMaker
 from penstock.planner.planned import NOT_AHEAD, Planned
 from penstock.policy import Policy
-from penstock.resting import Resting
-from penstock.slices import Edition, slices
+from penstock.slices import Edition
 from penstock.snapshot import Snapshot
 from penstock.waterfall import pour
 
 
 class GreedyPlanner:
-    """Pours tick after tick; keeps distances and failover tables, and nothing that decides."""
+    """Pours tick after tick."""
 
     def __init__(self) -> None:
-        self._builder: Builder | None = None
-        self._tables = Tables()
-        self._resting = Resting()
+        self._maker = PlanMaker()
 
     def decide(
         self,
@@ -46,28 +42,12 @@ class GreedyPlanner:
         interventions: Interventions = NO_INTERVENTIONS,
     ) -> Planned:
         """As `Planner.decide` says."""
-        if self._builder is None or self._builder.policy is not policy:
-            self._builder = Builder(policy)
-            # What is kept of tables may name regions that this policy has no more.
-            self._tables = Tables()
-        builder = self._builder
-        nearest_first = builder.distances.nearest_first
+        builder = self._maker.builder(policy)
         interventions = interventions.within(policy)
         asked = ask(builder, snapshot, previous, now=now, ahead=ahead, interventions=interventions)
-        wanted = pour(policy, asked.open_demands, asked.open_supply, nearest_first, interventions)
-        plans = slices(
-            policy,
-            snapshot,
-            previous,
-            asked.before,
-            asked.demands,
-            wanted,
-            asked.able,
-            Edition(generation, epoch, builder.digest, now, elapsed_s),
-            nearest_first=nearest_first,
-            resting=self._resting,
-            interventions=interventions,
+        wanted = pour(policy, asked.open_demands, asked.open_supply, builder.distances.nearest_first, interventions)
+        answers = [Flows(one, builder.confined(one.shape), *flows(one, wanted)) for one in asked.problems]
+        edition = Edition(generation, epoch, builder.digest, now, elapsed_s)
+        return self._maker.planned(
+            policy, snapshot, previous, asked, wanted, answers, edition, interventions, by_waterfall={}
         )
-        plans = self._tables.carried(plans, asked.problems, now)
-        answers = tuple(Flows(one, builder.confined(one.shape), *flows(one, wanted)) for one in asked.problems)
-        return Planned(plans, {}, sum((cost(one) for one in answers), Cost()), lacking(answers), answers)
