@@ -92,7 +92,7 @@ class ClientConnection(ClientTurns):
                 self.abort() if self._transport.is_closing() else self._close()
         elif self._current is not None and self._reading:
             self._check_receiving(self._current, now)
-        elif self._serving is None:
+        elif self._serving is None and not self._waiting:
             self._check_idle(now)
 
     def _check_receiving(self, request: Request, now: float) -> None:
@@ -240,7 +240,7 @@ class ClientConnection(ClientTurns):
             return
         if not request.queued:
             self._waiting.append(request)
-        if self._serving is None:
+        if self._serving is None and self._stuck_since is None:
             self._serve_next()
             return
         self._owes_continue = False
@@ -335,7 +335,7 @@ class ClientConnection(ClientTurns):
             self._waiting.append(request)
             if self._serving is None:
                 self._serve_next()
-        if self._serving is not None and self._serving is not request:
+        if self._serving is not request and (self._serving is not None or request.queued):
             self.pause_reading()
 
     def _take_upgrade(self, request: Request) -> None:

@@ -149,22 +149,30 @@ class ClientTurns(ClientWire):
         self._stuck_since = None
         if self._handler is not None:
             self._handler.on_client_writable(True)
+        elif self._serving is None:
+            self._serve_next()
 
     def _serve_next(self) -> None:
-        """Answer waiting requests until one needs time. A loop, not recursion: answers may be immediate."""
+        """Answer waiting requests until one needs time. A loop, not recursion: answers may be immediate.
+
+        None is begun while the client takes nothing of the answers before: they would pile up here.
+        """
         if self._pumping:
             return
         self._pumping = True
         handle = self._listener.application.handle
-        while self._serving is None and self._waiting and self._transport is not None:
+        while self._serving is None and self._waiting and self._stuck_since is None and self._transport is not None:
             request = self._waiting.popleft()
             self._serving = request
             request.started = True
             handler = handle(request, self)
             if self._serving is request:
                 self._handler = handler
+            else:
+                # Answered at once: whether the client takes it is known once it has been sent.
+                self._listener.outgoing.flush()
         self._pumping = False
-        if self._serving is None:
+        if self._serving is None and not self._waiting:
             if self._last_words is not None:
                 self._say_last_words(self._last_words)
             elif self._owes_continue:
@@ -201,8 +209,8 @@ class ClientTurns(ClientWire):
         if current is not None and current.queued:
             self._waiting.remove(current)
         self._last_words = refusal
-        if self._serving is None and not self._pumping:
-            self._say_last_words(refusal)
+        if self._serving is None:
+            self._serve_next()
 
     def _say_last_words(self, refusal: Refusal) -> None:
         self._last_words = None
@@ -213,7 +221,7 @@ class ClientTurns(ClientWire):
 
     def _go_deaf(self, *, linger: bool) -> None:
         """Close once what was written has been sent; after that or LINGER_S, whichever comes first."""
-        self._mode = DEAF
+        self._mode, self._owes_continue = DEAF, False
         for request in self._waiting:
             self.bodies.let_go(request)
         self._waiting.clear()

@@ -139,6 +139,8 @@ class Ending:
             self._sent_bytes += len(data)
             self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
             self._client.write(data)
+            if self._client_stuck and self._upstream is not None:
+                self._upstream.pause_reading()
 
     def _take_stock(self) -> None:
         """Note what has been relayed since the last time."""

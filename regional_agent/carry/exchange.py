@@ -161,7 +161,8 @@ class Exchange(Ending):
     def on_client_writable(self, writable: bool) -> None:
         """A slow client slows its engine's stream, not our memory."""
         self._client_stuck = not writable
-        if self._upstream is not None:
+        # Until it answers, an engine is listened to whatever its client takes of the answers before.
+        if self._upstream is not None and self._stage is not SENT:
             if writable:
                 self._upstream.resume_reading()
             else:

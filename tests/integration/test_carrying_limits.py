@@ -204,6 +204,53 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
         assert await client.closed()
 
 
+async def deaf_client(one: Agent) -> tuple[RawClient, ClientConnection]:
+    """A client that reads nothing yet, and the agent's side of its connection"""
+    client = await RawClient.connect(one.traffic)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: bool(one.listener.connections))
+    connection = next(iter(one.listener.connections))
+    return client, connection
+
+
+def unsent_bytes(connection: ClientConnection) -> int:
+    assert connection._transport is not None
+    return connection._transport.get_write_buffer_size()
+
+
+async def answers_at_length(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60_000)
+
+
+async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path) -> None:
+    patience_s = 0.5
+    bounds = limits(first_byte_timeout_s=patience_s)
+    async with engine(answers_at_length) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
+        client, connection = await deaf_client(one)
+        client.say(post(BODY) * 120)
+        await until(lambda: connection._stuck_since is not None)
+        await asyncio.sleep(2 * patience_s)
+        assert unsent_bytes(connection) < 400_000
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(120):
+            answer = await client.answer()
+            assert (answer.status, len(answer.body)) == (200, 60_000), "what its client does not take is no fault of it"
+
+
+async def test_nor_do_refusals(tmp_path: Path) -> None:
+    async with agent(tmp_path, [], limits=limits()) as one:
+        client, connection = await deaf_client(one)
+        client.say(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
+        await until(lambda: connection._stuck_since is not None)
+        assert unsent_bytes(connection) < 200_000
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        statuses = [(await client.answer()).status]
+        while statuses[-1] == 404:
+            statuses.append((await client.answer()).status)
+        assert (statuses[-1], len(statuses) > MOST_AHEAD) == (400, True), "the last word comes last"
+        assert await client.closed()
+
+
 async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
