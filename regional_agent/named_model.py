@@ -32,7 +32,7 @@ _DISPOSITION = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+
 _PARAMETER = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
 
 MOST_PARTS = 64
-"""Parts of a form that are looked at."""
+"""Parts of a form, and fields of a query, that are looked at."""
 
 TELL_US = "name it in an x-model header"
 
@@ -74,8 +74,7 @@ def named_model(request: Request) -> str | None:
     if found is None:
         found = request.header(MODEL_HEADER)
     if found is None and b"?" in request.target:
-        given = parse_qs(request.target.partition(b"?")[2], max_num_fields=64).get(b"model")
-        found = given[0] if given else None
+        found = _in_query(request.target)
     if not found or len(found) > LONGEST_MODEL_BYTES:
         return None
     return found.decode("utf-8", "replace")
@@ -104,6 +103,15 @@ def _in_json(body: bytes | bytearray) -> bytes | None:
     """The value of the top-level `model`."""
     span = model_span(body)
     return bytes(body[span[0] : span[1]]) if span is not None else None
+
+
+def _in_query(target: bytes) -> bytes | None:
+    """The value of the one field `model`; of two, readers would take different ones."""
+    try:
+        given = parse_qs(target.partition(b"?")[2].decode("latin-1"), max_num_fields=MOST_PARTS).get("model", [])
+    except ValueError:
+        return None
+    return given[0].encode() if len(given) == 1 else None
 
 
 def _in_form(request: Request) -> list[bytes]:

@@ -357,6 +357,9 @@ class ClientConnection(ClientTurns):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return int(upgrade.args[0])
+        except httptools.HttpParserCallbackError:
+            # A fault of ours and not the client's: the event loop tells of it, and closes the connection.
+            raise
         except httptools.HttpParserError as error:
             if self._mode is REQUESTS:
                 self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")

@@ -473,6 +473,20 @@ async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
         assert one.held() == 0
 
 
+async def test_a_fault_in_handling_a_request_closes_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context.get("exception")))
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        monkeypatch.delattr(one.knowing, "demand")
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        assert await client.closed(), "and does not leave it waiting"
+        assert len(told) == 1
+        assert not one.listener.connections
+
+
 async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:

@@ -90,6 +90,22 @@ def test_of_two_fields_engines_would_read_different_ones_so_neither_is_taken() -
     assert "or two are" in asked.detail
 
 
+@pytest.mark.parametrize(
+    ("query", "model"),
+    [
+        (b"model=a%20b", "a b"),
+        (b"model=%C3%A9", "\u00e9"),
+        (b"model=%ff", "\ufffd"),
+        (b"model=a&model=b", None),
+        pytest.param(b"x=1&" * 65 + b"model=a", None, id="too-many"),
+        (b"model", None),
+    ],
+)
+def test_a_query_names_one_model_or_none(query: bytes, model: str | None) -> None:
+    asked = request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?" + query)
+    assert named_model(asked) == model
+
+
 def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
     beside = (b"x-model", b"header")
     assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
