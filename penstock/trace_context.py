@@ -12,9 +12,9 @@ _LENGTH = 55
 """Of version 00; later versions may only append."""
 
 
-def continued(traceparent: bytes | None) -> str | None:
-    """A caller's traceparent as it goes on, or None where there is none or it means nothing."""
-    if traceparent is None or len(traceparent) > 512 or not _TRACEPARENT.fullmatch(traceparent):
+def continued(traceparent: bytes) -> str | None:
+    """A caller's traceparent as it goes on, or None where it means nothing."""
+    if len(traceparent) > 512 or not _TRACEPARENT.fullmatch(traceparent):
         return None
     if traceparent.startswith(b"00-") and len(traceparent) != _LENGTH:
         return None

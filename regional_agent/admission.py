@@ -137,7 +137,8 @@ class Admission:
         ticket.counted = counted
         ticket.asked_for = asked_for
         ticket.policy = policy
-        ticket.traceparent = trace_context.continued(given_trace) or trace_context.started(trace_id)
+        continued = None if given_trace is None else trace_context.continued(given_trace)
+        ticket.traceparent = continued or trace_context.started(trace_id)
         knowing.demand.offered(asked.model, admitted.permitted)
         return ticket
 

@@ -211,7 +211,8 @@ class ClientConnection(ClientTurns):
             if request.length != 0:
                 self._expect_body(request)
         elif raw := raw_head(read, request.method):
-            self._known = KnownRequest(raw, request, self.names_onward, self._listener.location_header)
+            location_header = self._listener.location_header
+            self._known = KnownRequest(raw, request, self.names_onward, location_header, self.scheme)
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current

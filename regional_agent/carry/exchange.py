@@ -275,14 +275,14 @@ class Exchange(Ending):
         request, target = self._request, self._target
         assert target is not None
         self._stage, self._upstream, self._sent_at = SENT, connection, now
-        head = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
-        if request.whole:
-            if request.upgrade:
-                connection.offer_upgrade(self, head)
-            else:
-                connection.send(self, head + request.body if request.body else head)
+        onward = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
+        if request.upgrade:
+            connection.offer_upgrade(self, onward)
             return
-        connection.send_beginning(self, head, bytes(request.body), chunked=request.length is None)
+        if request.whole:
+            connection.send(self, onward)
+            return
+        connection.send_beginning(self, onward, bytes(request.body), chunked=request.length is None)
         if connection.writable:
             self._client.resume_reading()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regional_agent.carry.messages import NOT_FOR_ENGINES, PassingNames, Request, request_headers_onward
+from regional_agent.carry.messages import NOT_FOR_ENGINES, PassingNames, Request, request_lines_onward
 from regional_agent.carry.repeated_head import RepeatedHead
 
 MAY_DIFFER = frozenset(
@@ -31,7 +31,9 @@ class KnownRequest:
         "_target",
     )
 
-    def __init__(self, raw: bytes, request: Request, names_onward: PassingNames, location_header: bytes) -> None:
+    def __init__(
+        self, raw: bytes, request: Request, names_onward: PassingNames, location_header: bytes, scheme: bytes
+    ) -> None:
         """Remember a head.
 
         Args:
@@ -39,6 +41,7 @@ class KnownRequest:
             request: what it was understood as.
             names_onward: which of its headers pass on.
             location_header: one that does not, and differs by client; empty is none.
+            scheme: of its connection.
         """
         assert request.plain
         self._repeated = RepeatedHead(raw, request.headers, MAY_DIFFER | {location_header})
@@ -52,7 +55,7 @@ class KnownRequest:
         self._keep_alive = request.keep_alive
         self._http_1_0 = request.http_1_0
         self._length = request.length or 0
-        self._passing = b"".join(request_headers_onward(request, names_onward, keep_trace_state=True))
+        self._passing = request_lines_onward(request, names_onward, scheme, request.authority)
 
     def again(self, data: bytes) -> tuple[Request, int] | None:
         """The request whose head `data` begins with, and where its body begins; None where it is another head."""

@@ -170,8 +170,8 @@ class Request:
         """None of RARE_HEADERS is there, so none of them need be looked for."""
         self.upgrade = b""
         """The protocol that the client wants to speak after this, in lower case."""
-        self.passing: bytes | None = None
-        """The header lines that pass to an engine or a peer, where they are known already."""
+        self.passing = b""
+        """What `request_lines_onward` makes of it, where that is known already."""
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, or None. Of a repeated one the last; those that may not repeat are refused before."""
@@ -231,17 +231,26 @@ _FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER, orc
 _FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 
-def request_headers_onward(request: Request, names: PassingNames, *, keep_trace_state: bool) -> list[bytes]:
-    """The header lines of `request` that an engine or a peer may see: those of `names`.
+def request_lines_onward(
+    request: Request, names: PassingNames, proto: bytes, host: bytes, *, keep_trace_state: bool = True
+) -> bytes:
+    """What an engine or a peer hears of the client, and what of its headers it may see: those of `names`.
 
     `tracestate` belongs to a trace, and goes only where that is continued.
+
+    Args:
+        proto: the scheme that the client used.
+        host: whom it asked; empty where it did not say.
     """
     headers = request.headers
     if b"connection" in request.by_name:
         headers = _not_named_by_connection(headers)
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
-    return names.lines(headers)
+    asked = b"x-forwarded-proto: %b\r\n" % proto
+    if host:
+        asked += b"x-forwarded-host: %b\r\n" % host
+    return b"".join([asked, *names.lines(headers)])
 
 
 def response_headers_back(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:

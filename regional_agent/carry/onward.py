@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regional_agent.carry.client_turns import ClientTurns
-from regional_agent.carry.messages import Request, request_headers_onward
+from regional_agent.carry.messages import Request, request_lines_onward
 from regional_agent.ticket import Forward, Target, Ticket
 
 if TYPE_CHECKING:
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 MOST_HOSTS_KEPT = 4096
 
-_OWN_LINES = (
-    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\n"
-    b"x-forwarded-proto: %b\r\n%bvia: %b\r\n"
+_BEGINNING = (
+    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 )
+_COUNTED = _BEGINNING + b"content-length: %d\r\n\r\n%b"
+_CHUNKED = _BEGINNING + b"transfer-encoding: chunked\r\n\r\n"
+_UPGRADING = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
 
 _host_lines: dict[Address, bytes] = {}
 
@@ -24,44 +26,41 @@ _host_lines: dict[Address, bytes] = {}
 def request_onward(
     request: Request, ticket: Ticket, target: Target, client: ClientTurns, via: bytes, now: float
 ) -> bytes:
-    """Request line and headers, ready to write.
+    """Request line, headers, and a body that is whole, ready to write.
 
     Args:
         via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
         now: for what is left of the deadline.
     """
-    if request.plain:
-        proto, host, through, continued = client.scheme, request.authority, via, True
-    else:
-        proto, host = _as_asked(request, ticket, client)
-        through = b", ".join([*request.every(b"via"), via])
-        continued = request.header(b"traceparent") == ticket.traceparent.encode()
-    own = _OWN_LINES % (
+    passing = request.passing or _passing(request, ticket, client)
+    if isinstance(target, Forward):
+        passing += b"x-penstock-route: %b\r\n" % target.route_header
+    left_ms = int((ticket.deadline_at - now) * 1000)
+    beginning = (
         request.method,
         request.target,
         _host_lines.get(target.address) or _host_line(target.address),
         ticket.request_id.encode(),
         ticket.traceparent.encode(),
-        max(1, int((ticket.deadline_at - now) * 1000)),
-        proto,
-        b"x-forwarded-host: %b\r\n" % host if host else b"",
-        through,
+        left_ms if left_ms > 1 else 1,
+        via if request.plain else b", ".join([*request.every(b"via"), via]),
+        passing,
     )
-    passing = request.passing
-    if passing is not None:
-        parts = [own, passing]
-    else:
-        parts = [own, *request_headers_onward(request, client.names_onward, keep_trace_state=continued)]
-    if isinstance(target, Forward):
-        parts.append(b"x-penstock-route: %b\r\n" % target.route_header)
+    if request.length is None:
+        return _CHUNKED % beginning
     if request.upgrade:
-        parts.append(b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade)
-    elif request.length is None:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    else:
-        parts.append(b"content-length: %d\r\n" % request.length)
-    parts.append(b"\r\n")
-    return b"".join(parts)
+        return _UPGRADING % (*beginning, request.upgrade)
+    return _COUNTED % (*beginning, request.length, request.body if request.whole else b"")
+
+
+def _passing(request: Request, ticket: Ticket, client: ClientTurns) -> bytes:
+    """What the target hears of the client, and of its headers."""
+    if request.plain:
+        return request_lines_onward(request, client.names_onward, client.scheme, request.authority)
+    continued = request.header(b"traceparent") == ticket.traceparent.encode()
+    return request_lines_onward(
+        request, client.names_onward, *_as_asked(request, ticket, client), keep_trace_state=continued
+    )
 
 
 def _as_asked(request: Request, ticket: Ticket, client: ClientTurns) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.client_connection import ClientConnection
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
-from regional_agent.carry.messages import Request, request_headers_onward
+from regional_agent.carry.messages import Request, request_lines_onward
 from regional_agent.carry.repeated_head import MOST_MISSES
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_connection import UpstreamConnection
@@ -26,8 +26,8 @@ class Tells(Repeater):
     """Answers everything that it understood of a request, and what would be passed on."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
-        passing = b"".join(request_headers_onward(request, connection.names_onward, keep_trace_state=True))
-        assert request.passing in (None, passing)
+        passing = request_lines_onward(request, connection.names_onward, connection.scheme, request.authority)
+        assert request.passing in (b"", passing)
         said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "passing")]
         connection.respond(200, [], repr((*said, bytes(request.body))).encode())
 
