@@ -20,13 +20,15 @@ _NOT_COUNTED = frozenset({b"transfer-encoding", b"upgrade"})
 class AnswerHead:
     """Status and headers, names in lower case. Never changed once made: several answers may share one."""
 
-    __slots__ = ("_from_engine", "_from_peer", "by_name", "headers", "status")
+    __slots__ = ("_from_engine", "_from_peer", "by_name", "headers", "length", "status")
 
     def __init__(self, status: int, headers: list[Header], by_name: dict[bytes, bytes]) -> None:
         """As parsed; `by_name` has of a repeated header the last."""
         self.status = status
         self.headers = headers
         self.by_name = by_name
+        self.length = int(by_name.get(b"content-length") or 0)
+        """Bytes of its body, where that is what says how many there are."""
         self._from_engine = self._from_peer = b""
 
     def followed_by(self, headers: list[Header], by_name: dict[bytes, bytes]) -> AnswerHead:

@@ -26,6 +26,22 @@ from regional_agent.ticket import Target, Ticket
 MOST_SIGNATURES = 4096
 
 
+class Signatures(dict[str, bytes]):
+    """The header lines that say who of a region served, by the endpoint's name."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+
+    def __missing__(self, endpoint: str) -> bytes:
+        if len(self) >= MOST_SIGNATURES:
+            self.clear()
+        lines = self[endpoint] = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (
+            self._region.encode(),
+            endpoint.encode(),
+        )
+        return lines
+
+
 class Carrier:
     """Starts exchanges and knows those in progress."""
 
@@ -57,10 +73,10 @@ class Carrier:
         self.clock = time.monotonic
         self.wall_clock = time.time
         self.retries = RetryBudget(self.clock())
+        self.signatures = Signatures(road.region)
         self._pool = pool
         self._peer_pool = peer_pool or pool
         self._active: TimerWheel[Exchange] = TimerWheel()
-        self._signatures: dict[tuple[str, str], bytes] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -115,16 +131,6 @@ class Carrier:
     def in_flight(self) -> Counter[str]:
         """Requests being carried, by model."""
         return Counter(exchange.model for exchange in self._active)
-
-    def signature(self, region: str, endpoint: str) -> bytes:
-        """The header lines that say who served."""
-        lines = self._signatures.get((region, endpoint))
-        if lines is None:
-            if len(self._signatures) >= MOST_SIGNATURES:
-                self._signatures.clear()
-            lines = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (region.encode(), endpoint.encode())
-            self._signatures[region, endpoint] = lines
-        return lines
 
     async def _sweep(self) -> None:
         while True:

@@ -134,7 +134,8 @@ class Ending:
         if unsent:
             data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
             unsent.clear()
-            self._take_stock()
+            if self._relay is not None:
+                self._take_stock(self._relay)
             self._heard = True
             self._sent_bytes += len(data)
             self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
@@ -142,10 +143,9 @@ class Ending:
             if self._client_stuck and self._upstream is not None:
                 self._upstream.pause_reading()
 
-    def _take_stock(self) -> None:
+    def _take_stock(self, relay: Relay) -> None:
         """Note what has been relayed since the last time."""
-        relay = self._relay
-        if relay is not None and relay.sent_bytes:
+        if relay.sent_bytes:
             self._heard = True
             self._sent_bytes += relay.sent_bytes
             self._tail = (relay.before_last or self._tail[1], relay.last)
@@ -156,7 +156,8 @@ class Ending:
         self._drop_upstream()
         if self._chunked and self._answer is not None and self._answer.is_event_stream:
             event = stream_error_event(reason, detail)
-            self._take_stock()
+            if self._relay is not None:
+                self._take_stock(self._relay)
             self.on_pause()
             if not self._tail[1].endswith(_EVENT_ENDS):
                 event = b"\n\n" + event
@@ -221,7 +222,8 @@ class Ending:
         """Give back what is held and count the request, once, on every way out."""
         if self._stage is DONE:
             return
-        self._take_stock()
+        if self._relay is not None:
+            self._take_stock(self._relay)
         carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
         self._stage = DONE
         if self._place is not None:

@@ -133,7 +133,8 @@ class Exchange(Ending):
                 self._drop_upstream()
                 self._turned_down()
         elif stage is STREAMING:
-            self._take_stock()
+            if self._relay is not None:
+                self._take_stock(self._relay)
             if self._heard or self._client_stuck:
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
@@ -192,7 +193,8 @@ class Exchange(Ending):
 
     def on_head(self, head: AnswerHead) -> None:
         """Hold the head; see whether it says that the request did not start."""
-        self._answer, self._status, by_name = head, head.status, head.by_name
+        by_name = head.by_name
+        self._answer, self._status = head, head.status
         status = head.status
         assert self._target is not None
         if self._target.endpoint is None:
@@ -250,6 +252,7 @@ class Exchange(Ending):
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
             *response_headers_back(headers, dict(headers), from_peer=self._target.endpoint is None),
+            b"x-request-id: %b\r\n" % self._ticket.request_id.encode(),
             self._signature(self._target),
             b"\r\n",
         ]
@@ -341,7 +344,7 @@ class Exchange(Ending):
 
     def _commit(self) -> None:
         """Send the head: from here on this target's answer is the answer."""
-        target, request, status, answer = self._target, self._request, self._status, self._answer
+        target, request, answer = self._target, self._request, self._answer
         assert target is not None
         assert answer is not None
         self._stage = STREAMING
@@ -349,37 +352,45 @@ class Exchange(Ending):
         if self._ticket.errand.streaming:
             self._carrier.road.first_byte(target, now)
         length = answer.by_name.get(b"content-length")
-        has_body = status not in NO_BODY_STATUSES
-        chunked = self._chunked = has_body and length is None and not request.http_1_0
-        if chunked and self._upstream is not None:
-            self._relay = self._client.relay()
-            self._upstream.relay_to(self._relay)
-        framed = chunked or length is not None or not has_body
+        framed, framing = True, b""
+        if length is None:
+            framed, framing = self._frame(answer.status)
+        elif answer.status != 204:
+            framing = b"content-length: %b\r\n" % length
         self._keep_alive = (
             framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining
         )
-        if length is not None and status != 204:
-            framing = b"content-length: %b\r\n" % length
-        else:
-            framing = b"transfer-encoding: chunked\r\n" if chunked else b""
         self._unsent.append(
-            b"%b%b%b%b\r\n"
+            b"%b%b%bx-request-id: %b\r\n%b\r\n"
             % (
                 answer.onward(from_peer=target.endpoint is None),
                 framing,
                 (STAYS if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
+                self._ticket.request_id.encode(),
                 self._signature(target),
             )
         )
 
+    def _frame(self, status: int) -> tuple[bool, bytes]:
+        """Whether an answer without a length goes on in a way that tells its end, and the header line that says so."""
+        if status in NO_BODY_STATUSES:
+            return True, b""
+        if self._request.http_1_0:
+            return False, b""
+        self._chunked = True
+        if self._upstream is not None:
+            self._relay = self._client.relay()
+            self._upstream.relay_to(self._relay)
+        return True, b"transfer-encoding: chunked\r\n"
+
     def _signature(self, target: Target) -> bytes:
-        """Who served it; of a peer's answer, the peer says so itself."""
-        ticket = self._ticket
-        lines = b"x-request-id: %b\r\n" % ticket.request_id.encode()
-        if ticket.model != ticket.asked_for:
-            lines += b"x-penstock-model: %b\r\n" % ticket.model.encode()
+        """Who served it, and as what; of a peer's answer, the peer says the first itself."""
+        ticket, endpoint = self._ticket, target.endpoint
+        lines = b"" if endpoint is None else self._carrier.signatures[endpoint.name]
         return (
-            lines if target.endpoint is None else lines + self._carrier.signature(target.region, target.endpoint.name)
+            lines
+            if ticket.model == ticket.asked_for
+            else b"x-penstock-model: %b\r\n%b" % (ticket.model.encode(), lines)
         )
 
     def _finish(self) -> None:

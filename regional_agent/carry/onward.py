@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 MOST_HOSTS_KEPT = 4096
 
-_BEGINNING = (
-    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
-)
+_BEGINNING = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 _COUNTED = _BEGINNING + b"content-length: %d\r\n\r\n%b"
 _CHUNKED = _BEGINNING + b"transfer-encoding: chunked\r\n\r\n"
 _UPGRADING = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"

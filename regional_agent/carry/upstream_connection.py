@@ -322,7 +322,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._misses = 0
                 head, body_at = found
                 self._in_head, self._keep_alive, self._headers = False, self._known.keep_alive, head.headers
-                self._left_bytes = int(head.by_name[b"content-length"])
+                self._left_bytes = head.length
                 sink.on_head(head)
                 if self.sink is sink:
                     self._take_counted(sink, data[body_at:])
@@ -336,8 +336,8 @@ class UpstreamConnection(asyncio.Protocol):
         length, left_bytes = len(data), self._left_bytes
         if length > left_bytes:
             # Bytes that nobody asked for, as `data_received` has it.
-            self._keep_alive, data = False, data[:left_bytes]
-        self._left_bytes = max(0, left_bytes - length)
+            self._keep_alive, data, length = False, data[:left_bytes], left_bytes
+        self._left_bytes = left_bytes - length
         if data:
             sink.on_body(data)
         if self.sink is not sink:
