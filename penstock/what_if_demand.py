@@ -45,6 +45,15 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
     ]
 
 
+def bearable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
+    """The `generated_demand` (requests per second) that leaves a fleet its `ROOM` with every model; 0 for no fleet."""
+    able: dict[str, float] = {}
+    for pool in fleet:
+        if pool.model in policy.models:
+            able[pool.model] = able.get(pool.model, 0.0) + pool.slots / pool.service_s
+    return len(policy.models) * min(able.values(), default=0.0) / ROOM
+
+
 def generated_fleet(policies: Sequence[Policy], demand: Sequence[Asked]) -> list[Capacity]:
     """Every region of any of the policies runs every model, and each has an equal part of the slots."""
     regions = sorted({name for policy in policies for name in policy.regions})

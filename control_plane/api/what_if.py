@@ -23,7 +23,7 @@ from penstock.fates import Asked, Capacity
 from penstock.policy import Policy
 from penstock.snapshot import demand, pools
 from penstock.what_if import outcome
-from penstock.what_if_demand import generated_demand, generated_fleet
+from penstock.what_if_demand import bearable_rate, generated_demand, generated_fleet
 from penstock.what_if_moves import moves
 
 MOST_ROWS = 5_000
@@ -36,7 +36,7 @@ MOST_MOVES = 500
 """Moves that are told."""
 
 USUAL_PER_S = 100.0
-"""Requests per second of a demand that is made up, while regions report none."""
+"""Requests per second of a demand that is made up, while regions report neither demand nor what they can run."""
 
 LARGEST_RATE = 1e6
 
@@ -66,7 +66,8 @@ class WhatIfRequest(BaseModel):
     demand: list[DemandRow] | None = Field(
         None,
         max_length=MOST_ROWS,
-        description="Without it, every tenant asks for every model, as often in all as regions report.",
+        description="Without it, every tenant asks for every model: as often in all as regions report, or where they "
+        "report none, so often that half of what they can run is busy.",
     )
 
 
@@ -86,7 +87,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         if at_work.locked():
             raise Problem(429, "another what-if is being reckoned", {"retry-after": "5"})
         async with at_work:
-            found = await asyncio.to_thread(_reckon, policy, body, _fleet(control_plane), _rate(control_plane))
+            found = await asyncio.to_thread(_reckon, policy, body, _fleet(control_plane), _reported_rate(control_plane))
         return answer(found)
 
     return router
@@ -102,18 +103,18 @@ def _fleet(control_plane: ControlPlane) -> list[Capacity]:
     ]
 
 
-def _rate(control_plane: ControlPlane) -> float:
-    reported = sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now()))
-    return min(reported, LARGEST_RATE) or USUAL_PER_S
+def _reported_rate(control_plane: ControlPlane) -> float:
+    return min(sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now())), LARGEST_RATE)
 
 
-def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate_per_s: float) -> WhatIf:
+def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], reported_per_s: float) -> WhatIf:
     proposed = _compiled(body.files) if body.files is not None else policy
     for name in body.lost:
         region_of(proposed, name, "lost")
     for at, row in enumerate(body.demand or ()):
         if row.origin and row.origin not in policy.regions:
             region_of(proposed, row.origin, f"demand[{at}].origin")
+    rate_per_s = reported_per_s or min(bearable_rate(policy, fleet), LARGEST_RATE) or USUAL_PER_S
     asked = (
         [
             Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
@@ -132,9 +133,14 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], rate
         moved_per_s=sum(one.requests_per_s for one in moved),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
-        demand="as given" if body.demand is not None else f"made up, {rate_per_s:.1f} requests per second",
+        demand="as given" if body.demand is not None else _told(rate_per_s, reported=reported_per_s > 0.0),
         fleet="as reported" if fleet else "made up: no region reports any pool",
     )
+
+
+def _told(rate_per_s: float, *, reported: bool) -> str:
+    told = f"made up, {rate_per_s:.1f} requests per second"
+    return f"{told} as regions report" if reported else f"{told}, since regions report none"
 
 
 def _made_up(policy: Policy, rate_per_s: float) -> list[Asked]:

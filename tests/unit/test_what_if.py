@@ -15,7 +15,7 @@ from penstock.fates import Asked, Capacity
 from penstock.policy import ModelVersions, Policy, Quota, Version
 from penstock.reasons import Reason
 from penstock.what_if import outcome
-from penstock.what_if_demand import generated_demand, generated_fleet
+from penstock.what_if_demand import bearable_rate, generated_demand, generated_fleet
 from penstock.what_if_moves import moves
 
 PLANET = compile_bundle(read_folder(Path(__file__).parents[2] / "policies" / "planet"))
@@ -174,3 +174,11 @@ def test_generated_demand_is_as_much_as_asked_for_and_fits() -> None:
     assert sum(one.requests_per_s for one in demand) == pytest.approx(100.0)
     totals = outcome(PLANET, demand, generated_fleet([PLANET], demand)).totals
     assert totals.refused_per_s == pytest.approx({Reason.LOCATION_UNKNOWN: 0.5})
+
+
+def test_made_up_demand_fills_half_of_what_the_scarcest_model_has() -> None:
+    fleet = [*ROOMY, *(Capacity(region, "llama-3.1-70b", 20, 10.0) for region in ("eu-de", "us-east"))]
+    rate_per_s = bearable_rate(PLANET, fleet)
+    of_scarcest_per_s = rate_per_s / len(PLANET.models)
+    assert of_scarcest_per_s == pytest.approx((20 + 20) / 10.0 / 2.0)
+    assert bearable_rate(PLANET, []) == 0.0
