@@ -32,12 +32,10 @@ class PolicySource:
 
     Args:
         reader: reads the bundle.
-        clock: Unix time, in seconds.
     """
 
-    def __init__(self, reader: BundleReader, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, reader: BundleReader) -> None:
         self._reader = reader
-        self._clock = clock
         self._judged: Bundle | None = None
         self._before: Bundle | None = None
         self._doubts = 0
@@ -135,12 +133,12 @@ class PolicySource:
         self.origin = Origin.REPOSITORY if provenance is not None else Origin.FOLDER
         self.refused, self.refused_provenance = (), None
         digest = policy.digest()
-        self.judgements.append(Judgement(digest, provenance, self._clock()))
+        self.judgements.append(Judgement(digest, provenance, time.time()))
         _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
     def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
         self.refused, self.refused_provenance = tuple(errors[:MOST_ERRORS]), provenance
-        self.judgements.append(Judgement("", provenance, self._clock(), self.refused))
+        self.judgements.append(Judgement("", provenance, time.time(), self.refused))
         kept = self.current.digest() if self.current is not None else None
         for error in self.refused:
             _log.error("policy refused", error=error, source=self._reader.place, commit=_commit(provenance), kept=kept)

@@ -204,9 +204,7 @@ CAPACITY = Row(
                 "Past the target the plan spills. Above 0.95 everywhere a class may go: add capacity or shed.",
             ),
             Query(f'{UTILISATION.record}{{region=~"$region",model=~"$model"}}', "{{region}} {{model}}"),
-            "percentunit",
             [(None, GREEN), (0.8, YELLOW), (0.95, RED)],
-            highest=1,
             span=6,
         ),
         bars(
@@ -219,9 +217,7 @@ CAPACITY = Row(
                 'avg by (site) (max by (site, endpoint) (penstock_agent_endpoint_ready{site=~"$region"}))',
                 "{{site}}",
             ),
-            "percentunit",
             [(None, RED), (0.5, ORANGE), (1, GREEN)],
-            highest=1,
             span=6,
         ),
         lines(

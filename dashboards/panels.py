@@ -133,9 +133,7 @@ def number(
     )
 
 
-def states(
-    prose: Prose, query: Query, words: Mapping[int, tuple[str, str]], *, span: int = 12, height: int = 8
-) -> statetimeline.Panel:
+def states(prose: Prose, query: Query, words: Mapping[int, tuple[str, str]], *, span: int = 12) -> statetimeline.Panel:
     """A strip a thing, coloured by its state over time. `words` gives each code its (word, colour)."""
     mapping = models.ValueMap(
         {
@@ -149,7 +147,7 @@ def states(
         .description(prose.description())
         .datasource(DATASOURCE)
         .span(span)
-        .height(height)
+        .height(8)
         .mappings([mapping])
         .row_height(0.85)
         .line_width(0)
@@ -160,32 +158,24 @@ def states(
     )
 
 
-def bars(
-    prose: Prose,
-    query: Query,
-    unit: str,
-    thresholds: Thresholds,
-    *,
-    highest: float | None = None,
-    span: int = 8,
-) -> bargauge.Panel:
-    """One bar a thing, now; `highest` is where a bar is full."""
-    panel = (
+def bars(prose: Prose, query: Query, thresholds: Thresholds, *, span: int) -> bargauge.Panel:
+    """One bar a thing, now: a share, full at 1."""
+    return (
         bargauge.Panel()
         .title(prose.title)
         .description(prose.description())
         .datasource(DATASOURCE)
         .span(span)
         .height(8)
-        .unit(unit)
+        .unit("percentunit")
         .min(0)
+        .max(1)
         .thresholds(_thresholds(thresholds))
         .orientation(looks.VizOrientation.HORIZONTAL)
         .display_mode(looks.BarGaugeDisplayMode.BASIC)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(_target(query.expr, "A").instant().legend_format(query.legend))
     )
-    return panel if highest is None else panel.max(highest)
 
 
 def rows_of(
@@ -222,12 +212,12 @@ def rows_of(
     return panel
 
 
-def matrix(prose: Prose, expr: str, row: str, column: str, unit: str, *, span: int = 12) -> table.Panel:
+def matrix(prose: Prose, expr: str, row: str, column: str, unit: str) -> table.Panel:
     """A table with a row for each value of one label and a column for each value of another, now."""
     crossed = models.DataTransformerConfig(
         id_val="groupingToMatrix", options={"rowField": row, "columnField": column, "valueField": "Value"}
     )
-    return _table(prose, expr, span).unit(unit).with_transformation(crossed)
+    return _table(prose, expr, 12).unit(unit).with_transformation(crossed)
 
 
 def _table(prose: Prose, expr: str, span: int) -> table.Panel:

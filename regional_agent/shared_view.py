@@ -109,7 +109,6 @@ class SharedView:
         endpoints: Endpoints,
         redis_url: str | None,
         rng: Random,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connects to nothing before `start`.
 
@@ -120,7 +119,6 @@ class SharedView:
             endpoints: whose views show the counts.
             redis_url: None for the only agent of a region, whose own counts are the whole view.
             rng: jitter of reconnects.
-            clock: seconds, monotonic.
         """
         self.up = False
         """Whether the last exchange with Redis succeeded."""
@@ -129,7 +127,6 @@ class SharedView:
         self._endpoints = endpoints
         self._redis_url = redis_url
         self._rng = rng
-        self._clock = clock
         self._index = index_key(region)
         self._prefix = agent_prefix(region)
         self.waiting_here: Callable[[], dict[str, Waiting]] = dict
@@ -189,7 +186,7 @@ class SharedView:
 
     def age_s(self) -> float:
         """Age (s) of what is known of the other agents; infinite before it was ever read, 0 where there are none."""
-        return 0.0 if self._redis_url is None else self._clock() - self._read_at
+        return 0.0 if self._redis_url is None else time.monotonic() - self._read_at
 
     def start(self) -> None:
         """Begin to exchange counts with the other agents."""
@@ -216,7 +213,7 @@ class SharedView:
     async def _keep_exchanging(self) -> None:
         failures = 0
         while True:
-            began_at = self._clock()
+            began_at = time.monotonic()
             self._news.clear()
             self._has_news = False
             try:
@@ -229,7 +226,7 @@ class SharedView:
                 continue
             failures = 0
             self._came_up()
-            await asyncio.sleep(max(0.0, began_at + FLUSH_S - self._clock()))
+            await asyncio.sleep(max(0.0, began_at + FLUSH_S - time.monotonic()))
             if not self._has_news:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
@@ -237,7 +234,7 @@ class SharedView:
 
     async def _exchange(self, lease_s: float) -> None:
         assert self._redis is not None
-        asked_at = self._clock()
+        asked_at = time.monotonic()
         mine = msgspec.json.encode(Told(self._own(), self.waiting_here()))
         async with asyncio.timeout(2 * TIMEOUT_S):
             current, *told = await self._redis.run(

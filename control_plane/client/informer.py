@@ -50,7 +50,6 @@ class Informer:
         prefix: the keys to copy begin with it.
         on_change: None, or called in the event loop, after `items` has the change; must not block.
         rng: source of the jitter.
-        clock: seconds, monotonic.
         silent_after_s: SILENT_AFTER_S.
         relist_after_s: RELIST_AFTER_S.
         backoff_cap_s: BACKOFF_CAP_S; longer for copies that nothing urgent depends on.
@@ -63,7 +62,6 @@ class Informer:
         on_change: Callable[[Changed], None] | None = None,
         *,
         rng: Random,
-        clock: Callable[[], float] = time.monotonic,
         silent_after_s: float = SILENT_AFTER_S,
         relist_after_s: float = RELIST_AFTER_S,
         backoff_cap_s: float = BACKOFF_CAP_S,
@@ -72,7 +70,6 @@ class Informer:
         self._prefix = prefix
         self._on_change = on_change
         self._rng = rng
-        self._clock = clock
         self._silent_after_s = silent_after_s
         self._relist_after_s = relist_after_s
         self._backoff_cap_s = backoff_cap_s
@@ -96,7 +93,7 @@ class Informer:
     @property
     def age_s(self) -> float:
         """Seconds since the store last showed that the copy is current; infinite before the first list."""
-        return self._clock() - self._heard_at
+        return time.monotonic() - self._heard_at
 
     async def wait_synced(self) -> None:
         """Return once the store has been listed; bound it with asyncio.timeout."""
@@ -125,7 +122,7 @@ class Informer:
     async def _run(self) -> None:
         failures = 0
         while True:
-            began_at = self._clock()
+            began_at = time.monotonic()
             try:
                 if self._revision is None:
                     self._replace(await self._store.list(self._prefix))
@@ -151,9 +148,9 @@ class Informer:
         """Take changes from a watch until it breaks, or it is time to list again."""
         assert self._revision is not None
         # Spread, so that agents that started together do not list together.
-        relist_at = self._clock() + self._relist_after_s * self._rng.uniform(0.5, 1.0)
+        relist_at = time.monotonic() + self._relist_after_s * self._rng.uniform(0.5, 1.0)
         async with aclosing(self._store.watch(self._prefix, self._revision)) as batches:
-            while self._clock() < relist_at:
+            while time.monotonic() < relist_at:
                 try:
                     async with asyncio.timeout(self._silent_after_s):
                         batch = await anext(batches)
@@ -161,7 +158,7 @@ class Informer:
                     raise StoreUnavailable(f"the watch was silent for {self._silent_after_s} s") from error
                 except StopAsyncIteration as error:
                     raise StoreUnavailable("the watch ended") from error
-                self._heard_at = self._clock()
+                self._heard_at = time.monotonic()
                 self._report_life()
                 for change in batch:
                     self._apply(change)
@@ -178,7 +175,7 @@ class Informer:
             if self._items.get(item.key) != item:
                 self._apply(Changed(key=item.key, now=item, revision=item.mod_revision))
         self._revision = listing.revision
-        self._heard_at = self._clock()
+        self._heard_at = time.monotonic()
         self._synced.set()
 
     def _report_break(self, reason: str, *, exc_info: bool = False) -> None:

@@ -39,15 +39,15 @@ def read_secrets(path: Path, what: str, *, shortest_bytes: int, remedy: str = RE
     return secrets
 
 
-def read_secret(path: Path, what: str, *, shortest_bytes: int, remedy: str = REMEDY) -> bytes:
+def read_secret(path: Path, what: str, *, shortest_bytes: int) -> bytes:
     """The one secret of a file; like `read_secrets`.
 
     Raises:
         BadSecret: as there, or the file has several lines.
     """
-    secrets = read_secrets(path, what, shortest_bytes=shortest_bytes, remedy=remedy)
+    secrets = read_secrets(path, what, shortest_bytes=shortest_bytes)
     if len(secrets) > 1:
-        raise BadSecret(f"{path}: holds no {what}, which is one line; {remedy}")
+        raise BadSecret(f"{path}: holds no {what}, which is one line; {REMEDY}")
     return secrets[0]
 
 

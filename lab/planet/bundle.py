@@ -19,13 +19,13 @@ SHIPPED_BUNDLE = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[2] 
 GEO_ROUTING_FILE = "geo-routing.yaml"
 
 
-def load_bundle(folder: Path = SHIPPED_BUNDLE) -> Policy:
-    """The bundle, compiled.
+def load_bundle() -> Policy:
+    """The shipped bundle, compiled.
 
     Raises:
         PolicyRefused: it has errors, or cannot be read.
     """
-    return compile_bundle(read_folder(folder))
+    return compile_bundle(read_folder(SHIPPED_BUNDLE))
 
 
 def matrix_of(policy: Policy) -> RttMatrix:
@@ -36,14 +36,14 @@ def matrix_of(policy: Policy) -> RttMatrix:
     return RttMatrix(pairs, "the policy bundle")
 
 
-def write_bundle(folder: Path, matrix: RttMatrix, shipped: Path = SHIPPED_BUNDLE) -> None:
-    """Copy the bundle into `folder`, with the round trips of `matrix` between its regions.
+def write_bundle(folder: Path, matrix: RttMatrix) -> None:
+    """Copy the shipped bundle into `folder`, with the round trips of `matrix` between its regions.
 
     Raises:
         PolicyRefused: the bundle cannot be read.
         MatrixError: the matrix lacks a pair of regions.
     """
-    files = read_folder(shipped)
+    files = read_folder(SHIPPED_BUNDLE)
     regions = compile_bundle(files).regions
     rtt_ms = {a: {b: matrix.between(a, b) for b in regions} for a in regions}
     routing = yaml.safe_load(files[GEO_ROUTING_FILE]) | {"rtt_ms": rtt_ms}

@@ -45,7 +45,6 @@ class Outcome(msgspec.Struct, frozen=True):
 def compare(
     strategies: Sequence[Strategy] = tuple(Strategy),
     *,
-    kinds: Sequence[EngineKind] = MIXED,
     agents: int = AGENTS,
     requests_per_s: float = REQUESTS_PER_S[0],
     duration_s: float,
@@ -60,7 +59,7 @@ def compare(
     requests = generate(duration_s, Random(seed), Arrivals(requests_per_s, rate_cv=0.0, dwell_s=duration_s))
     outcomes = []
     for strategy in strategies:
-        region = Region(strategy, MODEL, COST, kinds, agents, seed)
+        region = Region(strategy, MODEL, COST, MIXED, agents, seed)
         region.run(requests)
         counted = [one for one in region.served if one.request.at_s >= WARM_UP_S]
         first_s = [one.first_s for one in counted if one.first_s is not None]

@@ -6,13 +6,16 @@ one mask, so one of them stands for both; where they are, only places that some 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from penstock.geography import NOWHERE, Location
 from penstock.policy import Policy
 from penstock.residency import RequestFacts, applies, names_sender
+
+MOST_LISTED = 4
+"""Names in a row, before the others are only counted."""
 
 ELSEWHERE = ("XX", "ZZ", "QM", "QN")
 """Codes that ISO 3166-1 leaves to users: the first that no rule names stands for every country that none names."""
@@ -96,7 +99,7 @@ def spelled(place: Location) -> str:
     return f"the rest of {place.country}" if other else f"{place.country}-{place.subdivision}"
 
 
-def listed(words: list[str] | tuple[str, ...], most: int = 4) -> str:
+def listed(words: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
-    shown = ", ".join(words[:most])
-    return shown if len(words) <= most else f"{shown} and {len(words) - most} more"
+    shown = ", ".join(words[:MOST_LISTED])
+    return shown if len(words) <= MOST_LISTED else f"{shown} and {len(words) - MOST_LISTED} more"
