@@ -122,7 +122,7 @@ ALERTS = (
         expr="max by (region) (penstock_report_age_seconds) > 10",
         for_s=30,
         severity="ticket",
-        summary="No agent of {{ $labels.region }} has reported for {{ $value }} s",
+        summary="No agent of {{ $labels.region }} has reported for {{ $value | humanizeDuration }}",
         impact="None directly; the plan goes by old numbers there, and trusts them less and less.",
         runbook="""
             1. Panel "Reports": are its reports refused (`bad_signature`: another fleet key; `malformed` or `stale`:
@@ -175,7 +175,8 @@ ALERTS = (
         expr="max by (site, agent) (penstock_agent_config_age_seconds) > 120",
         for_s=60,
         severity="ticket",
-        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has not heard from the store for {{ $value }} s",
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has not heard from the store for "
+        "{{ $value | humanizeDuration }}",
         impact="None yet: it serves by its last policy and plan, but takes no new policy, drain or plan.",
         runbook="""
             1. All agents at once: etcd is down or without a quorum. See to it first.

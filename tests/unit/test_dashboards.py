@@ -231,6 +231,7 @@ def test_a_recording_is_named_by_the_labels_it_leaves(rule: Any) -> None:
 def test_every_alert_says_what_it_costs_and_what_to_do(alert: Any) -> None:
     assert alert.severity in ("page", "ticket")
     assert len(alert.impact) > 20
+    assert not re.search(r"\$value }} s\b", alert.summary), "seconds with all their decimals; humanizeDuration"
     steps = re.findall(r"^\s*(\d)\. \S", alert.runbook, re.MULTILINE)
     assert steps == [str(number) for number in range(1, len(steps) + 1)]
     assert len(steps) >= 2
