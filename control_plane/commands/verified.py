@@ -64,6 +64,8 @@ def _lines(found: Verified) -> Iterator[Text]:
         for end in one.ends:
             if len(end.lost) == 1:
                 yield Text(f"DOES NOT SURVIVE: {end}", "bold red")
+    if found.unsurvived:
+        yield Text("where this is meant, write an AcceptedLoss with the regions of the class; else permit another one")
     for tenant in found.unserved:
         yield Text(f"NEVER SERVED: every request of tenant {tenant} is refused, wherever its client is", "bold red")
     for refused in found.refused:

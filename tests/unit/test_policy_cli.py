@@ -67,6 +67,7 @@ def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) 
     told = " ".join(result.stdout.split())
     assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in told
     assert "us-restricted-stays-in-us (residency.yaml:" in told
+    assert "where this is meant, write an AcceptedLoss with the regions of the class" in told
     found = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
     assert found["good"] is False
     assert [one["regions"] for one in found["classes"] if not one["survives_any_one"]] == [["us-east"]]
