@@ -16,11 +16,11 @@ from control_plane.policy.errors import PolicyRefused
 from lab.demo.demo import Options, run_demo
 from lab.geoip import GeoDatabaseError
 from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
 from lab.servers.errors import ServerError
 from lab.traces.trace import TraceError
 from lab.wan.matrix import MatrixError
 
-BAD_INPUT = 2
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
@@ -43,13 +43,11 @@ def demo(
     try:
         passed = uvloop.run(_interruptible(options))
     except (TraceError, GeoDatabaseError, MatrixError, ServerError, OSError) as error:
-        _say(str(error))
-        raise typer.Exit(BAD_INPUT) from None
+        refuse("demo", str(error))
     except PolicyRefused as refused:
-        _say(str(refused.errors[0]))
-        raise typer.Exit(BAD_INPUT) from None
+        refuse("demo", str(refused.errors[0]))
     except asyncio.CancelledError:
-        _say("interrupted; everything that was started has been stopped")
+        print("penstock-lab demo: interrupted; everything that was started has been stopped", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(0 if passed else 1)
 
@@ -61,7 +59,3 @@ async def _interruptible(options: Options) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, telling.cancel)
     return await telling
-
-
-def _say(problem: str) -> None:
-    print(f"penstock-lab demo: {problem}", file=sys.stderr)

@@ -20,11 +20,11 @@ from lab.engine.endpoint import Endpoint
 from lab.engine.http_connection import HttpConnection
 from lab.engine.witness_log import WitnessBroken, WitnessLog
 from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
 
 LISTEN_BACKLOG = 1024
 
 
-BAD_INPUT = 2
 """Exit code for a configuration that cannot be used."""
 
 NO_WITNESS = 1
@@ -59,8 +59,7 @@ def engines(
         sockets = _bind_all(wanted, config)
         witness = _open_witness(wanted, config)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(BAD_INPUT) from None
+        refuse("engines", str(error))
     allow_many_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         raise typer.Exit(runner.run(_serve(wanted, sockets, witness)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from random import Random
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 import typer
@@ -13,6 +12,7 @@ import uvloop
 
 from lab.geoip import SITES, ClientSite, GeoDatabaseError, sites_from_database
 from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
 from lab.replay.connection_pool import BadUrl
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome
@@ -24,7 +24,6 @@ from lab.traces.read import read_trace
 from lab.traces.shape import cap_tokens, scale_rate
 from lab.traces.trace import TraceError, TraceRequest
 
-BAD_INPUT = 2
 """Exit code for input that cannot be used."""
 
 BUCKET_S = 5.0
@@ -59,14 +58,14 @@ def replay(
         allow_many_open_files()
         outcomes = uvloop.run(_run(workload, sites, [_entry(text) for text in entry], drain))
     except (TraceError, GeoDatabaseError, BadUrl) as error:
-        _stop(str(error))
+        refuse("replay", str(error))
     results = summarise(outcomes, BUCKET_S)
     print(in_words(results))
     if out is not None:
         try:
             out.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
         except OSError as error:
-            _stop(f"{out}: {error.strerror}; give a path that can be written")
+            refuse("replay", f"{out}: {error.strerror}; give a path that can be written")
 
 
 def _requests(trace: Path | None, seconds: float, rate: float, rng: Random) -> list[TraceRequest]:
@@ -110,8 +109,3 @@ def _latency_in_words(latency: Latency) -> str:
         f"first token p50 {latency.ttft_p50_ms} ms, p99 {latency.ttft_p99_ms} ms; "
         f"whole p50 {latency.e2e_p50_ms} ms, p99 {latency.e2e_p99_ms} ms ({latency.requests} answers)"
     )
-
-
-def _stop(problem: str) -> NoReturn:
-    print(f"penstock-lab replay: {problem}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)

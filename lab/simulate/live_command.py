@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.live.fleet import INSTANCES
+from lab.refusal import refuse
 from lab.simulate.live import COMPARED, LIVE, Tail, feel, rounds_of
 from lab.traces.trace import TraceError
 
-BAD_INPUT = 2
 """Exit code for input that cannot be used."""
 
 
@@ -30,11 +29,11 @@ def simulate_live(
 ) -> None:
     """Send the live benchmark's workloads to simulated engines, by least request and as Penstock chooses."""
     if warm_up >= seconds:
-        _stop(f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+        refuse("simulate-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
     try:
         drawn = rounds_of(trace, rate, seconds, rounds, seed)
     except (TraceError, OSError) as error:
-        _stop(str(error))
+        refuse("simulate-live", str(error))
     console = Console()
     tails = [feel(strategy, agents, drawn, warm_up) for agents in (1, INSTANCES) for strategy in COMPARED]
     console.print(_table(tails, rate))
@@ -62,8 +61,3 @@ def _table(tails: list[Tail], rate: float) -> Table:
         numbers = (one.ttft_p50_s, one.ttft_p99_s, one.e2e_p50_s, one.e2e_p99_s, one.e2e_p999_s)
         table.add_row(str(one.agents), one.strategy.value, *(f"{number:.2f}" for number in numbers))
     return table
-
-
-def _stop(problem: str) -> NoReturn:
-    print(f"penstock-lab simulate-live: {problem}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)

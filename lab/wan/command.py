@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 from random import Random
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 import typer
 import uvloop
 
 from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
 from lab.wan.config import LinkPlan, WanConfig, WanConfigError, plan_links, read_config
 from lab.wan.control import WanControl
 from lab.wan.matrix import SHIPPED_MATRIX, MatrixError, read_matrix
 from lab.wan.network import Wan
 
-BAD_INPUT = 2
 """Exit code for input that cannot be used."""
 
 
@@ -47,7 +46,7 @@ def wan(
         allow_many_open_files()
         uvloop.run(_serve(wanted, plans, Random(seed)))
     except (WanConfigError, MatrixError) as error:
-        _stop(str(error))
+        refuse("wan", str(error))
 
 
 async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
@@ -69,8 +68,3 @@ async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
         print(msgspec.json.encode(ControlLine(f"http://{config.host}:{port}", len(plans))).decode(), flush=True)
         await told_to_stop.wait()
         await control.close()
-
-
-def _stop(problem: str) -> NoReturn:
-    print(f"penstock-lab wan: {problem}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import sys
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -25,10 +24,10 @@ from lab.bench.results import closing_line, goals_table, show, this_machine, wri
 from lab.bench.site import SETTINGS
 from lab.open_files import allow_many_open_files
 from lab.planet.configs import QUEUE_PER_ENGINE
+from lab.refusal import refuse
 from lab.servers.errors import ServerError
 from lab.traces.trace import TraceError
 
-BAD_INPUT = 2
 """Exit code for input that cannot be used."""
 
 BALANCERS: tuple[Peer, ...] = (Envoy(), Haproxy(), Nginx())
@@ -56,9 +55,9 @@ def bench_live(
     unknown = set(peer or ()) - {one.name for one in BALANCERS}
     if unknown:
         names = ", ".join(one.name for one in BALANCERS)
-        _stop(f"--peer {', '.join(sorted(unknown))}: no such peer; there are {names}")
+        refuse("bench-live", f"--peer {', '.join(sorted(unknown))}: no such peer; there are {names}")
     if warm_up >= seconds:
-        _stop(f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
+        refuse("bench-live", f"--warm-up {warm_up:g}: nothing is left of {seconds:g} --seconds; take less")
     if long:
         rounds, seconds = LONG_ROUNDS, LONG_SECONDS
     fleet = engines_of(engines)
@@ -79,7 +78,7 @@ def bench_live(
         found = _measure(conditions, trace, engines, peers, seed)
         write_results(out, found)
     except (TraceError, ServerError, OSError) as error:
-        _stop(str(error))
+        refuse("bench-live", str(error))
     show(live_table(found), goals_table(found.goals))
     for name, why in found.missing.items():
         print(f"missing: {name}: {why}")
@@ -142,8 +141,3 @@ def _settings(setup: Setup) -> tuple[str, ...]:
         return setup.balancer.settings
     told = f"told of every engine: accelerator type, {MAX_NUM_SEQS} slots, {QUEUE_PER_ENGINE} more that may wait in it"
     return (*SETTINGS, told)
-
-
-def _stop(problem: str) -> None:
-    print(f"penstock-lab bench-live: {problem}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +22,11 @@ from lab.bench.router.leak import check_leak
 from lab.bench.router.report import Results, Setup, results, tables
 from lab.bench.router.rounds import open_streams, request_rounds, stream_rounds
 from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
 from lab.servers.errors import ServerError
 from lab.servers.redis import start_redis
 from regional_agent.descriptors import shares_of
 
-BAD_INPUT = 2
 """Exit code for a machine or options that cannot be used."""
 
 SIZES = (10, 100, 1000)
@@ -63,7 +62,10 @@ def bench_router(
     parts = frozenset(only or Part)
     unknown = set(peer or ()) - {one.name for one in PEERS}
     if unknown:
-        _stop(f"--peer {', '.join(sorted(unknown))}: no such peer; there are {', '.join(one.name for one in PEERS)}")
+        refuse(
+            "bench-router",
+            f"--peer {', '.join(sorted(unknown))}: no such peer; there are {', '.join(one.name for one in PEERS)}",
+        )
     setup = Setup(
         rounds=rounds,
         seconds=seconds,
@@ -82,7 +84,7 @@ def bench_router(
         found = _measure(setup, parts, None if peer is None else frozenset(peer))
         write_results(out, found)
     except (TooFewCores, ServerError, OSError) as error:
-        _stop(str(error))
+        refuse("bench-router", str(error))
     show(*tables(found), goals_table(found.goals))
     print(", ".join(f"{name} {one.version}" for name, one in found.systems.items()))
     for name, why in found.missing.items():
@@ -135,8 +137,3 @@ def _decide(setup: Setup, directory: Path, cores: Cores) -> list[DecisionCost]:
             return uvloop.run(decision_costs(SIZES, setup.decisions, directory, redis.url))
         finally:
             keep_to(cores.load)
-
-
-def _stop(problem: str) -> None:
-    print(f"penstock-lab bench-router: {problem}", file=sys.stderr)
-    raise typer.Exit(BAD_INPUT)
