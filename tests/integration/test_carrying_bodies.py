@@ -1,12 +1,10 @@
-"""Large requests, uploads and tunnels: passed on as they come, in bounded memory, no faster than the slower side."""
+"""Large requests and uploads: passed on as they come, in bounded memory, no faster than the slower side."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,57 +14,13 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import agent
-from tests.integration.test_carrying import BODY, answers, answers_after, code, is_busy, until
+from tests.chats import BODY, answers, answers_after, code, is_busy
+from tests.patience import until
 from tests.planet import MODEL, plan
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import RawClient, engine, post
+from tests.uploads import LIMITS, taker, upload_head
 
-LIMITS = Limits(kept_body_bytes=256 * 1024, largest_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
 ROOMY = Limits(idle_linger_s=0.0)
-TRANSCRIPTIONS = "/v1/audio/transcriptions"
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-class Taker:
-    """A server that counts what it reads, at the pace a test sets, and answers at the end."""
-
-    def __init__(self) -> None:
-        self.head = b""
-        self.body_bytes = 0
-        self.read_on = asyncio.Event()
-        self.address = Address("127.0.0.1", 0)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            self.head = await reader.readuntil(b"\r\n\r\n")
-            length = Heard(self.head, b"").header("content-length")
-            await self.read_on.wait()
-            while length is None or self.body_bytes < int(length):
-                data = await reader.read(1 << 16)
-                self.body_bytes += len(data)
-                if not data or (length is None and data.endswith(b"0\r\n\r\n")):
-                    break
-            writer.write(OK)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def taker() -> AsyncIterator[Taker]:
-    one = Taker()
-    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
-    one.address = Address(*server.sockets[0].getsockname()[:2])
-    try:
-        yield one
-    finally:
-        server.close()
-
-
-def upload_head(length: int | None, *headers: str, path: str = TRANSCRIPTIONS) -> bytes:
-    framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: a", framing, *headers, "", ""]).encode()
 
 
 @pytest.mark.parametrize("length", [64 * 1024 * 1024, None])
@@ -244,136 +198,6 @@ async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None
         await until(lambda: one.listener.bodies.bytes_kept == 0)
 
 
-UPGRADE = (
-    f"GET /v1/realtime?model={MODEL} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n".encode()
-)
-
-
-@asynccontextmanager
-async def echoing() -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """A server that agrees to every upgrade, and then says back what it hears, until it hears no more."""
-    heads: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            heads.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(
-                b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                b"Sec-WebSocket-Accept: abc\r\n\r\nhello"
-            )
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-            writer.write(b"bye")
-            writer.write_eof()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield Address(*server.sockets[0].getsockname()[:2]), heads
-    finally:
-        server.close()
-
-
-async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:
-    async with echoing() as (address, heads), agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
-        status, headers = await client.head()
-        assert (status, headers["upgrade"], headers["sec-websocket-accept"]) == (101, "websocket", "abc")
-        assert headers["x-penstock-endpoint"] == "gpu-0"
-        assert await client.reader.readexactly(11) == b"helloearly "
-        assert b"sec-websocket-key: k" in heads[0]
-        assert b"x-penstock" not in heads[0]
-        blob = b"y" * (4 << 20)
-        client.say(blob)
-        assert await client.reader.readexactly(len(blob)) == blob
-        assert one.held() == 1, "in flight until the end"
-        client.writer.write_eof()
-        async with asyncio.timeout(PATIENCE_S):
-            assert await client.reader.read() == b"bye"
-        await until(lambda: one.held() == 0)
-        assert one.counted() == {"ok": 1}
-
-
-async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
-    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
-        await client.head()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        sent_bytes = 0
-
-        async def flood() -> None:
-            nonlocal sent_bytes
-            while True:
-                client.say(b"z" * 65536)
-                await client.writer.drain()
-                sent_bytes += 65536
-
-        flooding = asyncio.create_task(flood())
-        before = -1
-        while before != sent_bytes:
-            before = sent_bytes
-            await asyncio.sleep(0.3)
-        assert sent_bytes < 64 * 1024 * 1024
-        flooding.cancel()
-        client.close()
-        await until(lambda: one.held() == 0)
-
-
-async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n")
-        assert (await client.answer()).body == b'{"ok": 1}', "the engine speaks no WebSocket"
-        assert await client.closed()
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
-        assert (await client.answer()).status == 404
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
-        assert (await client.answer()).status == 404, "HTTP/1.0 knows no upgrades"
-        client = await RawClient.connect(one.traffic)
-        for _ in range(2):
-            client.say(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
-            assert (await client.answer()).status == 200, "an offer of h2c is passed over"
-        assert gpu.heard[-1].header("upgrade") is None
-        assert gpu.heard[-1].header("http2-settings") is None
-        assert gpu.heard[-1].body == BODY
-
-
-async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) -> None:
-    offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
-    posted = post(
-        BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
-    )
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        client = await RawClient.connect(one.traffic)
-        client.say(offer * 3000 + posted + offer)
-        for _ in range(3000):
-            assert (await client.answer()).body == b"ok\n"
-        assert (await client.answer()).body == b'{"ok": 1}'
-        assert (await client.answer()).body == b"ok\n"
-        assert gpu.heard[0].body == BODY
-
-
-async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path: Path) -> None:
-    async def switches(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
-
-    async with engine(switches) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
-        for _ in range(12):
-            client = await RawClient.connect(one.traffic)
-            client.say(post(BODY))
-            assert (await client.answer()).status == 200
-            client.close()
-        assert bad.heard
-
-
 @pytest.mark.parametrize("length", [300_000, None])
 async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length: int | None) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
@@ -391,19 +215,3 @@ async def test_an_upload_crosses_the_peer_hop_as_it_comes(tmp_path: Path, length
         client.say(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
         assert (await client.answer()).status == 200
         assert far.body_bytes >= 300_000
-
-
-async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
-    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
-    async with (
-        echoing() as (address, heads),
-        agent(tmp_path / "es", [address], region="eu-es") as server,
-        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
-    ):
-        client = await RawClient.connect(one.traffic)
-        client.say(UPGRADE + b"\r\n" + b"early")
-        assert (await client.head())[0] == 101
-        assert await client.reader.readexactly(10) == b"helloearly"
-        assert b"x-penstock-route" not in heads[0].lower()
-        client.close()
-        await until(lambda: server.held() == 0)

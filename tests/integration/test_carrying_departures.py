@@ -16,13 +16,13 @@ from regional_agent.carry.tls import ClientTls, ServerTls
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import Agent, agent
 from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.integration.test_carrying import BODY, streams_forever, until
-from tests.integration.test_carrying_bodies import LIMITS, echoing, taker, upload_head
-from tests.integration.test_carrying_bodies import UPGRADE as OFFER
-from tests.integration.test_carrying_waiting import full
+from tests.chats import BODY, full, streams_forever
 from tests.on_uvloop import on_uvloop
+from tests.patience import until
 from tests.planet import MODEL
 from tests.sockets import RawClient, engine, post
+from tests.tunnels import UPGRADE, echoing
+from tests.uploads import LIMITS, taker, upload_head
 
 AUDIO = ("Content-Type: audio/wav", f"X-Model: {MODEL}")
 HALF = upload_head(200_000, *AUDIO) + b"x" * 70_000
@@ -148,7 +148,7 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
 async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) -> None:
     async with echoing() as (address, _), agent(tmp_path, [address]) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(OFFER + b"\r\n")
+        client.say(UPGRADE + b"\r\n")
         assert (await client.head())[0] == 101
         said_bytes = 0
         while one.listener.departures.watching == 0:

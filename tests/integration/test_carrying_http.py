@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.agents import agent
-from tests.integration.test_carrying import BODY, CHAT, JSON_ANSWER, SSE_HEAD, answers, ask, chunk, code, until
+from tests.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.planet import plan
 from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
@@ -234,6 +233,8 @@ async def test_trace_host_and_budget_cross_the_peer_hop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "garbage",
     [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"\x00" * 64,
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
@@ -303,29 +304,3 @@ async def test_an_answer_may_end_with_its_connection(tmp_path: Path, headers: by
         status, _, body = await ask(one)
         assert (status, body) == (200, b"hello")
         assert one.counted() == {"ok": 1}
-
-
-@pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
-async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: Path, half: bytes) -> None:
-    async def stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + half)
-        await writer.drain()
-        writer.close()
-
-    async with engine(stops) as gpu, agent(tmp_path, [gpu.address]) as one:
-        _, _, body = await ask(one)
-        assert body.startswith(b"data: 1\n\n")
-        assert json.loads(body[body.index(b"data: {") + 6 :])["error"]["code"] == "engine_failed"
-        await until(lambda: one.held() == 0)
-
-
-async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -> None:
-    async def short(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(JSON_ANSWER[:-3])
-        await writer.drain()
-        writer.close()
-
-    async with engine(short) as gpu, agent(tmp_path, [gpu.address]) as one:
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await ask(one)
-        await until(lambda: one.held() == 0)

@@ -12,20 +12,11 @@ from regional_agent.carry.client_addresses import counted_as
 from regional_agent.carry.client_connection import MOST_AHEAD, ClientConnection
 from regional_agent.carry.limits import Limits
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
-from tests.integration.test_carrying import (
-    BODY,
-    CHAT,
-    SSE_HEAD,
-    answers,
-    answers_after,
-    chunk,
-    code,
-    says_nothing,
-    until,
-)
-from tests.integration.test_carrying_bodies import upload_head
+from tests.chats import BODY, CHAT, SSE_HEAD, answers, answers_after, ask, chunk, code, says_nothing
+from tests.patience import PATIENCE_S, until
 from tests.planet import MODEL
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.uploads import upload_head
 
 
 def limits(**changed: float) -> Limits:
@@ -205,7 +196,7 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
 
 
 async def deaf_client(one: Agent) -> tuple[RawClient, ClientConnection]:
-    """A client that reads nothing yet, and the agent's side of its connection"""
+    """A client that reads nothing yet, and the agent's side of its connection."""
     client = await RawClient.connect(one.traffic)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: bool(one.listener.connections))
@@ -305,14 +296,6 @@ async def test_an_engine_that_never_begins_is_given_up(tmp_path: Path) -> None:
         assert (status, code(body)) == (504, "engine_timeout")
         assert len(gpu.heard) + len(other.heard) == 1, "it may have started, so it is not sent again"
         assert (one.held(), one.counted()) == (0, {"timeout": 1})
-
-
-async def ask(one: Agent, *headers: str) -> tuple[int, dict[str, str], bytes]:
-    client = await RawClient.connect(one.traffic)
-    client.say(post(BODY, *headers))
-    answer = await client.answer()
-    client.close()
-    return answer
 
 
 async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.carry.upstream_sink import ConnectFailed
 from tests.agents import agent
 from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.integration.test_carrying import BODY, answers, until
+from tests.chats import BODY, answers
 from tests.on_uvloop import on_uvloop
+from tests.patience import PATIENCE_S, until
 from tests.planet import plan
-from tests.sockets import PATIENCE_S, Answer, RawClient, engine, post
+from tests.sockets import Answer, RawClient, engine, post
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 

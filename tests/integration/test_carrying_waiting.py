@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from regional_agent.carry.listener import leave
-from regional_agent.carry.upstream import Address
 from tests.agents import Agent, agent
-from tests.integration.test_carrying import BODY, NOBODY, answers, ask, code, is_busy, streams_forever, until
+from tests.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
+from tests.patience import PATIENCE_S, until
 from tests.planet import MODEL
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
-
-
-@asynccontextmanager
-async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
-    """An agent whose one slot is taken, and by whom; it expects requests to be short."""
-    async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
-        pool = one.knowing.endpoints.pool(MODEL)
-        pool.prior_s = 0.1
-        pool.recount()
-        first = await RawClient.connect(one.traffic)
-        first.say(post(BODY))
-        await first.head()
-        yield one, first
-        first.close()
-        await until(lambda: one.held() == one.waiting() == 0)
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 
 async def one_more(one: Agent, *headers: str) -> RawClient:
@@ -45,6 +28,46 @@ def tell_dead(one: Agent) -> None:
     """The only endpoint is found out to be gone."""
     for endpoint in one.knowing.endpoints.every():
         endpoint.broke()
+
+
+async def test_what_finds_no_room_waits_and_goes_where_it_appears_first(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as one_gpu,
+        engine(streams_forever) as other_gpu,
+        agent(tmp_path, [one_gpu.address, other_gpu.address], slots=1, queue=0) as one,
+    ):
+        clients = [await RawClient.connect(one.traffic) for _ in range(4)]
+        for client in clients[:2]:
+            client.say(post(BODY))
+            await client.head()
+        for number, client in enumerate(clients[2:], 1):
+            client.say(post(BODY))
+            await until(lambda number=number: one.waiting() == number)
+        assert (len(one_gpu.heard), len(other_gpu.heard)) == (1, 1)
+        clients[2].close()
+        await until(lambda: one.waiting() == 1)
+        clients[1].close()
+        assert (await clients[3].head())[0] == 200
+        assert (one.waiting(), one.held(), one.counted()) == (0, 2, {"cancelled": 2})
+        for client in clients:
+            client.close()
+        await until(lambda: one.held() == 0)
+
+
+async def test_waiting_that_is_of_no_use_is_429_at_once(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], slots=1, queue=0) as one:
+        clients = [await RawClient.connect(one.traffic) for _ in range(9)]
+        for client in clients:
+            client.say(post(BODY))
+        await until(lambda: one.counted().get("refused", 0) > 0)
+        for _ in range(3):
+            status, headers, body = await ask(one)
+            assert (status, code(body)) == (429, "saturated")
+            assert int(headers["retry-after"]) >= 1
+        assert len(gpu.heard) == 1
+        for client in clients:
+            client.close()
+        await until(lambda: one.held() == 0 and one.waiting() == 0)
 
 
 async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import msgspec
 
 from lab.servers.etcd import EtcdServer
 from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.integration.test_carrying import BODY, answers
+from tests.chats import BODY, answers
+from tests.patience import PATIENCE_S
 from tests.planet import policy
-from tests.sockets import PATIENCE_S, RawClient, engine, post
+from tests.sockets import RawClient, engine, post
 
 DESCRIPTORS = 300
 

@@ -25,9 +25,10 @@ from regional_agent.carry.upstream import Address
 from regional_agent.locate import Locator
 from tests.agent_processes import AgentProcess, publish, write_endpoints
 from tests.agents import KEY, Agent, agent
-from tests.integration.test_carrying import BODY, answers
+from tests.chats import BODY, answers
+from tests.patience import PATIENCE_S
 from tests.planet import policy
-from tests.sockets import PATIENCE_S, Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
 
 PROXY, STRANGER = "127.0.0.1", "127.0.0.2"
 """Addresses of this machine; the database says that the whole machine is in the US."""

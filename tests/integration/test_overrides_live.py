@@ -29,11 +29,12 @@ from penstock.plan import RegionPlan
 from penstock.region_health import RegionState
 from regional_agent.directives import Directives
 from tests.agents import Agent, agent
+from tests.chats import answers, ask
 from tests.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
-from tests.integration.test_carrying import answers, ask
+from tests.patience import until, until_told
 from tests.reports import MODEL, offered
 from tests.sockets import engine
-from tests.stores import Following, eventually, found
+from tests.stores import Following
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
@@ -106,7 +107,7 @@ async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -
         plan = one.knowing.directives.plan
         return plan is not None and shares(plan) == wanted
 
-    await eventually(holds, within_s)
+    await until(holds, within_s)
 
 
 async def post(operator: Operator, server: ControlPlaneServer, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -179,11 +180,10 @@ async def test_a_fail_over_moves_everything_with_one_plan(
 async def judging(operator: Operator, server: ControlPlaneServer) -> None:
     """Return once a leader that this one asks knows enough to judge, so that nonsense is refused for being nonsense."""
 
-    async def refused() -> bool | None:
-        answer = await post(operator, server, "regions/mars/drain", {"expires_in_s": 1})
-        return True if answer.status_code == 422 else None
+    async def refused() -> bool:
+        return (await post(operator, server, "regions/mars/drain", {"expires_in_s": 1})).status_code == 422
 
-    assert await found(refused)
+    await until_told(refused)
 
 
 async def test_two_control_planes_at_once_never_empty_a_class_together(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -17,32 +16,10 @@ from penstock.geography import Location
 from penstock.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
 from regional_agent.carry.access_log import AccessLog
 from tests.agents import Agent, agent
+from tests.chats import BODY, JSON_ANSWER, answers, ask
+from tests.patience import until
 from tests.planet import MODEL
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
-
-BODY = json.dumps({"model": MODEL, "messages": []}).encode()
-JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
-
-
-async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(JSON_ANSWER)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the event loop will bring about."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  the condition is plain state, without an event to wait for
-            await asyncio.sleep(0.005)
-
-
-async def ask(
-    one: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions"
-) -> tuple[int, dict[str, str], bytes]:
-    client = await RawClient.connect(one.traffic)
-    client.say(post(body, *headers, path=path))
-    answer = await client.answer()
-    client.close()
-    return answer
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 
 async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tmp_path: Path) -> None:

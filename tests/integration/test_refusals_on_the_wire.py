@@ -1,4 +1,4 @@
-"""Refusals that policy and signatures call for: the status, the machine-readable reason, and that no engine heard."""
+"""Refusals on the wire: the status, the machine-readable reason, and that no engine heard."""
 
 from __future__ import annotations
 
@@ -14,12 +14,68 @@ from penstock.geography import NOWHERE
 from penstock.policy import ResidencyRule
 from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
 from penstock.signing import FleetKey
-from tests.agents import KEY, agent
-from tests.integration.test_carrying import BODY, answers, ask, code
+from tests.agents import KEY, LARGEST_BODY_BYTES, agent
+from tests.chats import BODY, CHAT, answers, ask, code
 from tests.planet import MODEL
 from tests.sockets import Answer, RawClient, engine, post
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "reason"),
+    [
+        (post(b"{"), 400, "bad_request"),
+        (post(b'{"model": 5}'), 400, "bad_request"),
+        (post(b'{"model": "\xff"}'), 400, "bad_request"),
+        (post(b'{"a": ' + b"[" * 30_000), 400, "bad_request"),
+        (post(b'{"model": "no-such"}'), 404, "unknown_model"),
+        (post(BODY, path="/v1/nothing"), 404, "not_found"),
+        (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
+        (post(BODY, "Authorization: Bearer nobody"), 401, "unknown_key"),
+        (post(BODY, "Authorization: Basic Zm9v"), 401, "unknown_key"),
+        (post(b"x" * (LARGEST_BODY_BYTES + 1)), 413, "body_too_large"),
+        (post(BODY, "X-Big: " + "x" * 70_000), 431, "head_too_large"),
+        (post(BODY, *(f"X-{n}: 1" for n in range(200))), 431, "head_too_large"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nX-Endless: " + b"x" * 700_000, 431, "head_too_large"),
+        (b"POST /" + b"x" * 700_000, 431, "head_too_large"),
+        (b"nonsense\r\n\r\n", 400, "bad_request"),
+        (post(BODY, "Transfer-Encoding: chunked"), 400, "bad_request"),
+        (post(BODY, "Content-Length: 3"), 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost : a\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400, "bad_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\x00b\r\n\r\n", 400, "bad_request"),
+        (CHAT + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "bad_request"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
+    tmp_path: Path, request_bytes: bytes, status: int, reason: str
+) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(request_bytes)
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (status, reason)
+        assert not gpu.heard
+        assert one.held() == 0
+
+
+async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (401, "unknown_key")
+        assert headers["www-authenticate"] == "Bearer"
+        assert one.knowing.answers.report().failed == 1
+
+
+async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], region="us-east", anonymous="personal") as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (421, "misdirected")
+        assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
+        assert not gpu.heard
+        assert one.knowing.offered == [], "not this origin's demand"
 
 
 async def test_no_permitted_region_is_451(tmp_path: Path) -> None:

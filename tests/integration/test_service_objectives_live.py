@@ -14,10 +14,11 @@ from control_plane.status_view import status_view
 from lab.servers.etcd import EtcdServer
 from tests import reports
 from tests.agent_processes import AgentProcess, write_endpoints
+from tests.chats import BODY
 from tests.control_planes import PLANET, Operator, control_planes
-from tests.integration.test_carrying import BODY
+from tests.patience import PATIENCE_S
 from tests.planet import MODEL
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 WANTED = "service_objective: {first_byte_s: 1.5, share: 0.99}"
 ASKED = 3

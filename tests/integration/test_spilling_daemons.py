@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from lab.servers.etcd import EtcdServer
 from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.integration.test_carrying import BODY
+from tests.chats import BODY
+from tests.patience import PATIENCE_S, until_told
 from tests.planet import MODEL, policy
-from tests.sockets import PATIENCE_S, Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
 
 OVERFLOW = 5
 
@@ -47,7 +48,7 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
         for agent in agents.values():
             await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
         home = agents["eu-de"]
-        await until(lambda: home.status()["peers"]["eu-es"]["state"] == "healthy")
+        await until_seen(lambda: home.status()["peers"]["eu-es"]["state"] == "healthy")
 
         async def ask() -> Answer:
             client = await RawClient.connect(home.faces()["traffic"])
@@ -57,19 +58,17 @@ async def test_who_waits_at_a_full_home_leaves_on_a_credit(tmp_path: Path, own_e
             return answer
 
         first = asyncio.create_task(ask())
-        await until(lambda: home.status()["endpoints"][0]["in_flight"] == 1)
+        await until_seen(lambda: home.status()["endpoints"][0]["in_flight"] == 1)
         others = await asyncio.gather(*(ask() for _ in range(OVERFLOW)))
         assert [(one.status, one.headers["x-penstock-region"]) for one in others] == [(200, "eu-es")] * OVERFLOW
         assert not first.done()
         hold.set()
         answer = await first
         assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-de")
-        await until(lambda: home.status()["waiting"] == {MODEL: 0} and not home.status()["in_flight"])
+        await until_seen(lambda: home.status()["waiting"] == {MODEL: 0} and not home.status()["in_flight"])
         assert (await ask()).headers["x-penstock-region"] == "eu-de", "home has room again"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what nobody announces; looks at processes, so not on the loop."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+async def until_seen(holds: Callable[[], bool]) -> None:
+    """Wait until `holds`, off the loop that the engines run on: it looks at processes."""
+    await until_told(lambda: asyncio.to_thread(holds))

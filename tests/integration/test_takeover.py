@@ -10,8 +10,9 @@ import pytest
 
 from regional_agent.carry.tls import ClientTls
 from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.integration.test_carrying import BODY, SSE_HEAD, chunk
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.chats import BODY, SSE_HEAD, chunk
+from tests.patience import PATIENCE_S
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 UPGRADES = 3
 NEW_CONNECTIONS, KEPT_CONNECTIONS = 8, 8

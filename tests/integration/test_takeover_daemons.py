@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -21,9 +20,10 @@ from lab.servers.redis import RedisServer
 from regional_agent.carry.upstream import Address
 from regional_agent.shared_view_lua import agent_prefix
 from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.integration.test_carrying import BODY, SSE_HEAD, chunk
+from tests.chats import BODY, SSE_HEAD, chunk
+from tests.patience import PATIENCE_S, until_told
 from tests.planet import MODEL, policy
-from tests.sockets import PATIENCE_S, Heard, RawClient, ScriptedEngine, engine, post
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 REGION = "eu-de"
 TOKEN = "0123456789abcdef-registration"
@@ -57,13 +57,6 @@ class Load:
         assert (answer.status, answer.body) == (200, b"data: 1\n\ndata: [DONE]\n\n"), answer
         self.done += 1
         return answer.headers.get("connection") != "close"
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what nobody announces."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> None:
@@ -117,7 +110,7 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         async def listens() -> bool:
             return bool(running.faces())
 
-        await until(listens)
+        await until_told(listens)
         await asyncio.to_thread(_register, running, gpu.address)
         for one in (running, observer):
             await asyncio.to_thread(one.wait_ready, PATIENCE_S)
@@ -129,7 +122,7 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         async def seen_healthy() -> bool:
             return await seen() == "healthy"
 
-        await until(seen_healthy)
+        await until_told(seen_healthy)
         load = Load(running)
         clients = [
             asyncio.create_task(load.ask(keep))
@@ -150,7 +143,7 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
                 async def taken_over(epoch: int = epoch) -> bool:
                     return await registered() > epoch
 
-                await until(taken_over)
+                await until_told(taken_over)
                 newest, before = await registered(), load.done
                 leaving = asyncio.create_task(asyncio.to_thread(running.stop, PATIENCE_S))
                 began = time.monotonic()
@@ -178,8 +171,8 @@ async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer,
         async def nothing_told() -> bool:
             return await _told_requests(shared) == 0
 
-        await until(nothing_told)
-        await until(seen_healthy)
+        await until_told(nothing_told)
+        await until_told(seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
         assert await registered() == 0
 

@@ -14,7 +14,8 @@ from lab.servers.redis import RedisServer
 from regional_agent import shared_view, waiting
 from regional_agent.background import cancel
 from tests.agents import Agent, agent
-from tests.integration.test_carrying import BODY, until
+from tests.chats import BODY
+from tests.patience import until
 from tests.planet import MODEL
 from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 

@@ -1,0 +1,136 @@
+"""Answers that break off after their first byte: never begun again, and never taken for whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from regional_agent.carry.access_log import AccessLog
+from tests.agents import agent
+from tests.chats import (
+    BODY,
+    JSON_ANSWER,
+    SSE_HEAD,
+    answers,
+    ask,
+    chunk,
+)
+from tests.patience import until
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await writer.drain()
+        writer.transport.abort()
+
+    async with engine(dies) as gpu, engine(answers) as other, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        _, _, body = await client.answer()
+        first, _, event = body.partition(b"data: {")
+        assert first == b"data: 1\n\n"
+        assert json.loads(b"{" + event)["error"]["code"] == "engine_failed"
+        assert await client.closed()
+        assert (one.held(), one.counted()) == (0, {"engine_error": 1})
+        assert not other.heard, "never again after the first byte"
+
+
+async def test_an_event_that_breaks_off_does_not_swallow_the_error_s(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b'data: {"choi'))
+        writer.close()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        half, event, end = (await client.answer()).body.split(b"\n\n")
+        assert (half, end) == (b'data: {"choi', b"")
+        assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+
+
+async def test_what_is_relayed_of_a_stream_counts_and_is_where_it_ends(tmp_path: Path) -> None:
+    parts = (b"data: 1\n\n", b"data: 2\n\n", b'data: {"choi')
+    go_on = asyncio.Event()
+
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for data in parts:
+            writer.write(chunk(data))
+            await go_on.wait()
+            go_on.clear()
+        writer.transport.abort()
+
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        for data in parts:
+            assert await client.chunk() == data
+            go_on.set()
+        error = await client.chunk()
+        assert error.startswith(b"\n\ndata: {")
+        assert await client.chunk() == b""
+        assert await client.closed()
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert line["sent_bytes"] > sum(len(chunk(data)) for data in (*parts, error))
+
+
+async def test_a_stream_that_is_packed_breaks_off(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + chunk(b"\x1f\x8b"))
+        writer.close()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await client.head()
+        assert await client.chunk() == b"\x1f\x8b"
+        assert await client.closed()
+
+
+async def test_a_whole_answer_that_breaks_is_a_broken_connection(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await writer.drain()
+        writer.transport.abort()
+
+    async with engine(dies) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()
+        await until(lambda: one.held() == 0)
+
+
+@pytest.mark.parametrize("half", [b"5\r\nab", b"5\r\nabcde", b"5\r\nabcde\r\n", b"zz\r\n", b"0\r\n"])
+async def test_an_engine_that_closes_mid_chunk_is_not_taken_for_whole(tmp_path: Path, half: bytes) -> None:
+    async def stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + half)
+        await writer.drain()
+        writer.close()
+
+    async with engine(stops) as gpu, agent(tmp_path, [gpu.address]) as one:
+        _, _, body = await ask(one)
+        assert body.startswith(b"data: 1\n\n")
+        assert json.loads(body[body.index(b"data: {") + 6 :])["error"]["code"] == "engine_failed"
+        await until(lambda: one.held() == 0)
+
+
+async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -> None:
+    async def short(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(JSON_ANSWER[:-3])
+        await writer.drain()
+        writer.close()
+
+    async with engine(short) as gpu, agent(tmp_path, [gpu.address]) as one:
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await ask(one)
+        await until(lambda: one.held() == 0)

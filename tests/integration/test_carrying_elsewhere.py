@@ -1,0 +1,136 @@
+"""A request that an engine did not start goes elsewhere, and one that may break engines not to all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from regional_agent.carry.upstream import Address
+from tests.agents import agent
+from tests.chats import (
+    JSON_ANSWER,
+    NOBODY,
+    SSE_HEAD,
+    answers,
+    ask,
+    chunk,
+    code,
+    is_busy,
+)
+from tests.patience import PATIENCE_S
+from tests.sockets import Heard, ScriptedEngine, engine
+
+
+async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, Address("127.0.0.1", 2), gpu.address]) as one:
+        for _ in range(5):
+            status, headers, _ = await ask(one)
+            assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-2")
+        assert one.held() == 0
+
+
+async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [NOBODY, gpu.address]) as one:
+        nowhere = next(iter(one.knowing.endpoints.every()))
+        nowhere.address = Address("a..b", 80)
+        for _ in range(6):
+            assert (await ask(one))[0] == 200
+        assert one.held() == 0
+
+
+@pytest.mark.parametrize("early", [b"", SSE_HEAD, b"HTTP/1.1 200 OK\r\nContent-Le"])
+async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_path: Path, early: bytes) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(early)
+        writer.close()
+
+    async with engine(dies) as dead, engine(answers) as gpu, agent(tmp_path, [dead.address, gpu.address]) as one:
+        for _ in range(12):
+            status, headers, _ = await ask(one)
+            assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-1")
+        assert dead.heard, "it was tried"
+        assert one.held() == 0
+
+
+async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing(tmp_path: Path) -> None:
+    served: set[asyncio.StreamWriter] = set()
+
+    async def answers_once(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        if writer in served:
+            writer.transport.abort()
+        else:
+            served.add(writer)
+            writer.write(JSON_ANSWER)
+
+    async with engine(answers_once) as gpu, agent(tmp_path, [gpu.address]) as one:
+        for _ in range(8):
+            assert (await ask(one))[0] == 200
+        endpoint = next(iter(one.knowing.endpoints.every()))
+        assert (endpoint.health.ready, endpoint.standing.failures) == (True, 0)
+        assert len(gpu.heard) == 15, "each but the first was sent again at once"
+
+
+async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None:
+    async with engine(is_busy) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+        for _ in range(12):
+            assert (await ask(one))[0] == 200
+        assert busy.heard
+
+
+@pytest.mark.parametrize("ends", ["never", "late"])
+async def test_an_engine_whose_refusal_does_not_end_is_not_waited_for(tmp_path: Path, ends: str) -> None:
+    async def is_busy_at_length(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while ends == "late":
+            writer.write(chunk(b"not now"))
+            await asyncio.sleep(0.05)
+        await asyncio.Event().wait()
+
+    async with (
+        engine(is_busy_at_length) as busy,
+        engine(answers) as gpu,
+        agent(tmp_path, [busy.address, gpu.address]) as one,
+    ):
+        while not busy.heard:
+            assert (await ask(one))[0] == 200
+        assert one.held() == 0
+        await asyncio.wait_for(busy.closed_by_client.wait(), PATIENCE_S)
+
+
+async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
+    async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbu")
+        writer.close()
+
+    async with engine(breaks_off) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
+        while not busy.heard:
+            assert (await ask(one))[0] == 200
+        assert all(endpoint.health.ready for endpoint in one.knowing.endpoints.every()), "it lives"
+
+
+async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
+    async with engine(is_busy) as busy, agent(tmp_path / "busy", [busy.address]) as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (429, "saturated")
+        assert int(headers["retry-after"]) >= 1
+        assert one.knowing.answers.report().failed == 1
+    async with agent(tmp_path / "none", [NOBODY]) as one:
+        status, headers, body = await ask(one)
+        assert (status, code(body)) == (503, "none_ready")
+
+
+async def test_a_request_that_breaks_engines_is_offered_to_two_of_them(tmp_path: Path) -> None:
+    async def dies(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with (
+        engine(dies) as a,
+        engine(dies) as b,
+        engine(dies) as c,
+        agent(tmp_path, [a.address, b.address, c.address]) as one,
+    ):
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (502, "engine_failed")
+        assert sum(len(gpu.heard) for gpu in (a, b, c)) == 2

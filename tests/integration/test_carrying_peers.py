@@ -1,0 +1,131 @@
+"""Requests that another region serves: sent by plan or on a credit, believed by signature, back home if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from penstock.geography import Location
+from penstock.region_health import RegionState
+from regional_agent.carry.limits import Limits
+from tests.agents import agent
+from tests.chats import (
+    BODY,
+    NOBODY,
+    answers,
+    ask,
+    code,
+    says_nothing,
+    streams_forever,
+)
+from tests.patience import until
+from tests.planet import plan
+from tests.sockets import RawClient, engine, post
+
+
+async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
+    async with (
+        engine(answers) as far,
+        engine(answers) as near,
+        agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None) as server,
+        agent(
+            tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": server.peer}
+        ) as origin,
+    ):
+        origin.knowing.location = Location("DE")
+        status, headers, _ = await ask(origin, "X-Request-Id: far-1")
+        assert (status, headers["x-penstock-region"]) == (200, "eu-es")
+        assert (len(far.heard), len(near.heard)) == (1, 0)
+        assert far.heard[0].header("x-request-id") == "far-1"
+        assert far.heard[0].header("x-penstock-route") is None, "an engine never sees the route context"
+        assert server.knowing.offered == [], "demand is counted where it lands"
+        assert server.counted() == origin.counted() == {"ok": 1}
+
+
+async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path: Path) -> None:
+    wrong = plan("eu-de", "eu-de+eu-es", us_east=1.0)
+    async with (
+        engine(answers) as near,
+        engine(answers) as forbidden,
+        agent(tmp_path, [near.address], anonymous="personal", plan=wrong, peers={"us-east": forbidden.address}) as one,
+    ):
+        one.knowing.location = Location("DE")
+        status, headers, _ = await ask(one)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+        assert not forbidden.heard
+
+
+async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(answers) as near,
+        agent(tmp_path / "server", [NOBODY], region="eu-es") as server,
+        agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
+        assert server.counted() == {"refused": 1}
+        origin.knowing.peers.addresses["eu-es"] = NOBODY
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
+        assert origin.knowing.peers.broke == ["eu-es"]
+
+
+async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(says_nothing) as black_hole,
+        engine(answers) as near,
+        agent(tmp_path, [near.address], plan=away, peers={"eu-es": black_hole.address}) as origin,
+    ):
+        asked = asyncio.create_task(ask(origin))
+        await until(lambda: bool(black_hole.heard))
+        origin.knowing.peers.states["eu-es"] = RegionState.FAILED
+        status, headers, _ = await asked
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+
+
+async def test_a_peer_whose_engine_may_have_started_is_the_last_to_be_tried(tmp_path: Path) -> None:
+    slow = Limits(first_byte_timeout_s=0.2, idle_linger_s=0.0)
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(says_nothing) as far,
+        engine(answers) as near,
+        agent(tmp_path / "es", [far.address], region="eu-es", limits=slow) as server,
+        agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as one,
+    ):
+        status, _, body = await ask(one)
+        assert (status, code(body)) == (504, "engine_timeout")
+        assert not near.heard
+
+
+async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as near,
+        engine(answers) as far,
+        agent(tmp_path / "server", [far.address], region="us-east") as server,
+        agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
+    ):
+        first = await RawClient.connect(origin.traffic)
+        first.say(post(BODY))
+        await first.head()
+        second = asyncio.create_task(ask(origin))
+        await until(lambda: origin.waiting() == 1)
+        assert not far.heard, "not invited"
+        origin.knowing.peers.credits["us-east"] = 1
+        status, headers, _ = await second
+        assert (status, headers["x-penstock-region"]) == (200, "us-east")
+        assert origin.knowing.peers.spent == ["us-east"]
+        first.close()
+
+
+async def test_the_peer_face_believes_nobody_without_a_signature(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        for route in ("forged", "e30.00", ""):
+            client = await RawClient.connect(one.peer)
+            client.say(post(BODY, f"X-Penstock-Route: {route}"))
+            assert (await client.answer()).status == 403
+            client.close()
+        client = await RawClient.connect(one.peer)
+        client.say(post(BODY))
+        assert (await client.answer()).status == 404, "clients have no business there"
+        assert not gpu.heard

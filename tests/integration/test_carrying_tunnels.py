@@ -1,0 +1,125 @@
+"""Upgraded connections: bytes both ways, in bounded memory, until both halves have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.agents import agent
+from tests.chats import BODY, answers
+from tests.patience import PATIENCE_S, until
+from tests.planet import plan
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.tunnels import UPGRADE, echoing
+
+
+async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:
+    async with echoing() as (address, heads), agent(tmp_path, [address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
+        status, headers = await client.head()
+        assert (status, headers["upgrade"], headers["sec-websocket-accept"]) == (101, "websocket", "abc")
+        assert headers["x-penstock-endpoint"] == "gpu-0"
+        assert await client.reader.readexactly(11) == b"helloearly "
+        assert b"sec-websocket-key: k" in heads[0]
+        assert b"x-penstock" not in heads[0]
+        blob = b"y" * (4 << 20)
+        client.say(blob)
+        assert await client.reader.readexactly(len(blob)) == blob
+        assert one.held() == 1, "in flight until the end"
+        client.writer.write_eof()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client.reader.read() == b"bye"
+        await until(lambda: one.held() == 0)
+        assert one.counted() == {"ok": 1}
+
+
+async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
+    async with echoing() as (address, _), agent(tmp_path, [address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"\r\n")
+        await client.head()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        sent_bytes = 0
+
+        async def flood() -> None:
+            nonlocal sent_bytes
+            while True:
+                client.say(b"z" * 65536)
+                await client.writer.drain()
+                sent_bytes += 65536
+
+        flooding = asyncio.create_task(flood())
+        before = -1
+        while before != sent_bytes:
+            before = sent_bytes
+            await asyncio.sleep(0.3)
+        assert sent_bytes < 64 * 1024 * 1024
+        flooding.cancel()
+        client.close()
+        await until(lambda: one.held() == 0)
+
+
+async def test_an_upgrade_that_is_declined_or_unknown_is_an_ordinary_answer(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"\r\n")
+        assert (await client.answer()).body == b'{"ok": 1}', "the engine speaks no WebSocket"
+        assert await client.closed()
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
+        assert (await client.answer()).status == 404
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n")
+        assert (await client.answer()).status == 404, "HTTP/1.0 knows no upgrades"
+        client = await RawClient.connect(one.traffic)
+        for _ in range(2):
+            client.say(post(BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"))
+            assert (await client.answer()).status == 200, "an offer of h2c is passed over"
+        assert gpu.heard[-1].header("upgrade") is None
+        assert gpu.heard[-1].header("http2-settings") is None
+        assert gpu.heard[-1].body == BODY
+
+
+async def test_any_number_of_offers_to_upgrade_may_come_at_once(tmp_path: Path) -> None:
+    offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    posted = post(
+        BODY, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
+    )
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(offer * 3000 + posted + offer)
+        for _ in range(3000):
+            assert (await client.answer()).body == b"ok\n"
+        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == b"ok\n"
+        assert gpu.heard[0].body == BODY
+
+
+async def test_an_engine_that_switches_protocols_unasked_is_passed_over(tmp_path: Path) -> None:
+    async def switches(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nraw")
+
+    async with engine(switches) as bad, engine(answers) as gpu, agent(tmp_path, [bad.address, gpu.address]) as one:
+        for _ in range(12):
+            client = await RawClient.connect(one.traffic)
+            client.say(post(BODY))
+            assert (await client.answer()).status == 200
+            client.close()
+        assert bad.heard
+
+
+async def test_a_websocket_crosses_the_peer_hop(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        echoing() as (address, heads),
+        agent(tmp_path / "es", [address], region="eu-es") as server,
+        agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as one,
+    ):
+        client = await RawClient.connect(one.traffic)
+        client.say(UPGRADE + b"\r\n" + b"early")
+        assert (await client.head())[0] == 101
+        assert await client.reader.readexactly(10) == b"helloearly"
+        assert b"x-penstock-route" not in heads[0].lower()
+        client.close()
+        await until(lambda: server.held() == 0)
