@@ -27,7 +27,8 @@ def headroom_slots(in_flight: int, slots: int, target_utilisation: float) -> int
 
 def mean_with(mean_s: float, completions: int, service_s: float) -> float:
     """The mean service time (s) after one more completion; the prior that it began with counts as one of them."""
-    return mean_s + (service_s - mean_s) / min(MEMORY_COMPLETIONS, completions + 2)
+    remembered = completions + 2 if completions < MEMORY_COMPLETIONS - 2 else MEMORY_COMPLETIONS
+    return mean_s + (service_s - mean_s) / remembered
 
 
 def pool_service_s(endpoints: Iterable[tuple[int, float]], prior_s: float) -> float:

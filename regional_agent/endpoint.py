@@ -76,9 +76,6 @@ class Endpoint:
         "loaded",
         "name",
         "others",
-        "own",
-        "own_decode_us",
-        "own_prefill_us",
         "pools",
         "readings",
         "service_s",
@@ -116,8 +113,6 @@ class Endpoint:
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
-        self.own = self.own_prefill_us = self.own_decode_us = 0
-        """Requests of this agent on it now, and what is reserved for them (microseconds)."""
         self.others = NOTHING
         """What the region's other agents have on it, as far as they are believed."""
         self.learner = SpeedLearner(spec.accelerator)
@@ -135,29 +130,50 @@ class Endpoint:
         """What it serves: those that are loaded of what it is configured with."""
         return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
+    @property
+    def own(self) -> Load:
+        """What this agent has on it: whatever others do not."""
+        view, others = self.view, self.others
+        return Load(
+            view.in_flight - others.requests, view.prefill_us - others.prefill_us, view.decode_us - others.decode_us
+        )
+
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """One more request of this agent is on it, of so much work at its speed."""
-        self._add(1, prefill_us, decode_us)
+        view = self.view
+        view.in_flight += 1
+        view.prefill_us += prefill_us
+        view.decode_us += decode_us
+        view.reckon()
+        if view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += 1
         if self.standing.trust is not _TRUSTED:
             self._trust(taken(self.standing))
 
     def prefilled(self, prefill_us: int) -> None:
         """The prefill of one of them is over."""
-        self.own_prefill_us -= prefill_us
         self.view.prefill_us -= prefill_us
         self.view.reckon()
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """One of them has ended, and what was still reserved for it is free."""
-        self._add(-1, -prefill_us, -decode_us)
+        view = self.view
+        view.in_flight -= 1
+        view.prefill_us -= prefill_us
+        view.decode_us -= decode_us
+        view.reckon()
+        if view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight -= 1
 
     def heard_of_others(self, others: Load) -> None:
         """What the other agents are now believed to have on it."""
-        more, self.others = others.requests - self.others.requests, others
-        view = self.view
+        view, before, self.others = self.view, self.others, others
+        more = others.requests - before.requests
         view.in_flight += more
-        view.prefill_us = self.own_prefill_us + others.prefill_us
-        view.decode_us = self.own_decode_us + others.decode_us
+        view.prefill_us += others.prefill_us - before.prefill_us
+        view.decode_us += others.decode_us - before.decode_us
         if more and view.ready and not view.draining:
             for pool in self.pools:
                 pool.in_flight += more
@@ -296,19 +312,6 @@ class Endpoint:
         else:
             self._out_since = now
         self._recount()
-
-    def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
-        view = self.view
-        self.own += requests
-        self.own_prefill_us += prefill_us
-        self.own_decode_us += decode_us
-        view.in_flight += requests
-        view.prefill_us += prefill_us
-        view.decode_us += decode_us
-        if view.ready and not view.draining:
-            for pool in self.pools:
-                pool.in_flight += requests
-        view.reckon()
 
     def _recount(self) -> None:
         for pool in self.pools:

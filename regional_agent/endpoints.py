@@ -151,12 +151,11 @@ class Endpoints:
         has_room = endpoint.view.in_flight <= endpoint.view.slots
         return outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
 
-    def ended(self, endpoint: Endpoint, outcome: Outcome, started_at: float) -> None:
-        """A request that was sent at `started_at` (s, monotonic) has ended so; called once each."""
-        if endpoint.ended(outcome, started_at):
-            until_s = endpoint.standing.until - endpoint.standing.since
-            log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
-            self._on_ejected(outcome)
+    def ejected(self, endpoint: Endpoint, outcome: Outcome) -> None:
+        """A request that ended so was one too many."""
+        until_s = endpoint.standing.until - endpoint.standing.since
+        log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
+        self._on_ejected(outcome)
 
     def register(self, spec: EndpointSpec) -> str | None:
         """Take an endpoint in that registered itself, or what it now says of itself; why not, or None.
@@ -297,7 +296,7 @@ class Endpoints:
     async def _keep_tidy(self) -> None:
         while True:
             await beat(TIDY_S)
-            self._retired = [one for one in self._retired if one.own > 0]
+            self._retired = [one for one in self._retired if one.own.requests > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
             for pool in self._pools.values():

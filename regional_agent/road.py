@@ -170,7 +170,8 @@ class Road:
             if target.outcome is None:
                 self.chooser.ended(target, self._clock(), tail)
         outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
-        knowing.endpoints.ended(endpoint, outcome, target.since)
+        if endpoint.ended(outcome, target.since):
+            knowing.endpoints.ejected(endpoint, outcome)
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""

@@ -251,12 +251,13 @@ class SharedView:
         """What this agent has by endpoint; two servers that had one name in turn count together."""
         own: dict[str, tuple[int, int, int]] = {}
         for endpoint in self._endpoints.every():
-            if endpoint.own:
+            one = endpoint.own
+            if one.requests:
                 requests, prefill_us, decode_us = own.get(endpoint.name, NOTHING)
                 own[endpoint.name] = (
-                    requests + endpoint.own,
-                    prefill_us + endpoint.own_prefill_us,
-                    decode_us + endpoint.own_decode_us,
+                    requests + one.requests,
+                    prefill_us + one.prefill_us,
+                    decode_us + one.decode_us,
                 )
         return own
 

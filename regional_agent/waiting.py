@@ -155,7 +155,7 @@ class WaitingRoom:
 
     def room_appeared(self) -> None:
         """Something has ended in this region: look before long, once for all that happens until then."""
-        if not self._called and any(self._queues.values()):
+        if self._queues and not self._called and any(self._queues.values()):
             self._called = True
             asyncio.get_running_loop().call_soon(self._serve)
 

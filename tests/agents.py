@@ -126,7 +126,7 @@ class Agent:
 
     def held(self) -> int:
         """Reservations that are out."""
-        return sum(endpoint.own for endpoint in self.knowing.endpoints.every())
+        return sum(endpoint.own.requests for endpoint in self.knowing.endpoints.every())
 
     def waiting(self) -> int:
         """Requests that wait for room."""

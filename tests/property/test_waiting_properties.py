@@ -198,7 +198,7 @@ class Room(RuleBasedStateMachine):
     @invariant()
     def nothing_runs_that_is_not_held(self) -> None:
         for model in MODELS:
-            assert 0 <= self.by_model[model].own == self.running[model] <= SLOTS
+            assert 0 <= self.by_model[model].own.requests == self.running[model] <= SLOTS
 
     def teardown(self) -> None:
         self.view._others_waiting = {}

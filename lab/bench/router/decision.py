@@ -121,8 +121,7 @@ async def _with_redis(knowing: Knowing, bench: _Deciding, redis_url: str, times:
     prefix = agent_prefix(AWAITED)
 
     async def tell(agent: str) -> None:
-        busy = [one for one in knowing.endpoints.every() if one.own]
-        told = msgspec.json.encode(Told({one.name: (one.own, one.own_prefill_us, one.own_decode_us) for one in busy}))
+        told = msgspec.json.encode(Told({one.name: one.own for one in knowing.endpoints.every() if one.own.requests}))
         await client.run(
             (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MOST_AGENTS, LARGEST_TOLD_BYTES)
         )
