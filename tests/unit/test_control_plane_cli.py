@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from control_plane.admin_token import AdminToken
 from control_plane.api_client import ApiClient, NoLeader, may_follow
@@ -38,13 +38,10 @@ from penstock.plan import ArcReason
 from penstock.provenance import Provenance
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+from tests.cli import run
 
 POLICIES = Path(__file__).parents[2] / "policies"
 TOKEN = "0123456789abcdef"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONFIG": "/nowhere/contexts.yaml"}).invoke(app, arguments)
 
 
 @pytest.mark.parametrize(

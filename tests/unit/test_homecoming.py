@@ -8,20 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy import Model, Policy, Region, Spillover
+from penstock.policy import Model, Policy, Spillover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
 from penstock.residency import residency_class
 from penstock.snapshot import Held, Snapshot
 from penstock.waterfall import plan
+from tests.three_regions import REGIONS
 
 STEP_PER_S = 0.25
 POLICY = Policy(
-    regions={
-        "de": Region("de", "DE", 50.11, 8.68),
-        "es": Region("es", "ES", 40.42, -3.7),
-        "us": Region("us", "US", 38.9, -77.04),
-    },
+    regions=REGIONS,
     models={"m": Model("m")},
     tenants={},
     residency=(),

@@ -6,50 +6,20 @@ import msgspec
 import pytest
 
 from penstock.moves import Key
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import ArcReason, RegionPlan
 from penstock.planner import answers
 from penstock.planner.asking import BELIEVED_AHEAD
 from penstock.planner.flow import FlowPlanner
 from penstock.planner.planned import Planned
-from penstock.policy import Failover, Model, Objective, Policy, Region, Spillover
-from penstock.region_health import RegionHealth, RegionState
-from penstock.report import AgentReport, DemandReport, PoolReport
+from penstock.policy import Model, Objective, Policy, Region
+from penstock.region_health import RegionState
 from penstock.residency import residency_class
-from penstock.snapshot import FADED_S, Held, Snapshot
+from penstock.snapshot import FADED_S, Snapshot
+from tests import three_regions
+from tests.three_regions import EU, EVERYWHERE, fleet, in_force, offered, region
 
-EVERYWHERE = ("de", "es", "us")
-EU = ("de", "es")
-POLICY = Policy(
-    regions={
-        "de": Region("de", "DE", 50.11, 8.68),
-        "es": Region("es", "ES", 40.42, -3.7),
-        "us": Region("us", "US", 38.9, -77.04),
-    },
-    models={"m": Model("m"), "n": Model("n", expected_service_s=4.0)},
-    tenants={},
-    residency=(),
-    spillover=Spillover(target_utilisation=0.8, step_per_s=0.25),
-    failover=Failover(failback_ramp_s=10.0),
-    objective=Objective(queueing_weight=0.0),
-)
+POLICY = msgspec.structs.replace(three_regions.POLICY, objective=Objective(queueing_weight=0.0))
 PATIENT_S = 30.0
-
-
-def offered(rate: float, regions: tuple[str, ...] = EVERYWHERE, model: str = "m") -> DemandReport:
-    return DemandReport(model, residency_class(frozenset(regions)).name, regions, rate)
-
-
-def region(name: str, *demand: DemandReport, slots: int = 100, ready: int = 4) -> Held:
-    pool = PoolReport("m", 4, ready, slots if ready else 0, 0, 1.0)
-    return Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), received_at=0.0)
-
-
-def fleet(*held: Held, **states: RegionState) -> Snapshot:
-    health = {one.report.region: RegionHealth(RegionState.HEALTHY) for one in held}
-    return Snapshot(
-        {(one.report.region, one.report.agent): one for one in held},
-        health | {name: RegionHealth(state) for name, state in states.items()},
-    )
 
 
 def decided(
@@ -69,12 +39,6 @@ def decided(
 
 def weighing(**weights: float | bool) -> Policy:
     return msgspec.structs.replace(POLICY, objective=msgspec.structs.replace(POLICY.objective, **weights))
-
-
-def in_force(origin: str, shares: dict[str, float], regions: tuple[str, ...] = EVERYWHERE) -> dict[str, RegionPlan]:
-    arcs = tuple(Arc(server, share, ArcReason.HOME) for server, share in shares.items())
-    entry = ClassPlan("m", residency_class(frozenset(regions)).name, arcs, ())
-    return {origin: RegionPlan(origin, 1, 1, "", 0.0, (entry,))}
 
 
 def arcs(planned: Planned, origin: str = "de", regions: tuple[str, ...] = EVERYWHERE) -> dict[str, tuple]:

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner, Result
 
-from control_plane.cli import app
 from control_plane.policy.schema import schema_text
+from tests.cli import run
 from tests.git_repositories import PolicyRepository
 
 POLICIES = Path(__file__).parents[2] / "policies"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200", "PENSTOCK_CONFIG": "/nowhere/contexts.yaml"}).invoke(app, arguments)
 
 
 def test_a_good_bundle() -> None:

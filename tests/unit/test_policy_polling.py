@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -27,16 +26,6 @@ class Looks:
         await self.go_on.wait()
         self.ended += 1
         return self.readable
-
-
-@pytest.fixture
-async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
-    one = AsyncIOScheduler(
-        timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-    )
-    one.start()
-    yield one
-    one.shutdown(wait=False)
 
 
 async def test_it_looks_at_once_when_it_is_woken(scheduler: AsyncIOScheduler) -> None:

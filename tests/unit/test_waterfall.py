@@ -5,48 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy import Failover, Model, Policy, Region, Spillover
+from penstock.plan import ArcReason, RegionPlan
+from penstock.policy import Model, Policy, Region
 from penstock.region_health import RegionHealth, RegionState
-from penstock.report import AgentReport, DemandReport, PoolReport
-from penstock.residency import residency_class
+from penstock.report import AgentReport, PoolReport
 from penstock.snapshot import FADED_S, Held, Snapshot
 from penstock.supply import KNOWN_AFTER, supply
 from penstock.waterfall import plan
-
-EVERYWHERE = ("de", "es", "us")
-EU = ("de", "es")
-POLICY = Policy(
-    regions={
-        "de": Region("de", "DE", 50.11, 8.68),
-        "es": Region("es", "ES", 40.42, -3.7),
-        "us": Region("us", "US", 38.9, -77.04),
-    },
-    models={"m": Model("m"), "n": Model("n", expected_service_s=4.0)},
-    tenants={},
-    residency=(),
-    spillover=Spillover(target_utilisation=0.8, step_per_s=0.25),
-    failover=Failover(failback_ramp_s=10.0),
-)
-
-
-def offered(rate: float, regions: tuple[str, ...] = EVERYWHERE, model: str = "m") -> DemandReport:
-    return DemandReport(model, residency_class(frozenset(regions)).name, regions, rate)
-
-
-def region(
-    name: str, *demand: DemandReport, slots: int = 100, ready: int = 4, models: tuple[str, ...] = ("m",)
-) -> Held:
-    pools = tuple(PoolReport(model, 4, ready, slots if ready else 0, 0, 1.0) for model in models)
-    return Held(AgentReport(name, "1", 1, 1, 0.0, pools, demand), received_at=0.0)
-
-
-def fleet(*held: Held, **states: RegionState) -> Snapshot:
-    health = {one.report.region: RegionHealth(RegionState.HEALTHY) for one in held}
-    return Snapshot(
-        {(one.report.region, one.report.agent): one for one in held},
-        health | {name: RegionHealth(state) for name, state in states.items()},
-    )
+from tests.three_regions import EU, POLICY, fleet, in_force, offered, region
 
 
 def planned(
@@ -58,12 +24,6 @@ def planned(
     elapsed_s: float = 1.0,
 ) -> dict[str, RegionPlan]:
     return plan(policy, snapshot, previous or {}, now=now, epoch=3, generation=9, elapsed_s=elapsed_s)
-
-
-def in_force(origin: str, shares: dict[str, float], regions: tuple[str, ...] = EVERYWHERE) -> dict[str, RegionPlan]:
-    arcs = tuple(Arc(server, share, ArcReason.HOME) for server, share in shares.items())
-    entry = ClassPlan("m", residency_class(frozenset(regions)).name, arcs, ())
-    return {origin: RegionPlan(origin, 1, 1, "", 0.0, (entry,))}
 
 
 def arcs(plans: dict[str, RegionPlan], origin: str = "de", model: str = "m") -> dict[str, tuple[float, ArcReason]]:

@@ -1,0 +1,19 @@
+"""Fixtures that several unit tests use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[AsyncIOScheduler]:
+    """One that runs jobs as the control plane's does."""
+    one = AsyncIOScheduler(
+        timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+    )
+    one.start()
+    yield one
+    one.shutdown(wait=False)
