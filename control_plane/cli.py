@@ -5,6 +5,9 @@ Exit codes: 0 done; 1 nobody answers, or what was asked for is refused or not so
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 from control_plane.commands.on_demand import on_demand
@@ -43,4 +46,13 @@ def _penstock() -> None:
 
 def main() -> None:
     """The `penstock` command."""
-    app(prog_name="penstock")
+    try:
+        try:
+            app(prog_name="penstock")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # What could not be written would be tried again at the interpreter's end, and end it with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"penstock: {error}", file=sys.stderr)
+        sys.exit(1)

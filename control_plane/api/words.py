@@ -1,4 +1,4 @@
-"""What people write into requests for other people: one line, nothing that would act on the terminal that shows it."""
+"""What people write into requests for other people: one line, and nothing that acts on the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pydantic_core import PydanticCustomError
 
 from penstock.overrides import LONGEST_REASON
 
-_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""No control characters."""
+_ACTS = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Control characters, and those that turn the direction of what is around them."""
+
+_ONE_LINE = rf"^[^{_ACTS}]*[^{_ACTS}\s][^{_ACTS}]*$"
+"""None of these, and something that is seen."""
 
 
 def _one_line(text: str) -> str:
     if re.fullmatch(_ONE_LINE, text) is None:
-        raise PydanticCustomError("one_line", "write one line, without control characters")
+        raise PydanticCustomError("one_line", "say why in one line, without control characters")
     return text
 
 

@@ -6,6 +6,7 @@ The compiler and the git client are imported where they are used, so that other 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from pathlib import Path
@@ -42,7 +43,7 @@ def read_bundle(where: str) -> dict[str, str]:
         CommandFault: nothing can be read there.
         PolicyRefused: what is there is no bundle, whatever its files say.
     """
-    if Path(where).is_dir():
+    if os.path.isdir(where):
         return read_folder(Path(where))
     revision = _REVISION.fullmatch(where)
     if revision is None:
@@ -50,7 +51,7 @@ def read_bundle(where: str) -> dict[str, str]:
     from control_plane.policy.repository import RepositoryReader
 
     repository = revision["repository"]
-    url = str(Path(repository).resolve()) if Path(repository).exists() else repository
+    url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=LONGEST_READ_S)
     try:
         bundle = asyncio.run(reader.read())

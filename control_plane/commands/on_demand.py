@@ -31,6 +31,12 @@ def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             ctx.meta[AS_JSON] = _wants_json(args)
+            for word in args:
+                if not _is_text(word):
+                    error = typer.BadParameter(f"{word!a} is not UTF-8", ctx)
+                    if ctx.meta[AS_JSON]:
+                        _tell_as_json(error)
+                    raise error
             return super().parse_args(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
@@ -50,6 +56,15 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return any(
         word in ("-ojson", "--output=json") or (word in ("-o", "--output") and value == "json") for word, value in pairs
     )
+
+
+def _is_text(word: str) -> bool:
+    """Whether a word of the command line can be sent and printed; Python keeps other bytes of it as lone surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tell_as_json(error: Exception) -> None:

@@ -141,8 +141,9 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
         ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),
         (
             {"kind": "drain", "region": "eu-de", "reason": "two\nlines"},
-            "body.reason: write one line, without control characters",
+            "body.reason: say why in one line, without control characters",
         ),
+        ({"kind": "drain", "region": "eu-de", "reason": "harmless \u202etxt.exe"}, "body.reason: say why in one line"),
         ({"kind": "drain", "region": "eu-de", "reason": "\x1b[2J"}, "reason"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 0}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
@@ -180,6 +181,13 @@ async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> Non
     assert is_problem(refused, 422)
     assert refused.json()["detail"] == "query.limit: comes more than once; give it once"
     assert await overrides(api) == []
+
+
+async def test_a_blank_reason_is_none_for_whatever_is_changed(api: httpx.AsyncClient) -> None:
+    for change in ("regions/eu-de/undrain", "regions/eu-de/drain", "rollouts/current/halt"):
+        refused = await api.post(f"/v1/{change}", json=DRAIN | {"reason": " \u2003"}, headers={"if-match": "*"})
+        assert is_problem(refused, 422)
+        assert "body.reason: say why in one line" in refused.json()["detail"]
 
 
 async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> None:

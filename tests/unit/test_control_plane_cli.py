@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -306,7 +308,10 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
         ("policy lint /nowhere", 2, "/nowhere is no folder"),
         ("polcy", 2, "No such command 'polcy'"),
         ("audit verify /nowhere", 2, "/nowhere: cannot be read"),
+        (f"policy lint {'long' * 1_100}", 2, "is no folder"),
+        ("drain eu-de --reason \udcff", 2, r"'\udcff' is not UTF-8"),
     ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
 def test_what_goes_wrong_is_json_too(given: str, code: int, told: str, how: list[str], token: str) -> None:
     result = run(*given.format(token=token).split(), *how)
@@ -335,6 +340,16 @@ def test_a_mistyped_command() -> None:
     result = run("polcy")
     assert result.exit_code == 2
     assert "Did you mean 'policy'?" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
+def test_what_cannot_be_written_is_told_in_one_line(command: str) -> None:
+    """Whether a command writes at once or leaves it to the interpreter's end."""
+    code = "from control_plane.cli import main; main()"
+    with Path("/dev/full").open("wb") as full:
+        words = [sys.executable, "-c", code, *command.split()]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "penstock: [Errno 28] No space left on device\n")
 
 
 def test_shells_can_complete() -> None:
