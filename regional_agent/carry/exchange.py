@@ -348,6 +348,10 @@ class Exchange(Ending):
         assert target is not None
         assert answer is not None
         self._stage = STREAMING
+        # It is sent to nobody again, and its answer may take minutes.
+        request.body = b""
+        if request.kept_bytes:
+            self._client.bodies.forget(request)
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
         if self._ticket.errand.streaming:
             self._carrier.road.first_byte(target, now)

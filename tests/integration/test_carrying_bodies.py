@@ -14,7 +14,7 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import agent
-from tests.chats import BODY, answers, answers_after, code, is_busy
+from tests.chats import BODY, answers, answers_after, code, is_busy, streams_forever
 from tests.patience import until
 from tests.planet import MODEL, plan
 from tests.sockets import RawClient, engine, post
@@ -181,6 +181,20 @@ async def test_continue_is_not_said_to_who_did_not_wait_for_it(tmp_path: Path) -
             assert (await client.answer()).body == b'{"ok": 1}'
         client.say(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"ok\n", "and nothing before it"
+
+
+async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None:
+    large = json.dumps({"model": MODEL, "prompt": "x" * 100_000}).encode()
+    room_for_one = Limits(most_kept_bytes=150_000, idle_linger_s=0.0)
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=room_for_one) as one:
+        clients = [await RawClient.connect(one.traffic) for _ in range(3)]
+        for client, body in zip(clients, (BODY, large, large), strict=True):
+            client.say(post(body))
+            assert (await client.head())[0] == 200
+            assert await client.chunk()
+        assert one.listener.bodies.bytes_kept == 0
+        kept = [len(connection._serving.body) for connection in one.listener.connections if connection._serving]
+        assert kept == [0, 0, 0]
 
 
 async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None:
