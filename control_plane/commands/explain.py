@@ -72,12 +72,7 @@ def explain(
         if not origin or model is None:
             raise CommandFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
-        if key_digest is not None and tenant is not None:
-            raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
-        if session is not None and agent is None:
-            raise CommandFault("--session is known to agents alone; give --agent")
-        if country is not None and (flaw := country_flaw(country)) is not None:
-            raise CommandFault(f"--country: {flaw}")
+        _check(tenant, key_digest, country, session, agent)
         asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
             if ip is not None or agent is not None:
@@ -95,6 +90,22 @@ def explain(
     if logged is not None:
         notes = [f"{logged}; explained as things are now, not as they were then", *notes]
     print_view(explanation_view(told, notes))
+
+
+def _check(
+    tenant: str | None, key_digest: str | None, country: str | None, session: str | None, agent: str | None
+) -> None:
+    """Of what is given beside each other.
+
+    Raises:
+        CommandFault: it contradicts itself, or nobody could answer it.
+    """
+    if key_digest is not None and tenant is not None:
+        raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
+    if session is not None and agent is None:
+        raise CommandFault("--session is known to agents alone; give --agent")
+    if country is not None and (flaw := country_flaw(country)) is not None:
+        raise CommandFault(f"--country: {flaw}")
 
 
 def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None) -> tuple[Explanation, list[str]]:
