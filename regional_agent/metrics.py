@@ -197,6 +197,10 @@ class AgentMetrics:
             "config_age_seconds",
             "Seconds since the store last confirmed the policy and plan in force; +Inf when it never has.",
         )
+        self._access_lines_dropped = self._counter(
+            "access_lines_dropped", "Lines of the access log that the disk did not take, or not in time."
+        )
+        self._dropped_so_far = 0
         self._shared_view_up = self._gauge(
             "shared_view_up", "1 while the region's shared in-flight view (Redis) answers, else 0."
         )
@@ -282,6 +286,11 @@ class AgentMetrics:
     def residency_refused_at_server(self) -> None:
         """Count a forwarded request that should never have been sent here."""
         self._residency_refusals_at_server.inc()
+
+    def access_lines_dropped(self, so_far: int) -> None:
+        """Count lines of the access log that were never written, given how many they are since the start."""
+        self._access_lines_dropped.inc(so_far - self._dropped_so_far)
+        self._dropped_so_far = so_far
 
     def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
         """Show how many requests this agent carries for `model`, and how many of them wait for room."""

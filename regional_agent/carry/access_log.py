@@ -74,10 +74,16 @@ class AccessLog:
         self._blocks: deque[bytes] = deque()
         self._wake = threading.Semaphore(0)
         self._stopping = False
-        self.dropped_lines = 0
+        self._dropped_in_time = self._dropped_by_disk = 0
+        """Each counted by one thread alone."""
         self._descriptor = _open(file)
         self._thread = threading.Thread(target=self._write_all, name="access log", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped_lines(self) -> int:
+        """Lines that were never written: the disk did not keep up, or did not take them."""
+        return self._dropped_in_time + self._dropped_by_disk
 
     def wants(self, ok: bool) -> bool:
         """Whether a request is to be logged."""
@@ -100,7 +106,7 @@ class AccessLog:
         if not lines:
             return
         if len(self._blocks) >= MOST_BLOCKS:
-            self.dropped_lines += len(lines)
+            self._dropped_in_time += len(lines)
             return
         self._blocks.append(self._encoder.encode_lines(lines))
 
@@ -120,7 +126,7 @@ class AccessLog:
                     _write_whole(self._descriptor, self._blocks[0])
                 except OSError as error:
                     log.error("access log cannot be written; lines are lost", file=str(self._file), error=str(error))
-                    self.dropped_lines += self._blocks[0].count(b"\n")
+                    self._dropped_by_disk += self._blocks[0].count(b"\n")
                 self._blocks.popleft()
             if self._stopping:
                 os.close(self._descriptor)

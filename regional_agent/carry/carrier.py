@@ -138,3 +138,4 @@ class Carrier:
             self._active.turn(self.clock())
             if self.access_log is not None:
                 self.access_log.flush()
+                self.metrics.access_lines_dropped(self.access_log.dropped_lines)

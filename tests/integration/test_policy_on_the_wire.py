@@ -39,6 +39,15 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
     assert read_access_logs([file]) == [Asked("eu-es", "open", "US", MODEL, 1.0, "CA")], "counted where it came in"
 
 
+async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_look(tmp_path: Path) -> None:
+    log = AccessLog(Path("/dev/full"), 1.0, Random(1))
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+        for _ in range(3):
+            assert (await ask(one)).status == 200
+        await until(lambda: b"penstock_agent_access_lines_dropped_total 3.0" in one.metrics.render())
+    log.close()
+
+
 @pytest.mark.parametrize(
     ("location", "status", "code"),
     [

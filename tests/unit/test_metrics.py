@@ -53,6 +53,7 @@ AGENT_CONTRACT = {
     "plan_generation": ("gauge", set()),
     "plan_epoch": ("gauge", set()),
     "config_age_seconds": ("gauge", set()),
+    "access_lines_dropped": ("counter", set()),
     "shared_view_up": ("gauge", set()),
     "shared_view_age_seconds": ("gauge", set()),
 }
