@@ -227,10 +227,13 @@ class ClientConnection(ClientTurns):
     def on_message_complete(self) -> None:
         request, self._current = self._current, None
         self._in_head = True
-        if request is None or self._mode is not REQUESTS:
-            return
+        if request is not None and self._mode is REQUESTS:
+            request.length = request.received_bytes
+            self._take_whole(request)
+
+    def _take_whole(self, request: Request) -> None:
+        """A request has come to its end: tell who has it, serve it, or let it wait for its turn."""
         request.whole = True
-        request.length = request.received_bytes
         if request.upgrade:
             self._mode = UPGRADING
         elif not request.keep_alive:
@@ -263,9 +266,14 @@ class ClientConnection(ClientTurns):
                 request, body_at = found
                 length = request.length or 0
                 if length <= SMALL_BODY_BYTES:
-                    self._misses, self._current, self._left_bytes = 0, request, length
-                    if len(data) - body_at < length:
-                        self._in_head, self._since = False, self._listener.clock()
+                    self._misses = 0
+                    ends_at = body_at + length
+                    if len(data) >= ends_at:
+                        request.body, request.received_bytes = data[body_at:ends_at], length
+                        self._take_whole(request)
+                        return data[ends_at:]
+                    self._current, self._left_bytes = request, length
+                    self._in_head, self._since = False, self._listener.clock()
                     return self._take_counted(data[body_at:])
             self._misses += 1
         self._read = data
@@ -279,8 +287,7 @@ class ClientConnection(ClientTurns):
             self.on_body(data)
             return b""
         self._left_bytes = 0
-        if left_bytes:
-            self.on_body(data if length == left_bytes else data[:left_bytes])
+        self.on_body(data[:left_bytes])
         self.on_message_complete()
         return data[left_bytes:]
 

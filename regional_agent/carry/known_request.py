@@ -16,20 +16,7 @@ assert MAY_DIFFER <= NOT_FOR_ENGINES
 class KnownRequest:
     """What was understood of a head, but for its varying values. Only of a plain request, whose body has a length."""
 
-    __slots__ = (
-        "_authority",
-        "_by_name",
-        "_headers",
-        "_http_1_0",
-        "_keep_alive",
-        "_length",
-        "_method",
-        "_passing",
-        "_path",
-        "_repeated",
-        "_repeats",
-        "_target",
-    )
+    __slots__ = ("_like", "_repeated")
 
     def __init__(
         self, raw: bytes, request: Request, names_onward: PassingNames, location_header: bytes, scheme: bytes
@@ -45,40 +32,19 @@ class KnownRequest:
         """
         assert request.plain
         self._repeated = RepeatedHead(raw, request.headers, MAY_DIFFER | {location_header})
-        self._method = request.method
-        self._target = request.target
-        self._path = request.path
-        self._authority = request.authority
-        self._headers = request.headers
-        self._by_name = request.by_name
-        self._repeats = request.repeats
-        self._keep_alive = request.keep_alive
-        self._http_1_0 = request.http_1_0
-        self._length = request.length or 0
-        self._passing = request_lines_onward(request, names_onward, scheme, request.authority)
+        # Of a request on its way the body may come to be another's (`served_as.py`), and its length with it.
+        self._like = Request(request)
+        self._like.passing = request_lines_onward(request, names_onward, scheme, request.authority)
 
     def again(self, data: bytes) -> tuple[Request, int] | None:
         """The request whose head `data` begins with, and where its body begins; None where it is another head."""
-        headers, by_name, length, raw = self._headers, self._by_name, self._length, self._repeated.raw
+        raw = self._repeated.raw
         if data.startswith(raw):
-            body_at = len(raw)
-        else:
-            found = self._repeated.again(data)
-            if found is None:
-                return None
-            headers, by_name, body_at = found
-            length = int(by_name.get(b"content-length") or 0)
-        request = Request()
-        request.method = self._method
-        request.target = self._target
-        request.path = self._path
-        request.authority = self._authority
-        request.headers = headers
-        request.by_name = by_name
-        request.repeats = self._repeats
-        request.plain = True
-        request.keep_alive = self._keep_alive
-        request.http_1_0 = self._http_1_0
-        request.length = length
-        request.passing = self._passing
+            return Request(self._like), len(raw)
+        found = self._repeated.again(data)
+        if found is None:
+            return None
+        request = Request(self._like)
+        request.headers, request.by_name, body_at = found
+        request.length = int(request.by_name.get(b"content-length") or 0)
         return request, body_at

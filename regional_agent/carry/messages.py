@@ -134,26 +134,50 @@ class Request:
         "whole",
     )
 
-    def __init__(self) -> None:
-        self.method = b""
-        self.target = b""
-        """Path and query; the scheme and authority of an absolute target are taken off."""
-        self.path = b""
-        self.authority = b""
-        """Who was asked: the target's authority or the Host header."""
-        self.headers: list[Header] = []
-        self.by_name: dict[bytes, bytes] = {}
-        """The same, once `index` has been called; of a repeated one the last."""
-        self.repeats = True
-        """Some header is there more than once."""
+    def __init__(self, like: Request | None = None) -> None:
+        """Nothing has come of it yet, or a head like that of another request."""
+        if like is None:
+            self.method = b""
+            self.target = b""
+            """Path and query; the scheme and authority of an absolute target are taken off."""
+            self.path = b""
+            self.authority = b""
+            """Who was asked: the target's authority or the Host header."""
+            self.headers: list[Header] = []
+            self.by_name: dict[bytes, bytes] = {}
+            """The same, once `index` has been called; of a repeated one the last."""
+            self.repeats = True
+            """Some header is there more than once."""
+            self.length: int | None = None
+            """The body's length in bytes by the head; None for a chunked one until it is whole."""
+            self.keep_alive = True
+            self.http_1_0 = False
+            self.plain = False
+            """None of RARE_HEADERS is there, so none of them need be looked for."""
+            self.upgrade = b""
+            """The protocol that the client wants to speak after this, in lower case."""
+            self.passing = b""
+            """What `request_lines_onward` makes of it, where that is known already."""
+        else:
+            self.method = like.method
+            self.target = like.target
+            self.path = like.path
+            self.authority = like.authority
+            self.headers = like.headers
+            self.by_name = like.by_name
+            self.repeats = like.repeats
+            self.length = like.length
+            self.keep_alive = like.keep_alive
+            self.http_1_0 = like.http_1_0
+            self.plain = like.plain
+            self.upgrade = like.upgrade
+            self.passing = like.passing
         self.body: bytes | bytearray = b""
         """What has been received and is kept, in case the request must be sent again."""
         self.received_bytes = 0
         self.pace: tuple[float, int] | None = None
         """How long (s) its body may take, as last worked out, and how much of it there was then; None of one that was
         never waited for."""
-        self.length: int | None = None
-        """The body's length in bytes by the head; None for a chunked one until it is whole."""
         self.whole = False
         """The body has been received to its end."""
         self.kept_bytes = 0
@@ -164,14 +188,6 @@ class Request:
         """The application has it."""
         self.forgotten = False
         """More of the body was passed on than is kept: it cannot be sent again."""
-        self.keep_alive = True
-        self.http_1_0 = False
-        self.plain = False
-        """None of RARE_HEADERS is there, so none of them need be looked for."""
-        self.upgrade = b""
-        """The protocol that the client wants to speak after this, in lower case."""
-        self.passing = b""
-        """What `request_lines_onward` makes of it, where that is known already."""
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, or None. Of a repeated one the last; those that may not repeat are refused before."""
