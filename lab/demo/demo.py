@@ -31,6 +31,9 @@ from lab.planet.planet import Planet
 from lab.planet.ports import assign_ports
 from lab.servers.errors import ServerError
 
+NEEDED_BYTES = 150_000_000
+"""What a planet writes while it runs; nearly all of it is etcd's log, which is made in full at its start."""
+
 
 class Options(msgspec.Struct, frozen=True):
     """As the command line has them."""
@@ -55,6 +58,7 @@ async def run_demo(options: Options, console: Console) -> bool:
     began = time.monotonic()
     material = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
     _make_room(options.out)
+    check_space(Path(tempfile.gettempdir()), NEEDED_BYTES)
     logs = options.out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -91,6 +95,20 @@ def _make_room(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ServerError(f"{out}: {error.strerror}; name a folder that can be written with --out") from None
+
+
+def check_space(directory: Path, needed_bytes: int) -> None:
+    """Find out at once what etcd would say with a page of its insides.
+
+    Raises:
+        ServerError: less is free.
+    """
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < needed_bytes:
+        raise ServerError(
+            f"{directory}: {free_bytes // 1_000_000} MB are free, and a planet takes "
+            f"{needed_bytes // 1_000_000} MB there; make room, or set TMPDIR to a folder that has it"
+        )
 
 
 def _planet(options: Options, material: Material, directory: Path, logs: Path) -> Planet:
