@@ -143,30 +143,15 @@ def explain(
     """
     if asked.origin not in policy.regions:
         raise KeyError(asked.origin)
-    told = Explanation(
-        asked,
-        data_class=None,
-        policy_digest=policy.digest(),
-        plan_generation=plan.generation if plan is not None else None,
-        plan_epoch=plan.epoch if plan is not None else None,
-        planned=False,
-        residency=None,
-        rules=(),
-        regions=(),
-        chosen=None,
-    )
+    told = _nothing_yet(policy, plan, asked)
     tenant = tenant_of(policy, asked.tenant)
     if isinstance(tenant, Refusal):
         return _refused(policy, told, views, tenant)
     versions = versions_of(policy, asked.model)
     if versions is not None and asked.model not in policy.models:
         names = " or ".join(models_for(policy, asked.model))
-        return _refused(
-            policy,
-            told,
-            views,
-            Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}"),
-        )
+        several = Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}")
+        return _refused(policy, told, views, several)
     facts = RequestFacts(tenant.name, tenant.data_class, asked.location)
     told = msgspec.structs.replace(
         told,
@@ -180,6 +165,35 @@ def explain(
     name = admitted.permitted.name
     planned = plan is not None and plan.lookup(asked.model, name) is not None
     told = msgspec.structs.replace(told, residency=name, planned=planned, endpoints=endpoints)
+    return _chosen(policy, plan, told, admitted, views, rng)
+
+
+def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: Asked) -> Explanation:
+    """What is known before anything is decided."""
+    return Explanation(
+        asked,
+        data_class=None,
+        policy_digest=policy.digest(),
+        plan_generation=plan.generation if plan is not None else None,
+        plan_epoch=plan.epoch if plan is not None else None,
+        planned=False,
+        residency=None,
+        rules=(),
+        regions=(),
+        chosen=None,
+    )
+
+
+def _chosen(
+    policy: Policy,
+    plan: RegionPlan | None,
+    told: Explanation,
+    admitted: Mask,
+    views: Mapping[str, RegionView],
+    rng: Random,
+) -> Explanation:
+    """With every region that may be drawn, and one draw."""
+    asked = told.asked
     ways = outlook(policy, plan, asked.origin, asked.model, admitted, views, tried=asked.tried, overflow=asked.overflow)
     if isinstance(ways, Refusal):
         regions = _regions(policy, told, views, admitted, plan, (), ways.rejected)

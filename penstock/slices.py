@@ -6,7 +6,7 @@ may not be, and with what an origin had where it is not heard from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -102,18 +102,15 @@ def slices(
         interventions: what operators want; `targets` are within it already.
         resting: what was learned in earlier ticks of the same planner.
     """
-    alive: dict[str, set[str]] = {}
-    for region, model in supply:
-        alive.setdefault(model, set()).add(region)
+    alive = _alive(supply)
     largest_step = policy.spillover.step_per_s * edition.elapsed_s
     spoke = heard(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
-    for region in policy.regions:
-        if region not in spoke:
-            classes[region] = [
-                emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), largest_step)
-                for one in _still_standing(previous.get(region), policy)
-            ]
+    for region in policy.regions.keys() - spoke:
+        classes[region] = [
+            emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), largest_step)
+            for one in _still_standing(previous.get(region), policy)
+        ]
     words = Words.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
@@ -127,13 +124,9 @@ def slices(
             entry = before.get(key)
             if entry is not None and _rests(key, entry, target, resting, detail):
                 found.append((key.origin, entry))
-            else:
-                found.append(
-                    (
-                        key.origin,
-                        Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions),
-                    )
-                )
+                continue
+            move = Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions)
+            found.append((key.origin, move))
     moves = [one for _, one in found if isinstance(one, Move)]
     step = _Step(snapshot, ramps, largest_step, homeward(moves, demands, targets, largest_step), detail)
     for origin, way in found:
@@ -151,6 +144,14 @@ def slices(
         )
         for region, entries in classes.items()
     }
+
+
+def _alive(supply: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """By model, the regions that can take traffic for it."""
+    alive: dict[str, set[str]] = {}
+    for region, model in supply:
+        alive.setdefault(model, set()).add(region)
+    return alive
 
 
 class _Step(NamedTuple):

@@ -139,25 +139,7 @@ def _planned(
             entry, permitted = verdict
             rates[entry][one.model, permitted] += one.requests_per_s
     agents = {
-        (region, ""): Held(
-            AgentReport(
-                region,
-                "",
-                1,
-                1,
-                0.0,
-                tuple(
-                    PoolReport(one.model, 1, 1, one.slots, 0, one.service_s)
-                    for one in fleet
-                    if one.region == region and one.slots > 0
-                ),
-                tuple(
-                    DemandReport(model, permitted.name, tuple(sorted(permitted.regions)), rate)
-                    for (model, permitted), rate in rates[region].items()
-                ),
-            ),
-            0.0,
-        )
+        (region, ""): Held(_report(region, fleet, rates[region]), 0.0)
         for region in policy.regions
         if region not in lost
     }
@@ -171,6 +153,20 @@ def _planned(
         for origin, plan in plans.items()
         for entry in plan.classes
     }
+
+
+def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:
+    """What the region's only agent would report."""
+    pools = tuple(
+        PoolReport(one.model, 1, 1, one.slots, 0, one.service_s)
+        for one in fleet
+        if one.region == region and one.slots > 0
+    )
+    demand = tuple(
+        DemandReport(model, permitted.name, tuple(sorted(permitted.regions)), rate)
+        for (model, permitted), rate in rates.items()
+    )
+    return AgentReport(region, "", 1, 1, 0.0, pools, demand)
 
 
 def _loads(
