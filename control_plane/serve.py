@@ -14,6 +14,7 @@ import httpx
 import structlog
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from control_plane.access.access import Access
 from control_plane.access.api_keys import ApiKeys
@@ -85,22 +86,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     app = create_app(control_plane, access, places)
     # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
     app.openapi()
-    config = uvicorn.Config(
-        behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
-        http=BoundedConnection,
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN_S,
-        # uvicorn would by itself believe whatever a client on this machine says that it forwards.
-        proxy_headers=False,
-        ssl_certfile=settings.tls_certificate_file,
-        ssl_keyfile=settings.tls_key_file,
-    )
-    config.load()
+    config = _http(settings, app)
     server = Server(config)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,6 +113,27 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         task.result()
         raise RuntimeError(f"the {task.get_name()} ended")
     _log.info("stopped", name=settings.name)
+
+
+def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
+    """How the API is served."""
+    config = uvicorn.Config(
+        behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
+        http=BoundedConnection,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        # uvicorn would by itself believe whatever a client on this machine says that it forwards.
+        proxy_headers=False,
+        ssl_certfile=settings.tls_certificate_file,
+        ssl_keyfile=settings.tls_key_file,
+    )
+    config.load()
+    return config
 
 
 def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Access:

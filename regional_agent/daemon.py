@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -51,55 +52,30 @@ async def serve(settings: AgentSettings) -> None:
     Raises:
         BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: it cannot start with what it was given.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
-
+    stop = _told_to_stop()
     tls = _Tls(settings)
-    bounded = _limits(settings.limits)
+    limits = _limits(settings.limits)
     metrics = AgentMetrics()
     pool, peer_pool = UpstreamPool(tls.to_upstreams), UpstreamPool(tls.to_peers)
     key = load_fleet_key(settings.fleet_key_file)
     rng = Random()
     access_log = _access_log(settings, rng)
     async with Knowing(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as knowing:
-        road = Road(settings.region, knowing, key, rng, loop.time)
+        road = Road(settings.region, knowing, key, rng, asyncio.get_running_loop().time)
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         carrier = Carrier(
             road, pool, metrics, settings.limits, via=via, rng=rng, peer_pool=peer_pool, access_log=access_log
         )
         carrier.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
-        faces: dict[str, tuple[Address, Application, ServerTls | None]] = {
-            "admin": (
-                settings.admin_listen,
-                AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier)),
-                None,
-            ),
-            "traffic": (settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
-            "peer": (settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
-        }
-        listeners: dict[str, Listener] = {}
-        where: dict[str, str] = {}
-        for name, (listen, service, shown) in faces.items():
-            listeners[name] = Listener(
-                service,
-                bounded[name],
-                tls=shown,
-                trusts=knowing.locator.trusts,
-                location_header=knowing.locator.header,
-            )
-            try:
-                if name != "admin" and is_served(listen.host, listen.port):
-                    await _settle(knowing)
-                host, port = await listeners[name].start(listen.host, listen.port)
-            except OSError as error:
-                raise BadSettings(
-                    f"{PREFIX}{name.upper()}_LISTEN: cannot listen on {listen}: {error.strerror}; "
-                    "choose another address or port"
-                ) from None
-            where[name] = f"{'http' if shown is None else 'https'}://{Address(host, port)}"
+        status = AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier))
+        listeners, where = await _listening(
+            _Face("admin", settings.admin_listen, status, None),
+            _Face("traffic", settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
+            _Face("peer", settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
+            limits=limits,
+            knowing=knowing,
+        )
         _settle_memory()
         await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)
@@ -118,6 +94,50 @@ async def serve(settings: AgentSettings) -> None:
         if access_log is not None:
             await asyncio.to_thread(access_log.close)
         log.info("stopped", cut=cut)
+
+
+def _told_to_stop() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT from now on."""
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    return stop
+
+
+class _Face(NamedTuple):
+    """One of the addresses that an agent answers at."""
+
+    name: str
+    listen: Address
+    service: Application
+    tls: ServerTls | None
+
+
+async def _listening(
+    *faces: _Face, limits: Mapping[str, Limits], knowing: Knowing
+) -> tuple[dict[str, Listener], dict[str, str]]:
+    """A listener for each face, by name, and its URL.
+
+    Raises:
+        BadSettings: an address cannot be listened on.
+    """
+    listeners: dict[str, Listener] = {}
+    where: dict[str, str] = {}
+    for name, listen, service, tls in faces:
+        listener = listeners[name] = Listener(
+            service, limits[name], tls=tls, trusts=knowing.locator.trusts, location_header=knowing.locator.header
+        )
+        try:
+            if name != "admin" and is_served(listen.host, listen.port):
+                await _settle(knowing)
+            host, port = await listener.start(listen.host, listen.port)
+        except OSError as error:
+            raise BadSettings(
+                f"{PREFIX}{name.upper()}_LISTEN: cannot listen on {listen}: {error.strerror}; "
+                "choose another address or port"
+            ) from None
+        where[name] = f"{'http' if tls is None else 'https'}://{Address(host, port)}"
+    return listeners, where
 
 
 async def _settle(knowing: Knowing) -> None:
