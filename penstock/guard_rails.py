@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.interventions import Interventions
+from penstock.interventions import Interventions, Orders
 from penstock.maintenance import openings, windows
 from penstock.overrides import Override, OverrideKind
 from penstock.policy import Policy
@@ -101,7 +101,7 @@ def _emptied(
     model: str,
     slots: Mapping[tuple[str, str], float],
 ) -> Iterable[EmptiedClass]:
-    """Classes that have an open region before and none after, at any origin."""
+    """Classes that have an open region before and none after, or no last resort any more, at any origin."""
     having = {region for (region, of), amount in slots.items() if of == model and amount > 0.0}
     origins = {wanted.origin} if wanted.origin is not None else {None, *(one.origin for one in before.overrides)}
     for residency, tenants in tenants_by_class(policy).items():
@@ -111,9 +111,16 @@ def _emptied(
         for origin in origins:
             if origin is not None and origin not in residency.regions:
                 continue
-            if standing - before.of(origin, model).closed and not standing - after.of(origin, model).closed:
+            then, now = before.of(origin, model), after.of(origin, model)
+            emptied = standing - then.closed and not standing - now.closed
+            if emptied or (standing - _shut(then) and not standing - _shut(now)):
                 yield EmptiedClass(residency.name, model, tenants[:MOST_TENANTS])
                 break
+
+
+def _shut(orders: Orders) -> frozenset[str]:
+    """Regions that do not even serve what no other can."""
+    return orders.closed - orders.last_resort
 
 
 def _withdrawn(

@@ -153,10 +153,12 @@ def flaw(override: Override, policy: Policy) -> str | None:
 
 
 def same_aim(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
-    """One that does to the same traffic what `wanted` would do, and does so for as long; one may outlast another."""
+    """One that does to the same traffic what `wanted` would do, or more, and does so for as long; one may outlast
+    another."""
     aim = (wanted.kind, wanted.region, wanted.model, wanted.origin)
     for one in overrides:
         as_long = one.ends_at == inf or wanted.ends_at < one.ends_at + OUTLASTS_S
-        if now < one.ends_at and as_long and (one.kind, one.region, one.model, one.origin) == aim:
+        as_much = (one.value or 0.0) <= (wanted.value or 0.0) and one.last_resort <= wanted.last_resort
+        if now < one.ends_at and as_long and as_much and (one.kind, one.region, one.model, one.origin) == aim:
             return one
     return None

@@ -245,5 +245,7 @@ class Ledger:
 
 
 def _named(one: Override) -> str:
-    what = one.kind.value.replace("_", " ")
-    return f"{what} {one.id} of {one.region}" if one.region is not None else f"{what} {one.id}"
+    what = f"{one.kind.value.replace('_', ' ')} {one.id}"
+    if one.region is not None:
+        what += f" of {one.region}"
+    return what if one.value is None else f"{what} to {one.value:g}"

@@ -43,6 +43,13 @@ def test_however_it_is_emptied(first: Override, second: Override) -> None:
     assert classes(against(second, first)) == ["eu-de+eu-es"]
 
 
+def test_the_last_resort_of_a_class_that_is_emptied_already_is_not_taken_either() -> None:
+    both = (drain("eu-de"), drain("eu-es"))
+    assert against(drain("eu-de", id="more", last_resort=False), *both) is None
+    shut = drain("eu-de", id="more", last_resort=False)
+    assert classes(against(drain("eu-es", id="last", last_resort=False), *both, shut)) == ["eu-de+eu-es"]
+
+
 def test_a_weight_above_nothing_and_a_freeze_empty_no_class() -> None:
     assert against(weight("eu-es", 0.1), weight("eu-de", 0.1)) is None
     assert against(freeze(), drain("eu-de")) is None

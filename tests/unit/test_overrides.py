@@ -86,6 +86,15 @@ def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
     assert same_aim([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
 
 
+def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:
+    one = weight("eu-de", 0.5)
+    assert same_aim([one], weight("eu-de", 0.3), 1.0) is None
+    assert same_aim([one], weight("eu-de", 0.5), 1.0) == same_aim([one], weight("eu-de", 0.7), 1.0) == one
+    empty = drain("eu-de", last_resort=False)
+    assert same_aim([drain("eu-de")], empty, 1.0) is None
+    assert same_aim([empty], drain("eu-de"), 1.0) == empty
+
+
 def test_one_may_outlast_another() -> None:
     one = drain("eu-de", id="first", expires_at=1000.0)
     assert same_aim([one], drain("eu-de", expires_at=1059.0), 1.0) == one
