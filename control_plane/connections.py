@@ -82,12 +82,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._wait()
 
     def pause_writing(self) -> None:
-        """The client reads slower than we answer: it has to go on."""
+        """The client reads slower than we answer: it has `patience_s` to read on."""
         super().pause_writing()
         self._hurry(self.patience_s)
 
     def resume_writing(self) -> None:
-        """It has."""
+        """The client has read on."""
         super().resume_writing()
         if self._waits_since is None:
             self._hurry(None)

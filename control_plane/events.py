@@ -99,7 +99,7 @@ class EventLog:
             numbers = [_number(one) for _, one in known[at:]]
             return known[at][0] + 1, numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         number = _number(last_id)
-        # What has its number and another epoch is of another store, where it says nothing.
+        # An id with a number that is known and another epoch is from another store: it says nothing of where to go on.
         if known and 0 < number < _number(known[-1][1]) and number not in {_number(one) for _, one in known}:
             return next(position for position, one in known if _number(one) > number), False
         return self.oldest, False

@@ -38,7 +38,7 @@ class PlainConsole(Console):
     """Prints views as they are: no markup, no control characters but its own; and whole to what is no terminal."""
 
     def __init__(self, **given: Any) -> None:
-        """Of stdout, but for what is given."""
+        """To stdout, unless what is given says otherwise: it goes to rich's Console."""
         if not sys.stdout.isatty():
             given.setdefault("width", WIDEST)
         super().__init__(markup=False, emoji=False, highlight=False, **given)

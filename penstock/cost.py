@@ -160,7 +160,7 @@ def _units(unit: CostUnit, ask: Ask) -> float:
 
 
 def _magnitude(tokens: int) -> int:
-    """The same for limits that are alike: two steps to each doubling."""
+    """A limit's size class: limits of one class are taken for alike. Two classes to each doubling."""
     tokens = tokens if tokens > 2 else 2
     bits = tokens.bit_length()
     return 2 * bits + (tokens >> (bits - 2) & 1)

@@ -52,7 +52,7 @@ class Gauge(NamedTuple):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """Where one kind of engine says what."""
+    """Which paths and metrics of one kind of engine say how it is."""
 
     health_path: str = "/health"
     models: ModelsAsked = ModelsAsked.LISTED

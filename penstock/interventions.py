@@ -56,7 +56,7 @@ class Interventions:
     def __init__(
         self, overrides: Iterable[Override], ramp_s: float, now: float, limited_by: Policy | None = None
     ) -> None:
-        """Those that do nothing now, not yet or no more, are left out.
+        """Take those that do something now; what has not begun, or has ended and returned, is left out.
 
         Args:
             ramp_s: the policy's failback ramp, in seconds.

@@ -32,7 +32,7 @@ class Words(NamedTuple):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Words:
-        """From what they last reported."""
+        """What they last reported."""
         having = {
             (region, pool.model)
             for (region, _), held in snapshot.agents.items()

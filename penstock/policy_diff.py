@@ -130,7 +130,7 @@ def _shown(path: str, value: Any) -> Any:
     if path == "key_digests" and isinstance(value, list):
         return [str(digest)[:SHOWN_DIGEST] for digest in value]
     if path == "changes" and isinstance(value, list):
-        # Of a time zone: nobody reads a hundred moments, and which they are is not for a bundle to say.
+        # The clock changes of a time zone: nobody reads a hundred moments, and no bundle chooses them.
         return f"rules {sha256(msgspec.json.encode(value)).hexdigest()[:SHOWN_DIGEST]}"
     return value
 

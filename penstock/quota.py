@@ -32,7 +32,7 @@ class Exceeded(msgspec.Struct, frozen=True):
 
 
 def unused(quota: Quota, agents: int, now: float) -> Use:
-    """Of a tenant that has asked for nothing lately: a whole burst is there."""
+    """The use of a tenant that has asked for nothing lately: a whole burst is left."""
     return Use(burst(quota, agents), now)
 
 

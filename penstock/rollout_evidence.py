@@ -132,7 +132,7 @@ def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float
 
 def _refused(rollout: Rollout, evidence: Evidence) -> tuple[Event, str] | None:
     for name, word in evidence.agents.items():
-        # What an agent obeys it has not refused: then it refuses some plan made under it, or obeys it by now.
+        # An agent that obeys the candidate has not refused it: what it refused is a plan, or it has taken it since.
         if word.refused_digest == rollout.candidate != word.policy_digest:
             return Event.REFUSED, f"{name} refuses it: {word.refused[:LONGEST_REFUSAL]}"
     return None

@@ -1,4 +1,4 @@
-"""Where demand may go that could stay where it landed: not where it is too dear, and no more than so much of it.
+"""The policy's limits of spillover: demand that could stay where it landed goes nowhere too dear, and only in part.
 
 Limits are of overflow, not of failover. A region that they keep traffic from still takes what no other permitted region
 can serve, because those are lost or because there are none; not what they are merely too full for.

@@ -29,7 +29,7 @@ def warm_up_weight(since_s: float, warm_up_s: float) -> float:
 
 
 def warm_since(was_warm_since: float, out_since: float, now: float) -> float:
-    """From when on an endpoint counts as in that comes back at `now`: no new ramp after a blink.
+    """Since when an endpoint that comes back at `now` has been warming up: after a blink no ramp begins anew.
 
     Args:
         was_warm_since: from when it counted before (s); infinite if it never was in.

@@ -32,7 +32,7 @@ class Entrances:
         return any((region, model) in self._ready for region in permitted.regions)
 
     def enter(self, one: Asked) -> Entered | Refusal:
-        """By the region that it lands on; by another permitted one where that may not read it, or is lost."""
+        """Who reads a request: the region that it lands on, or the next permitted one where that may not or is lost."""
         policy = self._policy
         tenant = policy.tenants.get(one.tenant)
         if tenant is None:

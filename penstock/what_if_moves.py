@@ -82,7 +82,7 @@ def _places(fate: Fate) -> dict[str, float]:
 
 
 def _flows(old: dict[str, float], new: dict[str, float]) -> list[tuple[str, str, float]]:
-    """From where there is less to where there is more, in proportion."""
+    """Who moved: (from, to, share). What places lost went to those that gained, in proportion to their gains."""
     less = {name: share - new.get(name, 0.0) for name, share in old.items() if share > new.get(name, 0.0)}
     more = {name: share - old.get(name, 0.0) for name, share in new.items() if share > old.get(name, 0.0)}
     whole = sum(more.values())

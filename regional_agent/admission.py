@@ -91,7 +91,7 @@ class Admission:
         self._used = Used()
 
     def ticket_from_client(self, request: Request, peer_ip: str, now: float) -> Ticket | Refusal:
-        """For a request that a client sent here."""
+        """The ticket of a request that a client sent here, or why it gets none."""
         knowing = self._knowing
         policy = knowing.directives.policy
         if policy is None:

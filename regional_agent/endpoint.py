@@ -44,7 +44,7 @@ NOTHING = Load(0, 0, 0)
 
 
 class Judge(NamedTuple):
-    """By what all endpoints of an agent are judged."""
+    """What all endpoints of an agent are judged by."""
 
     rules: EjectionRules = EjectionRules()
     warm_up_s: float = 30.0
@@ -201,7 +201,7 @@ class Endpoint:
             self._out_since = self._judge.clock()
 
     def come_back(self) -> None:
-        """It is wanted again before all on it have finished: nothing was asked of it meanwhile, so a probe comes first.
+        """Take it back before its last requests have finished. It was not probed meanwhile, so a probe comes first.
 
         The caller refills the pools.
         """
@@ -218,7 +218,7 @@ class Endpoint:
         return waits or self._judge.clock() - self._models_at >= MODELS_EVERY_S
 
     def missed(self) -> None:
-        """It answered that it has no such thing, perhaps a model: whoever turns requests down at once looks idle."""
+        """It answered 404: ask soon what it has loaded, for one that turns requests down at once looks idle."""
         if self._judge.clock() - self._models_at >= MODELS_AGAIN_S:
             self._models_at = -inf
             self.wake.set()
@@ -231,7 +231,7 @@ class Endpoint:
             self._on_models()
 
     def is_of(self, kind: EngineKind) -> None:
-        """It was found out what runs there: another kind may have to be asked for its models in another way."""
+        """Take up what kind of engine it turned out to be, which may have to be asked for its models in another way."""
         self.kind = kind
         self._models_at = -inf
         self.wake.set()
@@ -265,7 +265,7 @@ class Endpoint:
         return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
 
     def now(self) -> float:
-        """By the clock of everything that is remembered of it, in seconds."""
+        """Seconds by the clock that everything remembered of it is timed by."""
         return self._judge.clock()
 
     def tick(self) -> None:

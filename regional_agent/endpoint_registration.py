@@ -162,7 +162,7 @@ class Registrations:
                 await self._read_tokens(self._token_file)
 
     def _excuse(self, deaf_s: float) -> None:
-        """For so long this process was stopped, and heard nobody who renewed: that is not held against them."""
+        """Let leases last as much longer as this process was stopped: it could hear nobody renew."""
         if deaf_s > 0.0:
             for lease in self._leases.values():
                 lease.until += deaf_s

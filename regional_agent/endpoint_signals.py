@@ -42,7 +42,7 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     """Look once, and tell the endpoint what its engine says, or why that is of no use; when (s) to look again."""
-    # Where they were found out is where they are: what is configured says, and not what was found.
+    # The place of the engine as configured: with `auto` its kind was found out by what is there.
     engine = ENGINES[endpoint.spec.engine]
     port = endpoint.spec.metrics_port or engine.metrics_port
     address = endpoint.address if port is None else endpoint.address._replace(port=port)

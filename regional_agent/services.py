@@ -53,7 +53,7 @@ class _Service:
         return _no_such(request)
 
     def knows_enough(self, request: Request) -> bool:
-        """It takes them whole, too."""
+        """Never before the body is whole: what little it takes is handled whole."""
         return False
 
     def _refuse(self, connection: ClientTurns, refusal: Refusal) -> None:

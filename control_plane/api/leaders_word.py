@@ -63,7 +63,7 @@ OPERATIONS: Mapping[tuple[str, str], Asked] = MappingProxyType(
         # Residency and distance hold without health, and a client has to come in somewhere.
         ("GET", "/v1/steer"): Asked(within_s=2.0, else_own=True),
         ("POST", "/v1/steer"): Asked(else_own=True),
-        # Its ETag, which halting and rolling back want, is of the store.
+        # Its ETag, which halting and rolling back need, comes from the store and is right without the leader.
         ("GET", "/v1/rollouts/current"): Asked(within_s=2.0, else_own=True),
         # Guard rails have to know what stands.
         ("POST", "/v1/overrides"): Asked(),

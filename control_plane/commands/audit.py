@@ -168,7 +168,7 @@ class _Watched:
                 entry = decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise CommandFault(f"line {number} is no entry of an audit log: {error}") from None
-            # Of a name that comes twice, or one that we do not know, the hash says nothing, but other readers see it.
+            # The hash does not cover a field that comes twice or that we do not know, but other readers would see it.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
                 raise _Edited(entry)
             self.head = AuditHead(entry.seq, entry.hash)

@@ -146,7 +146,7 @@ def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
     """The field of the shape at `path` that comes closest to the one that is none."""
     for step in path[:-1]:
         if isinstance(step, int):
-            continue  # of the list whose items the field before it describes
+            continue  # a position in a list: the field before it describes its items
         field = shape.model_fields.get(step)
         inner = _shape_in(field.annotation) if field is not None else None
         if inner is None:

@@ -84,7 +84,7 @@ class RepositoryReader:
         if waiting is not None:
             said, complained = await self._talk(waiting, question)
         if not said and not complained:
-            # There was none, or it had died unnoticed: what answers at all says something.
+            # None was waiting, or it had died unnoticed: one that works says at least something.
             said, complained = await self._talk(await _begin(), question)
         try:
             return _decoder.decode(said)

@@ -25,7 +25,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answer 429 to completions, as a gateway in front of a full engine would."""
 
     def encoded(self) -> bytes:
-        """As JSON."""
+        """The faults as JSON."""
         return msgspec.json.encode(self)
 
 

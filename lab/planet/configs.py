@@ -151,7 +151,7 @@ def control_plane_urls(topology: Topology, ports: Ports) -> dict[str, str]:
 
 
 def url(port: int) -> str:
-    """Of a loopback port."""
+    """The URL of a loopback port."""
     return f"http://{LOOPBACK}:{port}"
 
 

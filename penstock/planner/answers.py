@@ -37,7 +37,7 @@ class Flows:
     flow: Floats
 
     def load_per_s(self) -> Floats:
-        """By pool."""
+        """By pool: requests per second that it is sent."""
         return summed(self.pool, self.flow, len(self.problem.shape.pools))
 
 
@@ -94,7 +94,7 @@ class Details:
             self._pools[problem.shape.model] = (place, problem.reach_s, full.tolist(), fewer.tolist(), more.tolist())
 
     def __call__(self, key: Key, home: str, server: str) -> str:
-        """Of whom, from which home, to which server."""
+        """Why some of the demand of `key`, whose nearest region is `home`, goes to `server`."""
         if server not in self._targets[key]:
             return LEAVING
         place, reach_s, full, fewer, more = self._pools[key.model]
@@ -106,7 +106,7 @@ class Details:
 
 
 def _price_at(problem: Problem, piece: Ints) -> Floats:
-    """By pool: GPU time and queueing of a request in this piece."""
+    """By pool: what GPU time and queueing cost (s) for one request in this piece of its load."""
     at = np.minimum(piece, PIECES - 3)[:, None]
     price: Floats = problem.gpu_s + np.take_along_axis(problem.piece_cost_s, at, axis=1)[:, 0]
     return price

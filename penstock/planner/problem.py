@@ -112,16 +112,16 @@ class Problem:
         return self.slots / self.service_s
 
     def changing_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pairs of them: what it costs to bring a request there that the plan in force has elsewhere."""
+        """For each pair: what it costs (s) to move a request of the key to the pool from where the plan has it."""
         price: Floats = np.where(pool == self.home[key], RETURNS * self.change_s, self.change_s)
         return np.where(self.held.planned[key], price, 0.0)
 
     def limits_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pairs of them: requests per second of the key that may go to the pool."""
+        """For each pair: how many requests per second of the key may go to the pool."""
         return np.where(self.capped[key] & (self.most[pool] < 1.0), self.most[pool] * self.demand[key], np.inf)
 
     def least_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """By pairs of them: requests per second of the key that must go to the pool; a ramp goes before that."""
+        """For each pair: how many requests per second of the key must go to the pool, as far as a ramp allows."""
         least: Floats = np.where(pool == self.origin[key], self.kept[key] * self.demand[key], 0.0)
         return np.minimum(least, self.limits_per_s(key, pool))
 

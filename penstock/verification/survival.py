@@ -86,7 +86,7 @@ def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]
 
 
 def _why(policy: Policy, situation: Situation, lost: tuple[str, ...]) -> tuple[str, ...]:
-    """By the rules that keep them out, the regions that stand."""
+    """The regions that stand with the rules that keep the request out of them, those with the same rules together."""
     kept_out: dict[str, list[str]] = {}
     for region in sorted(policy.regions.keys() - set(lost)):
         rules = " and ".join(cite(rule) for rule in forbidding(policy, situation, region))

@@ -136,7 +136,7 @@ class ClientTurns(ClientWire):
         self.resume_reading()
 
     def departed(self, *, wholly: bool) -> None:
-        """As where the end is read: the client has left, but in a tunnel, where it may still read."""
+        """The client will send no more: it has left, as where its end is read, unless it still reads from a tunnel."""
         if wholly or self._mode is not TUNNEL:
             self.abort()
 
@@ -183,7 +183,7 @@ class ClientTurns(ClientWire):
 
     @property
     def _far_ahead(self) -> bool:
-        """So much waits that no more is read for now."""
+        """Whether so many requests wait that no more are read for now."""
         waiting = self._waiting
         return len(waiting) >= self._limits.most_pipelined or (
             len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES

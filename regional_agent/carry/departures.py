@@ -22,7 +22,7 @@ class Watched(Protocol):
 
 
 class Departures:
-    """Those of one listener."""
+    """Watches the clients of one listener from which nothing is read now."""
 
     def __init__(self) -> None:
         """Watches nobody."""

@@ -177,7 +177,7 @@ class Ending:
         self._cut(Reason.STREAM_STALLED, f"nothing came for {allowed_s:g} s", RequestOutcome.ENGINE_ERROR)
 
     def _give_up(self, because: str) -> None:
-        """It may have started, so it is not tried elsewhere."""
+        """The engine took too long. It may have started, so the request is refused and not tried elsewhere."""
         assert self._target is not None
         self._carrier.road.stalled(self._target)
         self._drop_upstream()

@@ -174,7 +174,7 @@ class Exchange(Ending):
         request, upstream = self._request, self._upstream
         bodies = self._client.bodies
         if upstream is None or (not request.forgotten and bodies.fits(request, chunk)):
-            # While nobody has the body, what comes of it fits, or reading pauses: what is left of one read must fit.
+            # Until somebody has the body all of it is kept. Reading pauses early enough for the rest of a read to fit.
             bodies.keep(request, chunk)
             if upstream is None and not bodies.may_keep(len(chunk)):
                 self._client.pause_reading()

@@ -46,7 +46,7 @@ class HostAddresses:
         self._known: dict[str, _Known] = {}
 
     async def of(self, host: str) -> Sequence[str]:
-        """Where to connect to; a host that is an address is its own.
+        """The addresses of a host, to connect to; of an address, itself.
 
         Raises:
             OSError, ValueError: there is no answer, and never was one.

@@ -32,7 +32,7 @@ class KnownRequest:
         """
         assert request.plain
         self._repeated = RepeatedHead(raw, request.headers, MAY_DIFFER | {location_header})
-        # Of a request on its way the body may come to be another's (`served_as.py`), and its length with it.
+        # A copy: the body of a request on its way may be replaced (`served_as.py`), and its length with it.
         self._like = Request(request)
         self._like.passing = request_lines_onward(request, names_onward, scheme, request.authority)
 

@@ -8,7 +8,7 @@ from regional_agent.carry.outgoing import Outgoing
 
 
 class Relay:
-    """To one client, with what has passed since somebody took stock."""
+    """Passes chunks on to one client, and keeps what has passed since it was last asked for that."""
 
     __slots__ = ("_outgoing", "_transport", "before_last", "last", "sent_bytes")
 

@@ -76,8 +76,8 @@ class ServerTls:
         self._files = _Files(lambda: _server_context(certificate, key, client_ca), (certificate, key, client_ca))
 
     def __call__(self) -> ssl.SSLContext:
-        """For the next handshake. After a change another one, that knows nothing of sessions with the one before: a
-        client that resumed its own would not have to show its certificate to the authorities trusted now."""
+        """The context of the next handshake. Changed files make a new one, which knows no session of the one before: a
+        client that resumed one would not have to show its certificate to the authorities that are trusted now."""
         return self._files.context
 
     def reload_if_changed(self) -> None:
@@ -86,7 +86,7 @@ class ServerTls:
 
 
 class ClientTls:
-    """By what servers are verified, and what is shown to them."""
+    """The files that servers are verified by, and those that are shown to them."""
 
     def __init__(self, ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> None:
         """Read the files.
@@ -101,7 +101,7 @@ class ClientTls:
         self._files = _Files(lambda: _client_context(ca, certificate, key), (ca, certificate, key))
 
     def __call__(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """The context of the next connection."""
         return self._files.context
 
     def reload_if_changed(self) -> None:

@@ -88,7 +88,7 @@ def balancer(name: str, version: str, settings: tuple[str, ...], instances: int,
         spread={field: measured(values) for field, values in known.items() if values},
         rounds=list(runs),
         **{
-            # A round in which so many were refused that there is no such quantile leaves none for all of them.
+            # If so many were refused in one round that it has no such quantile, all rounds together have none.
             field: round(median(known[field]), 4) if len(known[field]) == len(runs) else None
             for field in figures
         },
@@ -118,7 +118,7 @@ def _part_of_best(balancers: Sequence[Balancer], instances: int) -> float | None
 
 
 def live_table(found: LiveResults) -> Table:
-    """For people."""
+    """The comparison as a table for people."""
     rows = []
     for one in sorted(found.balancers, key=lambda one: one.instances):
         rows.append(

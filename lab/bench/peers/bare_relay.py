@@ -24,7 +24,7 @@ class BareRelay:
         return Path(sys.executable)
 
     def version(self) -> str:
-        """Of the event loop, which is most of it."""
+        """The event loop's version: most of what runs is its code."""
         return f"uvloop {importlib.metadata.version('uvloop')}"
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:

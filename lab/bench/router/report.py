@@ -170,7 +170,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
 
 
 def tables(found: Results) -> list[Table]:
-    """For people."""
+    """The results as tables for people."""
     shown = []
     if any(one.requests_per_s is not None for one in found.systems.values()):
         shown.append(_requests_table(found))
