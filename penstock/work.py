@@ -9,6 +9,8 @@ are comparable (see `penstock.cost`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,13 +40,26 @@ hit must not turn a line over."""
 LEAST_OF_PRIOR = 0.05
 """A slope falls to no less than this share of the prior: more of the same is never free."""
 
+FRESH_S, FADED_S = 30.0, 180.0
+"""What was seen of an endpoint counts in full until what is known of its siblings is so much newer (s), then fades, and
+counts for nothing from the second on: one that was slow for a while is tried again, and does not stand idle for ever.
+Where all of them are silent nothing fades. Within a line, what is older than its newest fades likewise."""
+
+LEFT_WEIGHT = 1.0
+"""What has faded in a line counts as this many observations."""
+
 MICROSECONDS = 1_000_000
+
+
+def left_of(age_s: float) -> float:
+    """What part (0-1) of an observation of this age (s) counts."""
+    return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
 
 
 class Line:
     """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
 
-    __slots__ = ("_cross", "_least_slope", "_mean_x", "_mean_y", "_square", "_weight", "at_zero", "slope")
+    __slots__ = ("_cross", "_least_slope", "_mean_x", "_mean_y", "_square", "_weight", "at_zero", "mean_at", "slope")
 
     def __init__(self, at_zero: float, slope: float) -> None:
         """The prior."""
@@ -53,19 +68,22 @@ class Line:
         self._least_slope = slope * LEAST_OF_PRIOR
         self._weight = 0.0
         self._mean_x = self._mean_y = self._square = self._cross = 0.0
+        self.mean_at = -inf
+        """Mean time (s) of the observations that it remembers."""
 
     def at(self, x: float) -> float:
         """What to expect."""
         return self.at_zero + self.slope * x
 
-    def see(self, x: float, y: float) -> None:
-        """Take in one observation."""
+    def see(self, x: float, y: float, now: float) -> None:
+        """Take in one observation; `now` is monotonic, in seconds."""
         expected = self.at(x)
         y = max(expected / MOST_SURPRISE, min(expected * MOST_SURPRISE, y))
         if self._weight == 0.0:
-            self._weight, self._mean_x, self._mean_y = PRIOR_WEIGHT, x, expected
-        keep = 1.0 - 1.0 / MEMORY
-        self._weight = self._weight * keep + 1.0
+            self._weight, self._mean_x, self._mean_y, self.mean_at = PRIOR_WEIGHT, x, expected, now
+        keep = (1.0 - 1.0 / MEMORY) * left_of(now - self.mean_at)
+        self._weight = max(LEFT_WEIGHT, self._weight * keep) + 1.0
+        self.mean_at += (now - self.mean_at) / self._weight
         from_mean = x - self._mean_x
         self._mean_x += from_mean / self._weight
         self._mean_y += (y - self._mean_y) / self._weight
@@ -104,7 +122,14 @@ def prior(accelerator: str) -> Speed | None:
 class SpeedLearner:
     """One endpoint's speed, as its completions show it."""
 
-    __slots__ = ("_decode", "_first_byte", "_prior", "_wants_at", "_wants_first_at", "observations")
+    __slots__ = (
+        "_decode",
+        "_first_byte",
+        "_prior",
+        "_wants_at",
+        "_wants_first_at",
+        "observations",
+    )
 
     def __init__(self, accelerator: str) -> None:
         """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
@@ -127,6 +152,11 @@ class SpeedLearner:
         return self.now if self.observations >= CALIBRATED_AFTER else None
 
     @property
+    def seen_at(self) -> float:
+        """Mean time (s) of those that it remembers."""
+        return self._decode.mean_at
+
+    @property
     def now(self) -> Speed:
         """The prior as far as completions have corrected it."""
         return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
@@ -145,52 +175,93 @@ class SpeedLearner:
         self._wants_first_at = now + LEARN_EVERY_S
         return True
 
-    def saw_first_byte(self, prefill_s: float, took_s: float) -> None:
+    def saw_first_byte(self, prefill_s: float, took_s: float, now: float) -> None:
         """The first byte of an answer came.
 
         Args:
             prefill_s: the prefill (s, reference) that was ahead of it when it was sent, its own included.
             took_s: time (s) since it was sent.
+            now: seconds, monotonic.
         """
-        self._first_byte.see(prefill_s, max(0.0, took_s))
+        self._first_byte.see(prefill_s, max(0.0, took_s), now)
 
-    def saw_end(self, decode_s: float, took_s: float, streams: float) -> None:
+    def saw_end(self, decode_s: float, took_s: float, streams: float, now: float) -> None:
         """An answer is whole.
 
         Args:
             decode_s: the decode (s, reference) that it was.
             took_s: time (s) since its first byte.
             streams: requests on the endpoint meanwhile, itself included.
+            now: seconds, monotonic.
         """
         if decode_s > 0.0:
-            self._decode.see(streams, max(0.0, took_s) / decode_s)
+            self._decode.see(streams, max(0.0, took_s) / decode_s, now)
             self.observations += 1
 
 
 def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
     """The speed to reckon with for each endpoint of a pool: its own, else its prior as its siblings correct it.
 
-    One that has neither goes by the mean of those that have. Where nobody has, all are None: least request, then.
+    Its own fades as its siblings' become newer. One that has neither goes by the mean of those that have. Where nobody
+    has, all are None: least request, then.
     """
     learners = list(learners)
-    known = [(one.learned, one.prior) for one in learners]
-    ratios = [(learned, before) for learned, before in known if learned is not None and before is not None]
-    prefill = _mean([learned.prefill / before.prefill for learned, before in ratios])
-    decode = _mean([learned.decode / before.decode for learned, before in ratios])
-    start_s = _mean([learned.start_s for learned, _ in ratios], otherwise=0.0)
-    found = [learned or (before and _scaled(before, start_s, prefill, decode)) for learned, before in known]
-    if None not in found:
-        return found
-    some = [one for one in found if one is not None]
-    if not some:
-        return found
-    middle = Speed(
-        _mean([one.start_s for one in some]),
-        _mean([one.prefill for one in some]),
-        _mean([one.decode for one in some]),
-        _mean([one.crowding for one in some]),
+    newest = max((one.seen_at for one in learners), default=-inf)
+    known = [_Known(one.learned, one.prior, left_of(newest - one.seen_at)) for one in learners]
+    if all(one.learned is not None and one.left >= 1.0 for one in known):
+        return [one.learned for one in known]
+    likely = _likely(known)
+    if None in likely:
+        middle = _middle(known, likely)
+        likely = [one or middle for one in likely]
+    return [_mixed(before, one.learned, one.left) for before, one in zip(likely, known, strict=True)]
+
+
+class _Known(NamedTuple):
+    """What there is to say of one endpoint."""
+
+    learned: Speed | None
+    prior: Speed | None
+    left: float
+    """What part (0-1) of what was learned still counts."""
+
+
+def _likely(known: list[_Known]) -> list[Speed | None]:
+    """The prior of each as its siblings correct it; None where there is none."""
+    ratios = [(one.learned, one.prior, one.left) for one in known if one.learned is not None and one.prior is not None]
+    prefill = _mean([(learned.prefill / before.prefill, left) for learned, before, left in ratios])
+    decode = _mean([(learned.decode / before.decode, left) for learned, before, left in ratios])
+    start_s = _mean([(learned.start_s, left) for learned, _, left in ratios], otherwise=0.0)
+    return [one.prior and _scaled(one.prior, start_s, prefill, decode) for one in known]
+
+
+def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
+    """The mean of the speeds that are known or likely; None where there are none."""
+    some = [
+        (one.learned, one.left) if one.learned is not None else (before, 1.0)
+        for before, one in zip(likely, known, strict=True)
+    ]
+    found = [(speed, left) for speed, left in some if speed is not None and left > 0.0]
+    if not found:
+        return None
+    return Speed(
+        _mean([(one.start_s, left) for one, left in found]),
+        _mean([(one.prefill, left) for one, left in found]),
+        _mean([(one.decode, left) for one, left in found]),
+        _mean([(one.crowding, left) for one, left in found]),
     )
-    return [one or middle for one in found]
+
+
+def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | None:
+    """What was learned as far as it counts, and for the rest what is likely."""
+    if learned is None or left >= 1.0 or likely is None:
+        return learned or likely
+    return Speed(
+        likely.start_s + (learned.start_s - likely.start_s) * left,
+        likely.prefill + (learned.prefill - likely.prefill) * left,
+        likely.decode + (learned.decode - likely.decode) * left,
+        likely.crowding + (learned.crowding - likely.crowding) * left,
+    )
 
 
 def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float = 0.0) -> tuple[int, int]:
@@ -218,5 +289,7 @@ def _scaled(speed: Speed, start_s: float, prefill: float, decode: float) -> Spee
     return Speed(start_s, speed.prefill * prefill, speed.decode * decode, speed.crowding * decode)
 
 
-def _mean(values: list[float], otherwise: float = 1.0) -> float:
-    return sum(values) / len(values) if values else otherwise
+def _mean(values: list[tuple[float, float]], otherwise: float = 1.0) -> float:
+    """Of values with their weights."""
+    weight = sum(weight for _, weight in values)
+    return sum(value * weight for value, weight in values) / weight if weight > 0.0 else otherwise

@@ -131,7 +131,7 @@ class Chooser:
         self._shared_view.prefilled(placement)
         learner = placement.endpoint.learner
         if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
-            learner.saw_first_byte(placement.ahead_s, now - placement.since)
+            learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
     def look(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
@@ -157,7 +157,7 @@ class Chooser:
         begun_at = placement.first_byte_at if errand.streaming else min(now, placement.prefill_over_at)
         if begun_at is not None:
             streams = (placement.streams + endpoint.view.in_flight) / 2
-            endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams)
+            endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams, now)
 
     def _held(self, pool: Pool, errand: Errand, known: Held, now: float) -> tuple[Mapping[int, float], float]:
         """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""

@@ -259,7 +259,7 @@ class SimulatedAgent:
             served.first_s = first_at - request.at_s
             self._reserve(index, 0, -prefill_us, 0)
             if streams <= view.slots:
-                self._learners[index].saw_first_byte(ahead_s, first_at - sent_at)
+                self._learners[index].saw_first_byte(ahead_s, first_at - sent_at, first_at)
 
         def on_end() -> None:
             served.end_s = self._region.clock.now - request.at_s
@@ -288,7 +288,7 @@ class SimulatedAgent:
         self._reserve(index, -1, 0, -decode_us)
         if streams <= view.slots:
             decode_s = worked(self._cost, usage).decode_s
-            self._learners[index].saw_end(decode_s, now - first_at, (streams + view.in_flight + 1) / 2)
+            self._learners[index].saw_end(decode_s, now - first_at, (streams + view.in_flight + 1) / 2, now)
         prior_s = self._own_service_s[index]
         prior_s = prior_s if prior_s is not None else self._service_s
         self._own_service_s[index] = mean_with(prior_s, view.completions, now - sent_at)

@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from penstock.cost import Work
-from penstock.work import CALIBRATED_AFTER, Line, SpeedLearner, microseconds, prior, speeds
+from penstock.work import CALIBRATED_AFTER, FADED_S, FRESH_S, Line, SpeedLearner, microseconds, prior, speeds
 
 
-def taught(accelerator: str, slowness: float, completions: int = 50) -> SpeedLearner:
+def taught(accelerator: str, slowness: float, completions: int = 50, at: float = 0.0) -> SpeedLearner:
     learner, rng = SpeedLearner(accelerator), Random(1)
     for _ in range(completions):
         prefill_s, decode_s, streams = rng.uniform(0.01, 0.4), rng.uniform(0.5, 4.0), rng.uniform(1, 16)
-        learner.saw_first_byte(prefill_s, 0.02 + prefill_s * slowness)
-        learner.saw_end(decode_s, decode_s * slowness * (1 + 0.05 * streams), streams)
+        learner.saw_first_byte(prefill_s, 0.02 + prefill_s * slowness, at)
+        learner.saw_end(decode_s, decode_s * slowness * (1 + 0.05 * streams), streams, at)
     return learner
 
 
@@ -26,7 +26,7 @@ def test_a_line_is_its_prior_then_what_was_seen() -> None:
     rng = Random(2)
     for _ in range(300):
         x = rng.uniform(0, 10)
-        line.see(x, 2.0 + 0.1 * x)
+        line.see(x, 2.0 + 0.1 * x, 0.0)
     assert line.at_zero == pytest.approx(2.0, abs=0.05)
     assert line.slope == pytest.approx(0.1, abs=0.01)
 
@@ -34,7 +34,7 @@ def test_a_line_is_its_prior_then_what_was_seen() -> None:
 def test_a_line_keeps_its_slope_where_x_does_not_vary() -> None:
     line = Line(0.0, 2.0)
     for _ in range(100):
-        line.see(1.0, 5.0)
+        line.see(1.0, 5.0, 0.0)
     assert line.at(1.0) == pytest.approx(5.0, abs=0.3)
     assert line.slope == pytest.approx(2.0, rel=0.2)
 
@@ -42,12 +42,12 @@ def test_a_line_keeps_its_slope_where_x_does_not_vary() -> None:
 def test_a_line_never_falls_and_one_surprise_does_not_turn_it_over() -> None:
     line = Line(1.0, 1.0)
     for x in range(20):
-        line.see(x, 20.0 - x)
+        line.see(x, 20.0 - x, 0.0)
     assert line.slope > 0.0
     steady = Line(1.0, 0.0)
     for _ in range(50):
-        steady.see(1.0, 1.0)
-    steady.see(1.0, 1e6)
+        steady.see(1.0, 1.0, 0.0)
+    steady.see(1.0, 1e6, 0.0)
     assert steady.at(1.0) < 1.2
 
 
@@ -86,6 +86,33 @@ def test_one_without_a_prior_goes_by_the_mean_until_it_has_finished_enough() -> 
     assert other is not None
     assert unsure is not None
     assert unsure.prefill == pytest.approx((known.prefill + other.prefill) / 2)
+
+
+@pytest.mark.parametrize("accelerator", ["h100", "unheard-of"])
+def test_one_that_was_slow_is_believed_well_again_once_only_its_siblings_are_seen(accelerator: str) -> None:
+    def slow_beside(siblings_at: float) -> float:
+        siblings = [taught(accelerator, 1.0, at=siblings_at) for _ in range(3)]
+        found = speeds([taught(accelerator, 8.0, at=0.0), *siblings])
+        assert found[0] is not None
+        assert found[1] is not None
+        assert found[1] == siblings[0].learned
+        return found[0].decode / found[1].decode
+
+    fresh, fading, faded = slow_beside(FRESH_S), slow_beside((FRESH_S + FADED_S) / 2), slow_beside(FADED_S)
+    assert fresh == slow_beside(0.0) > 7.0
+    assert fresh > fading > 3.0
+    assert faded == pytest.approx(1.0, abs=0.1)
+
+
+def test_what_is_seen_after_a_long_silence_counts_more_than_what_was_seen_before() -> None:
+    line = Line(1.0, 0.0)
+    for second in range(60):
+        line.see(1.0, 8.0, second)
+    was = line.at(1.0)
+    for second in range(3):
+        line.see(1.0, 1.0, 60.0 + FADED_S + second)
+    assert was == pytest.approx(8.0, abs=0.5)
+    assert line.at(1.0) < 2.5
 
 
 def test_reservations_are_whole_microseconds_at_the_endpoints_speed() -> None:
