@@ -74,7 +74,7 @@ class RequestOutcome(StrEnum):
 
     OK = "ok"
     CLIENT_ERROR = "client_error"
-    """The engine answered 4xx: the request itself was at fault."""
+    """The engine answered 4xx, or the rest of an upload was bad: the request itself was at fault."""
     ENGINE_ERROR = "engine_error"
     """The engine answered 5xx, or died, or its answer broke off."""
     CANCELLED = "cancelled"

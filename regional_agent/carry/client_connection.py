@@ -102,10 +102,7 @@ class ClientConnection(ClientTurns):
                 self._refuse(Reason.REQUEST_TIMEOUT, "the request's head did not arrive in time")
             return
         if waited_s > self._allowed_s(request, waited_s):
-            if request.started:
-                self.abort()
-            else:
-                self._refuse(Reason.REQUEST_TIMEOUT, "the request's body did not arrive in time")
+            self._refuse(Reason.REQUEST_TIMEOUT, "the request's body did not arrive in time")
 
     def _allowed_s(self, request: Request, waited_s: float) -> float:
         """How long (s) a body may have taken by now: who began fast may not stop for the sake of it."""
@@ -316,10 +313,7 @@ class ClientConnection(ClientTurns):
     def _take_large(self, request: Request, chunk: bytes) -> None:
         """More of a body above SMALL_BODY_BYTES: keep it, or pass it on where its request is being handled."""
         if request.received_bytes > self._limits.largest_body_bytes:
-            if request.started:
-                self.abort()
-            else:
-                self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.largest_body_bytes} bytes")
+            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.largest_body_bytes} bytes")
         elif request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
@@ -413,7 +407,4 @@ class ClientConnection(ClientTurns):
         elif self._current.length is None:
             overhead_bytes = self._fed_bytes - self._read_bytes - 9 * self._current.received_bytes
             if overhead_bytes > self._limits.largest_head_bytes + CHUNK_OVERHEAD_BYTES:
-                if self._current.started:
-                    self.abort()
-                else:
-                    self._refuse(Reason.BAD_REQUEST, "the body's chunks have more around them than in them")
+                self._refuse(Reason.BAD_REQUEST, "the body's chunks have more around them than in them")

@@ -38,6 +38,9 @@ class Handler(Protocol):
     def on_request_end(self) -> None:
         """The end of such a body."""
 
+    def on_request_refused(self, refusal: Refusal) -> None:
+        """Its end will not come: what came of it is bad, too much, or too slow."""
+
 
 class Receiver(Protocol):
     """Who takes the bytes of a connection that has become a tunnel."""
@@ -198,13 +201,16 @@ class ClientTurns(ClientWire):
         self._end_with(Refusal(reason, detail, retry_after_s=1.0 if reason in _LATER else None))
 
     def _end_with(self, refusal: Refusal) -> None:
-        """The last answer on this connection, in its turn; an upload in progress has nothing to answer with."""
+        """The last answer on this connection, in its turn; to a request that is being handled its handler answers."""
         self._mode = DEAF
         current, self._current = self._current, None
         if current is not None and current.received_bytes > SMALL_BODY_BYTES:
             self.bodies.let_go(current)
         if current is not None and current.started:
-            self.abort()
+            if self._serving is current and self._handler is not None:
+                self._handler.on_request_refused(refusal)
+            else:
+                self.abort()
             return
         if current is not None and current.queued:
             self._waiting.remove(current)

@@ -189,6 +189,15 @@ class Exchange(Ending):
             self._sent_at = self._carrier.clock()
             self._upstream.end_request()
 
+    def on_request_refused(self, refusal: Refusal) -> None:
+        """The client's own fault: say so, unless its answer has begun."""
+        self._drop_upstream()
+        if self._stage is STREAMING:
+            self._settle(RequestOutcome.CLIENT_ERROR)
+            self._client.abort()
+        else:
+            self._refuse(refusal, RequestOutcome.CLIENT_ERROR)
+
     # Sink
 
     def on_head(self, head: AnswerHead) -> None:

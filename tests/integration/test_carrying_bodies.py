@@ -95,6 +95,34 @@ async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connectio
     server.close()
 
 
+@pytest.mark.parametrize(
+    ("rest", "status", "why"),
+    [
+        (b"zz\r\n", 400, "bad_request"),
+        (b"1;" + b"x" * 3_000_000, 400, "bad_request"),
+        (b"100000\r\n" + b"x" * 0x100000, 413, "body_too_large"),
+        (b"", 408, "request_timeout"),
+    ],
+    ids=["garbage", "extensions", "too-large", "too-slow"],
+)
+async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
+    tmp_path: Path, rest: bytes, status: int, why: str
+) -> None:
+    slow = 0.2 if status == 408 else 20.0
+    limits = replace(LIMITS, largest_body_bytes=500_000, body_timeout_s=slow, slowest_body_bytes_per_s=1 << 30)
+    async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
+        gpu.read_on.set()
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
+        client.say(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
+        await until(lambda: gpu.body_bytes > 0x40000)
+        client.say(rest)
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (status, why)
+        assert await client.closed()
+        assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"client_error": 1})
+
+
 async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
     form = (
         b'--b1\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + MODEL.encode() + b"\r\n"

@@ -81,6 +81,7 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
         assert one.held() == 1, "it goes on"
         later_s = 120.0
         connection.check_timeouts(one.listener.clock())
+        assert (await client.answer()).status == 408
         assert await client.closed()
         await until(lambda: one.held() == 0)
 
