@@ -109,7 +109,7 @@ def url_flaw(url: str) -> str | None:
     """What is wrong with the URL of a control plane; None where nothing is."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        return f"{url!r} is not of the form https://host:port"
+        return f"{url!r} is not of the form http://host:port or https://host:port"
     if parts.username is not None:
         return "a URL names a user; put the token into a file and name it"
     return None
@@ -130,7 +130,9 @@ def save_contexts(contexts: Contexts) -> Path:
             opened.write(msgspec.yaml.encode(contexts, order="sorted"))
         Path(written).replace(file)
     except OSError as error:
-        raise BadContexts(f"{file}: cannot be written: {error.strerror}") from None
+        raise BadContexts(
+            f"{file}: cannot be written: {error.strerror}; name another file in PENSTOCK_CONFIG"
+        ) from None
     return file
 
 

@@ -190,5 +190,7 @@ def _read(file: Path) -> Iterator[str]:
     try:
         with file.open() as opened:
             yield from opened
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise CommandFault(f"{file}: cannot be read: {error}") from None

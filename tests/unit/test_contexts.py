@@ -27,6 +27,13 @@ def run(*arguments: str) -> Result:
 
 
 class TestCommands:
+    def test_a_file_that_cannot_be_written_is_told_with_the_remedy(self, file: Path) -> None:
+        file.parent.symlink_to("/proc/nobody")
+        result = run("add", "lab", "--url", "http://127.0.0.1:1")
+        assert result.exit_code == 2
+        assert f"{file}: cannot be written: " in result.stderr
+        assert "name another file in PENSTOCK_CONFIG" in result.stderr
+
     def test_the_first_context_is_used_at_once(self, file: Path) -> None:
         assert run("add", "lab", "--url", "http://127.0.0.1:1/", "--token-file", "/tokens/lab").exit_code == 0
         assert run("add", "live", "--url", "https://a:1, https://b:1", "--ca-file", "/ca.pem").exit_code == 0

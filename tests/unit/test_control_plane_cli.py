@@ -299,6 +299,11 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
     [
         ("status", 2, "no control plane is named; give --url, or --context"),
         ("status --url http://127.0.0.1:1 --token-file {token}", 1, "no control plane answers"),
+        (
+            "status --url north:80 --token-file {token}",
+            2,
+            "'north:80' is not of the form http://host:port or https://host:port",
+        ),
         ("status --url http://127.0.0.1:1 --token-file /nowhere", 2, "cannot read the admin token"),
         ("drain eu-de", 2, "Missing option '--reason'"),
         ("weight eu-de much --reason x", 2, "VALUE"),
@@ -307,7 +312,7 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
         ("context use nowhere", 2, "no context 'nowhere'"),
         ("policy lint /nowhere", 2, "/nowhere is no folder"),
         ("polcy", 2, "No such command 'polcy'"),
-        ("audit verify /nowhere", 2, "/nowhere: cannot be read"),
+        ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
         (f"policy lint {'long' * 1_100}", 2, "is no folder"),
         ("drain eu-de --reason \udcff", 2, r"'\udcff' is not UTF-8"),
     ],
