@@ -208,9 +208,9 @@ class Knowing:
         )
 
     def at_ease(self, model: str) -> bool:
-        """Whether one more request for a model would start here at once, as `local_view` would say of it."""
+        """Whether one more request for a model would start here at once, with nobody before it."""
         pool = self.endpoints.pool(model)
-        return pool.ready > 0 and pool.in_flight + self.waiting.waiting(model) < pool.slots
+        return pool.in_flight < pool.slots and not self.waiting.is_awaited(model)
 
     def why_not_ready(self) -> str | None:
         """Why this agent should be sent no clients; None when it may."""

@@ -242,9 +242,14 @@ class Road:
         assert policy is not None
         planned = None if ticket.tried_regions else self._as_planned(ticket, now)
         if planned is not None:
-            target = self._target(ticket, planned, policy, now)
+            # What is planned for here is so while nobody waits here: there is nobody to let go first.
+            if planned.region == self.region:
+                target: Target | Reason = self._placement(ticket, planned.why, now)
+            else:
+                target = self._peer_target(ticket, planned, policy)
             if not isinstance(target, Reason):
                 return target
+            ticket.tried(planned.region, target)
         while True:
             decision = decide(
                 policy,
@@ -262,6 +267,7 @@ class Road:
             target = self._target(ticket, decision.where, policy, now)
             if not isinstance(target, Reason):
                 return target
+            ticket.tried(decision.where.region, target)
 
     def _as_planned(self, ticket: Ticket, now: float) -> Where | None:
         """Where the plan wants a request that was tried nowhere; None where something speaks against that."""
@@ -277,14 +283,10 @@ class Road:
         return draw.take(self._rng)
 
     def _target(self, ticket: Ticket, where: Where, policy: Policy, now: float) -> Target | Reason:
-        """A place in the region that was chosen; where there is none, that is noted, and why is answered."""
-        if where.region == self.region:
-            target: Target | Reason = self._local_target(ticket, where.why, now)
-        else:
-            target = self._peer_target(ticket, where, policy)
-        if isinstance(target, Reason):
-            ticket.tried(where.region, target)
-        return target
+        """A place in the region that was chosen, or why there is none."""
+        if where.region != self.region:
+            return self._peer_target(ticket, where, policy)
+        return self._local_target(ticket, where.why, now)
 
     def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
         permitted = ticket.admitted.permitted
@@ -301,9 +303,13 @@ class Road:
         return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
 
     def _local_target(self, ticket: Ticket, kind: str, now: float) -> Placement | Reason:
-        """An engine of this region with a reservation on it, or why there is none."""
+        """An engine of this region, in its turn, or why there is none."""
         if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
             return Reason.SATURATED
+        return self._placement(ticket, kind, now)
+
+    def _placement(self, ticket: Ticket, kind: str, now: float) -> Placement | Reason:
+        """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
         placement = self.chooser.choose(ticket.errand, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement

@@ -92,6 +92,10 @@ class WaitingRoom:
         others = self._shared_view.others_waiting(model)
         return here + sum(one.requests for one in others) if others else here
 
+    def is_awaited(self, model: str) -> bool:
+        """Whether anybody waits for a model, here or at the other agents of the region."""
+        return bool(self._queues.get(model) or self._shared_view.others_waiting(model))
+
     def waiting_here(self, model: str) -> int:
         """Those that wait at this agent."""
         queue = self._queues.get(model)

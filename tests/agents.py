@@ -108,7 +108,7 @@ class FixedKnowing:
 
     def at_ease(self, model: str) -> bool:
         here = self.local_view(model, 0.0)
-        return here.ready and here.expected_wait_s <= 0.0
+        return here.ready and here.expected_wait_s <= 0.0 and not self.waiting.is_awaited(model)
 
     def why_not_ready(self) -> str | None:
         return None if self.directives.policy is not None else "no policy"

@@ -136,7 +136,10 @@ async def test_who_leaves_is_gone_at_once(here: Here) -> None:
 
 
 async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) -> None:
+    assert not here.room.is_awaited("m")
     here.place("a")
+    assert here.room.is_awaited("m")
+    assert not here.room.is_awaited("other")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.somebody_first(cast(Any, newcomer))
     newcomer.priority = 1
@@ -207,7 +210,9 @@ async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> Non
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
     here.view._others_waiting = {"m": [told.Waiting(4, 0, 5000, 77)]}
+    assert not here.room.is_awaited("m"), "nobody is heard of yet"
     here.view._shown_weight = 1.0
+    assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.somebody_first(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
     here.place("ours")
