@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -158,7 +158,7 @@ class ApiClient:
                 if response.status_code >= 300:
                     response.read()
                     raise _refusal(url, response)
-                yield from response.iter_lines()
+                yield from _lines(response.iter_bytes())
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NobodyAnswers(f"{url}: {_why(error)}") from None
 
@@ -240,6 +240,16 @@ def _refusal(url: str, response: httpx.Response) -> ApiRefused:
     if response.status_code == httpx.codes.UNAUTHORIZED:
         return TokenRefused(url, problem)
     return ApiRefused(url, response.status_code, _told(response.status_code, problem), problem)
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Text by lines that end with a line feed alone; JSON may hold other characters that can be taken for an end."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line.decode("utf-8", "replace") for line in whole)
+    if rest:
+        yield rest.decode("utf-8", "replace")
 
 
 def _told(status: int, problem: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from control_plane.admin_token import AdminToken
 from control_plane.api_client import ApiClient, NoLeader, may_follow
+from control_plane.audit.chain import BEGINNING, AuditEntry, AuditHead, sealed
 from control_plane.cli import app
 from control_plane.client.members import Member
 from control_plane.policy.judgement import Origin
@@ -99,13 +100,14 @@ def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:
 
 
 class FakeControlPlane(ThreadingHTTPServer):
-    """Answers /v1/status on a real socket with whatever it is given."""
+    """Answers /v1/status and /v1/audit/export on a real socket with whatever it is given."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _StatusHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.answer = b"{}"
         self.code = 200
+        self.audit = b""
 
 
 class _StatusHandler(BaseHTTPRequestHandler):
@@ -116,11 +118,13 @@ class _StatusHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert isinstance(self.server, FakeControlPlane)
-        allowed = self.path == "/v1/status" and self.headers["authorization"] == f"Bearer {TOKEN}"
+        answers = {"/v1/status": self.server.answer, "/v1/audit/export": self.server.audit}
+        allowed = self.path in answers and self.headers["authorization"] == f"Bearer {TOKEN}"
+        answer = answers.get(self.path, b"{}")
         self.send_response(self.server.code if allowed else 401)
-        self.send_header("content-length", str(len(self.server.answer)))
+        self.send_header("content-length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(self.server.answer)
+        self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -345,6 +349,25 @@ def test_a_mistyped_command() -> None:
     result = run("polcy")
     assert result.exit_code == 2
     assert "Did you mean 'policy'?" in result.stderr
+
+
+def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
+    servers: list[FakeControlPlane], token: str, tmp_path: Path
+) -> None:
+    lines, head = [], BEGINNING
+    for reason in ("one\u2028two", "one\x85two", "\u2029"):
+        entry = sealed(AuditEntry(head.seq + 1, 1.0, "duty", "admin", "override.drain", "x", reason, head.hash))
+        head = AuditHead(entry.seq, entry.hash)
+        lines.append(msgspec.json.encode(entry, order="sorted") + b"\n")
+    north, _ = servers
+    north.answer = msgspec.json.encode(status_of("north", north.url, LeaderStatus("north", north.url, 7)))
+    north.audit = b"".join(lines)
+    asking = ("--url", north.url, "--token-file", token)
+    told = f"whole: 3 entries, the last is 3:{head.hash}\n"
+    assert run("audit", "verify", *asking).stdout == told
+    exported = tmp_path / "audit.jsonl"
+    assert run("audit", "export", str(exported), *asking).exit_code == 0
+    assert run("audit", "verify", str(exported)).stdout == told
 
 
 @pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
