@@ -45,8 +45,7 @@ def text_of(name: str, content: bytes | None) -> str | PolicyError:
         content: its bytes, at least one more than LARGEST_FILE_BYTES of a larger one; None for what is no plain file.
     """
     if content is None or PurePosixPath(name).suffix != SUFFIX:
-        remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
-        return PolicyError(name, 0, "", f"is no {SUFFIX} file", remedy)
+        return not_yaml(name)
     if len(content) > LARGEST_FILE_BYTES:
         return PolicyError(name, 0, "", f"larger than {LARGEST_FILE_BYTES} bytes", "split it into several files")
     try:
@@ -54,3 +53,9 @@ def text_of(name: str, content: bytes | None) -> str | PolicyError:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return PolicyError(name, line, "", "is not UTF-8", "save it as UTF-8")
+
+
+def not_yaml(name: str) -> PolicyError:
+    """That a file is none of those that count, though its author may think so."""
+    remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
+    return PolicyError(name, 0, "", f"is no {SUFFIX} file", remedy)

@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 
 from control_plane.client.codec import CodecError, encode
-from control_plane.policy.belonging import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, MOST_DOCUMENTS, MOST_FILES
+from control_plane.policy.belonging import (
+    LARGEST_BUNDLE_BYTES,
+    LARGEST_FILE_BYTES,
+    MOST_DOCUMENTS,
+    MOST_FILES,
+    SUFFIX,
+    belongs,
+    not_yaml,
+)
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
 from control_plane.policy.errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
@@ -66,11 +74,12 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
     """Compile a bundle.
 
     Args:
-        files: text by file name.
+        files: text by file name; what does not belong is passed over or refused, as in a folder.
 
     Raises:
         PolicyRefused: with every error that can be found at once.
     """
+    files = {file: text for file, text in files.items() if belongs(file)}
     errors = _out_of_bounds(files)
     if errors:
         raise PolicyRefused(errors)
@@ -109,6 +118,7 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
         for file, text in files.items()
         if len(text.encode()) > LARGEST_FILE_BYTES
     ]
+    errors += [not_yaml(file) for file in files if not file.endswith(SUFFIX)]
     if len(files) > MOST_FILES:
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(files)} files", f"use at most {MOST_FILES}"))
     if sum(len(text.encode()) for text in files.values()) > LARGEST_BUNDLE_BYTES:

@@ -139,6 +139,12 @@ def test_bounds(
     assert any(problem in error for error in refused(files()))
 
 
+def test_what_does_not_belong_is_passed_over_or_refused_as_in_a_folder() -> None:
+    assert compile_bundle(BUNDLE | {"README.md": "# [", ".hidden.yaml": "["}) == compile_bundle(BUNDLE)
+    remedy = "name policy files *.yaml, and keep anything else out of the folder"
+    assert refused(BUNDLE | {"rules.yml": ""}) == [f"rules.yml: is no .yaml file; {remedy}"]
+
+
 def many(kind: str, number: int, fields: str) -> str:
     return "---\n".join(f"apiVersion: penstock/v1\nkind: {kind}\nname: t{i}\n{fields}" for i in range(number))
 
