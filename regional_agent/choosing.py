@@ -18,7 +18,8 @@ from regional_agent.errand import Errand
 from regional_agent.shared_view import Reservation
 
 if TYPE_CHECKING:
-    from regional_agent.endpoint import Endpoint, Pool
+    from regional_agent.endpoint import Endpoint
+    from regional_agent.endpoint_pool import Pool
     from regional_agent.endpoints import Endpoints
     from regional_agent.shared_view import SharedView
 

@@ -1,4 +1,4 @@
-"""An endpoint as its agent sees it, and a pool: the endpoints that serve one model, with their numbers summed."""
+"""An endpoint as its agent sees it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, panicking, room_to_eject, taken
+from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
 from penstock.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
 from penstock.engine_signals import Readings, Signal, heard, pressure
 from penstock.engines import EngineKind
-from penstock.load import mean_with, pool_service_s
+from penstock.load import mean_with
 from penstock.policy import Model
 from penstock.warm_up import warm_since, warm_up_weight
 from penstock.who import EndpointView
-from penstock.work import SpeedLearner, speeds
+from penstock.work import SpeedLearner
 from regional_agent.endpoint_fields import EndpointSpec
+
+if TYPE_CHECKING:
+    from regional_agent.endpoint_pool import Pool
 
 UNTOLD_SERVICE_S = Model("").expected_service_s
 """The prior of a model that policy does not name."""
@@ -318,101 +321,3 @@ class Endpoint:
             pool.judge()
         if not self.pools:
             self.show()
-
-
-class Pool:
-    """The endpoints of the region that serve one model. Its numbers are kept up to date, so reading costs nothing."""
-
-    __slots__ = (
-        "_rules",
-        "_zone",
-        "endpoints",
-        "in_flight",
-        "missing",
-        "near",
-        "out",
-        "panics",
-        "positions",
-        "prior_s",
-        "ready",
-        "service_s",
-        "shares_endpoints",
-        "slots",
-        "views",
-    )
-
-    def __init__(self, prior_s: float = UNTOLD_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
-        """Empty.
-
-        Args:
-            prior_s: its mean service time (s) before any completion.
-            zone: the agent's own.
-        """
-        self._rules = rules or EjectionRules()
-        self._zone = zone
-        self.out = 0
-        """Endpoints that are ejected, or on trial."""
-        self.missing = 0
-        """Endpoints that should serve the model and have not loaded it."""
-        self.panics = False
-        """So few are left that ejections are ignored."""
-        self.endpoints: list[Endpoint] = []
-        self.views: list[EndpointView] = []
-        """Of `endpoints`, in the same order."""
-        self.positions: dict[str, int] = {}
-        """Of `endpoints`, by name."""
-        self.near: tuple[int, ...] = ()
-        """Positions of those in the agent's zone; empty where that makes no difference."""
-        self.shares_endpoints = False
-        """Some of them serve other models too."""
-        self.prior_s = prior_s
-        self.ready = 0
-        """Endpoints that may take a request."""
-        self.slots = 0
-        """Requests that those run at once."""
-        self.in_flight = 0
-        """Requests on those, all agents of the region counted."""
-        self.service_s = prior_s
-        """Mean time (s) a request holds its slot."""
-
-    def fill(self, endpoints: list[Endpoint], missing: int = 0) -> None:
-        """Replace its members."""
-        self.endpoints = endpoints
-        self.missing = missing
-        self.views = [endpoint.view for endpoint in endpoints]
-        self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
-        near = tuple(at for at, one in enumerate(endpoints) if self._zone and one.spec.zone == self._zone)
-        self.near = near if len(near) < len(endpoints) else ()
-        self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
-        self.judge()
-        self.learn()
-
-    def learn(self) -> None:
-        """Reckon with what completions have taught of its members since; called a few times a second."""
-        for one, speed in zip(self.endpoints, speeds(one.learner for one in self.endpoints), strict=True):
-            one.view.speed = speed
-            one.view.service_s = one.service_s if one.service_s is not None else self.service_s
-            one.view.reckon()
-
-    def judge(self) -> None:
-        """Say of each member whether it may take requests, and sum up; whoever changes what is believed does this."""
-        left = out = 0
-        for one in self.endpoints:
-            if one.standing.out:
-                out += 1
-            elif one.health.ready:
-                left += 1
-        self.out = out
-        self.panics = out > 0 and panicking(left, len(self.endpoints), self._rules)
-        for one in self.endpoints:
-            one.show()
-        self.recount()
-
-    def recount(self) -> None:
-        """Sum its members up again; whoever changes what is on one of them does this."""
-        ready = [one for one in self.endpoints if one.view.ready and not one.view.draining]
-        self.ready = len(ready)
-        self.slots = sum([one.view.slots for one in ready])
-        self.in_flight = sum([one.view.in_flight for one in ready])
-        known = [(one.view.slots, one.service_s) for one in ready if one.service_s is not None]
-        self.service_s = pool_service_s(known, self.prior_s)

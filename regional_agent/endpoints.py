@@ -26,10 +26,11 @@ from regional_agent import endpoint_probes, endpoint_signals
 from regional_agent.background import beat, cancel, keep_running
 from regional_agent.carry.messages import Header
 from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.endpoint import NOTHING, UNTOLD_SERVICE_S, Endpoint, Judge, Load, Pool
+from regional_agent.endpoint import NOTHING, UNTOLD_SERVICE_S, Endpoint, Judge, Load
 from regional_agent.endpoint_dns import DnsAnswers, Resolve
 from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
+from regional_agent.endpoint_pool import Pool
 
 LOOK_S = 1.0
 """Time (s) between two looks at whether the file has changed."""

@@ -20,7 +20,7 @@ from regional_agent import shared_view as told
 from regional_agent.metrics import WaitEnd
 
 if TYPE_CHECKING:
-    from regional_agent.endpoint import Pool
+    from regional_agent.endpoint_pool import Pool
     from regional_agent.endpoints import Endpoints
     from regional_agent.shared_view import SharedView
     from regional_agent.ticket import Target, Ticket

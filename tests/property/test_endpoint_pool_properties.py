@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from penstock.ejection import EjectionRules, Outcome
 from penstock.endpoint_health import ProbeOutcome
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge, Load, Pool
+from regional_agent.endpoint import Endpoint, Judge, Load
 from regional_agent.endpoint_fields import EndpointSpec
+from regional_agent.endpoint_pool import Pool
 
 MEMBERS = 5
 

@@ -7,8 +7,9 @@ from penstock.ejection import EjectionRules, Outcome, Trust
 from penstock.endpoint_health import ProbeOutcome
 from penstock.work import prior
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge, Pool
+from regional_agent.endpoint import Endpoint, Judge
 from regional_agent.endpoint_fields import EndpointSpec
+from regional_agent.endpoint_pool import Pool
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
 

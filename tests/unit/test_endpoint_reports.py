@@ -10,8 +10,9 @@ from penstock.endpoint_health import ProbeOutcome
 from penstock.endpoint_report import MOST_ENDPOINTS, EndpointCondition
 from regional_agent import endpoint_reports
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge, Pool
+from regional_agent.endpoint import Endpoint, Judge
 from regional_agent.endpoint_fields import EndpointSpec
+from regional_agent.endpoint_pool import Pool
 from regional_agent.endpoint_reports import LARGEST_LIST_BYTES, PER_REPORT, EndpointReports, reported
 from tests.stores import SetClock
 
