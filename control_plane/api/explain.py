@@ -18,7 +18,8 @@ from control_plane.places import Places
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept
 from control_plane.surveying import policy_status
-from penstock.explain import Asked, believed_views, explain, tenant_by_key
+from penstock.believed_views import believed_views
+from penstock.explain import Asked, explain, tenant_by_key
 from penstock.plan import RegionPlan
 from penstock.policy import Policy
 from penstock.provenance import Provenance

@@ -37,8 +37,9 @@ from control_plane.policy.kinds.routing import (
 from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaShape, TenantDocument
 from control_plane.policy.kinds.serving import CostShape, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
+from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
-from control_plane.policy.time_zones import clock_errors, moment_of, time_zone
+from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy import (
     AcceptedLoss,
     Cost,
@@ -100,7 +101,7 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
-    _check_references(catalogue, references)
+    check_references(catalogue, references)
     errors += misshapen + references.errors
     if errors:
         raise PolicyRefused(errors)
@@ -125,81 +126,6 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
         problem = f"larger than {LARGEST_BUNDLE_BYTES} bytes in all"
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller"))
     return errors
-
-
-def _check_references(catalogue: Catalogue, references: References) -> None:
-    for document, region in catalogue.of(RegionDocument):
-        references.country(document, ("country",), region.country)
-    owners: dict[str, str] = {}
-    for document, tenant in catalogue.of(TenantDocument):
-        references.check(document, ("data_class",), "DataClass", tenant.data_class)
-        for index, digest in enumerate(tenant.key_digests):
-            owner = owners.setdefault(digest, tenant.name)
-            if owner != tenant.name:
-                problem = f"tenant {owner} has this key already"
-                references.errors.append(
-                    document.error(("key_digests", index), problem, "give each tenant keys of its own")
-                )
-    for document, access in catalogue.of(AnonymousAccessDocument):
-        if access.tenant is not None:
-            references.check(document, ("tenant",), "Tenant", access.tenant)
-    _check_models(catalogue, references)
-    for document, accepted in catalogue.of(AcceptedLossDocument):
-        references.known(document, ("regions",), "Region", accepted.regions)
-    for document, window in catalogue.of(MaintenanceWindowDocument):
-        references.known(document, ("regions",), "Region", window.regions)
-        references.errors += clock_errors(document, window.starts_at, window.time_zone)
-    _check_spillover(catalogue, references)
-    for document, rollout in catalogue.of(RolloutDocument):
-        references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
-    for document, routing in catalogue.of(GeoRoutingDocument):
-        for origin, servers in routing.rtt_ms.items():
-            references.check(document, ("rtt_ms", origin), "Region", origin)
-            for server in servers:
-                references.check(document, ("rtt_ms", origin, server), "Region", server)
-        for biased in routing.bias_ms:
-            references.check(document, ("bias_ms", biased), "Region", biased)
-
-
-def _check_spillover(catalogue: Catalogue, references: References) -> None:
-    for document, limit in catalogue.of(SpilloverLimitDocument):
-        references.known(document, ("origins",), "Region", limit.origins)
-        references.known(document, ("models",), "Model", limit.models)
-    ordered: dict[str, Document] = {}
-    for document, order in catalogue.of(SpilloverOrderDocument):
-        references.check(document, ("origin",), "Region", order.origin)
-        references.known(document, ("regions",), "Region", order.regions)
-        first = ordered.setdefault(order.origin, document)
-        if first is not document:
-            remedy = f"keep one; see {first.file}:{first.line_of(('origin',))}"
-            references.errors.append(document.error(("origin",), f"{order.origin} has an order already", remedy))
-        if order.origin in order.regions:
-            at = order.regions.index(order.origin)
-            references.errors.append(document.error(("regions", at), "is the origin itself", "name other regions"))
-
-
-def _check_models(catalogue: Catalogue, references: References) -> None:
-    """Fallbacks lead to lighter models and nowhere in circles; names that stand for several hide no other model."""
-    lighter = {one.name: one.fallback for _, one in catalogue.of(ModelDocument)}
-    for document, model in catalogue.of(ModelDocument):
-        if model.fallback is None:
-            continue
-        references.check(document, ("fallback",), "Model", model.fallback)
-        passed = {model.name}
-        step: str | None = model.fallback
-        while step is not None and step not in passed:
-            passed.add(step)
-            step = lighter.get(step)
-        if step is not None:
-            problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a circle at {step}"
-            references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
-    for document, named in catalogue.of(ModelVersionsDocument):
-        for index, version in enumerate(named.versions):
-            references.check(document, ("versions", index, "model"), "Model", version.model)
-        if named.name in lighter and named.name not in {one.model for one in named.versions}:
-            problem = f"hides the model {named.name}, which nobody could ask for any more"
-            remedy = f"add {named.name} to the versions, with 0 percent if need be, or choose another name"
-            references.errors.append(document.error(("name",), problem, remedy))
 
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:

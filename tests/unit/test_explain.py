@@ -7,7 +7,8 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.explain import Asked, Considering, Explanation, RuleSeen, Standing, believed_views, explain, tenant_by_key
+from penstock.believed_views import believed_views
+from penstock.explain import Asked, Considering, Explanation, RuleSeen, Standing, explain, tenant_by_key
 from penstock.geography import Location
 from penstock.plan import ArcReason, Closed
 from penstock.policy import ModelVersions, ResidencyRule, Tenant, Version
