@@ -205,7 +205,6 @@ CAPACITY = Row(
             ),
             Query(f'{UTILISATION.record}{{region=~"$region",model=~"$model"}}', "{{region}} {{model}}"),
             [(None, GREEN), (0.8, YELLOW), (0.95, RED)],
-            span=6,
         ),
         bars(
             Prose(
@@ -218,7 +217,6 @@ CAPACITY = Row(
                 "{{site}}",
             ),
             [(None, RED), (0.5, ORANGE), (1, GREEN)],
-            span=6,
         ),
         lines(
             Prose(

@@ -158,14 +158,14 @@ def states(prose: Prose, query: Query, words: Mapping[int, tuple[str, str]], *, 
     )
 
 
-def bars(prose: Prose, query: Query, thresholds: Thresholds, *, span: int) -> bargauge.Panel:
+def bars(prose: Prose, query: Query, thresholds: Thresholds) -> bargauge.Panel:
     """One bar a thing, now: a share, full at 1."""
     return (
         bargauge.Panel()
         .title(prose.title)
         .description(prose.description())
         .datasource(DATASOURCE)
-        .span(span)
+        .span(6)
         .height(8)
         .unit("percentunit")
         .min(0)

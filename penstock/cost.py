@@ -8,10 +8,14 @@ request took (`usage` in OpenAI's answers).
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from penstock.policy import Cost, CostUnit
 from penstock.usage import MOST_TOKENS, Usage
+
+Key = TypeVar("Key")
 
 BYTES_PER_TOKEN = 4.0
 """English text under the tokenizers of GPT-3 and Llama alike, until usage has been seen."""
@@ -177,7 +181,7 @@ class _Mean:
         self.value = 0.0
 
 
-def _follow(means: dict, key: object, value: float, now: float) -> None:  # type: ignore[type-arg]
+def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float) -> None:
     """Take a value into the mean of `key`, which becomes the most recently seen."""
     mean = means.pop(key, None) or _Mean()
     mean.count += 1

@@ -12,7 +12,7 @@ from regional_agent.carry.client_addresses import counted_as
 from regional_agent.carry.client_connection import MOST_AHEAD, ClientConnection
 from regional_agent.carry.limits import Limits
 from tests.agents import LARGEST_BODY_BYTES, Agent, agent
-from tests.chats import BODY, CHAT, SSE_HEAD, answers, answers_after, ask, chunk, code, says_nothing
+from tests.chats import BODY, CHAT, SSE_HEAD, answers, answers_after, ask, chunk, code, says_nothing, streams_forever
 from tests.patience import PATIENCE_S, until
 from tests.planet import MODEL
 from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
@@ -21,11 +21,6 @@ from tests.uploads import upload_head
 
 def limits(**changed: float) -> Limits:
     return Limits(**{"largest_body_bytes": LARGEST_BODY_BYTES, "idle_linger_s": 0.0, **changed})  # type: ignore[arg-type]
-
-
-async def streams_and_stops(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
-    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +259,7 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
 
 async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine(tmp_path: Path) -> None:
     bounds = limits(stall_timeout_s=0.3)
-    async with engine(streams_and_stops) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
         told: list[str] = []
         stalled = one.carrier.road.stalled
 
@@ -315,7 +310,7 @@ async def test_a_client_s_own_deadline_is_kept_and_handed_on(tmp_path: Path) -> 
 
 
 async def test_a_stream_past_its_deadline_ends_with_an_event(tmp_path: Path) -> None:
-    async with engine(streams_and_stops) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
+    async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
         _, _, body = await ask(one, "X-Request-Timeout-Ms: 300")
         assert b'"code":"deadline_passed"' in body
 

@@ -15,17 +15,18 @@ from lab.servers.ports import free_ports
 POLICY = "round_robin"
 """The cheapest of theirs: what is compared is what carrying a request costs them."""
 
+LOG_LEVEL = "error"
+
 
 class InferenceRouter:
     """One of the two: SGLang's is a descendant of the same code, and takes the same options."""
 
-    def __init__(self, name: str, log_level: str) -> None:
+    def __init__(self, name: str) -> None:
         """Its distribution and its console script are both called `name`."""
         self.name = name
-        self._log_level = log_level
         self.settings = (
             f"--policy {POLICY}, its cheapest; --max-concurrent-requests {ROOM_FOR_STREAMS}",
-            f"log level {log_level}, metrics on, as many threads as it chooses on one core",
+            f"log level {LOG_LEVEL}, metrics on, as many threads as it chooses on one core",
         )
 
     def program(self) -> Path:
@@ -51,11 +52,11 @@ class InferenceRouter:
             argv.append("launch")
         argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", POLICY]
         argv += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_ports(1)[0])]
-        argv += ["--max-concurrent-requests", str(ROOM_FOR_STREAMS), "--log-level", self._log_level]
+        argv += ["--max-concurrent-requests", str(ROOM_FOR_STREAMS), "--log-level", LOG_LEVEL]
         argv += ["--worker-startup-check-interval", "1", "--request-timeout-secs", "600"]
         argv += ["--worker-urls", *(f"http://127.0.0.1:{backend}" for backend in backends)]
         return Launch(tuple(argv), {}, "/health")
 
 
-VLLM_ROUTER = InferenceRouter("vllm-router", "error")
-SGLANG_ROUTER = InferenceRouter("sglang-router", "error")
+VLLM_ROUTER = InferenceRouter("vllm-router")
+SGLANG_ROUTER = InferenceRouter("sglang-router")
