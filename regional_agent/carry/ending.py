@@ -15,7 +15,7 @@ from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
 from regional_agent.carry.answer_head import AnswerHead
 from regional_agent.carry.client_turns import ClientTurns
-from regional_agent.carry.errors import refusal_response, stream_error_event
+from regional_agent.carry.errors import REFUSAL_HEADER, refusal_response, stream_error_event
 from regional_agent.carry.messages import Request
 from regional_agent.carry.relay import Relay
 from regional_agent.carry.tunnel import Tunnel
@@ -161,7 +161,9 @@ class Ending:
             self.on_pause()
             if not self._tail[1].endswith(_EVENT_ENDS):
                 event = b"\n\n" + event
-            self._unsent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+            # To the agent that forwarded it this would look like a whole answer: it reads the trailer, and nobody else.
+            last = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if self._ticket.context is not None else b""
+            self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, last))
             self.on_pause()
             self._settle(outcome)
             self._client.finished(keep_alive=False)

@@ -224,14 +224,14 @@ class Exchange(Ending):
 
     def on_end(self) -> None:
         """The response is whole."""
-        self._upstream = None
+        upstream, self._upstream = self._upstream, None
         if self._stage is REFUSED:
             self._turned_down()
             return
         if self._stage is SENT:
             self._commit()
         if self._stage is STREAMING:
-            self._finish()
+            self._finish(upstream.broke_off if upstream is not None else b"")
 
     def on_broken(self, error: UpstreamError) -> None:
         """The connection ended before the response did."""
@@ -406,11 +406,15 @@ class Exchange(Ending):
             else b"x-penstock-model: %b\r\n%b" % (ticket.model.encode(), lines)
         )
 
-    def _finish(self) -> None:
+    def _finish(self, broke_off: bytes) -> None:
+        """Its client has it all; `broke_off`: but a peer says that it had to end it, and why."""
         if self._chunked:
             self._unsent.append(b"0\r\n\r\n")
         self.on_pause()
-        if self._status < 400:
+        if broke_off and self._target is not None and self._target.endpoint is None:
+            late = broke_off == Reason.DEADLINE_PASSED.encode()
+            outcome = RequestOutcome.TIMEOUT if late else RequestOutcome.ENGINE_ERROR
+        elif self._status < 400:
             outcome = _OK
         else:
             outcome = RequestOutcome.CLIENT_ERROR if self._status < 500 else RequestOutcome.ENGINE_ERROR

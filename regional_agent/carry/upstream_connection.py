@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from regional_agent.carry.answer_head import AnswerHead, KnownAnswer, may_be_known
+from regional_agent.carry.errors import REFUSAL_HEADER
 from regional_agent.carry.relay import Relay
 from regional_agent.carry.repeated_head import MOST_MISSES, raw_head
 from regional_agent.carry.upstream_sink import Broken, BytesSink, Sink, Stale, TooLarge, TunnelSink, UpstreamError
@@ -57,6 +58,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_tunnel",
         "_used",
         "address",
+        "broke_off",
         "sink",
         "writable",
     )
@@ -85,6 +87,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._tunnel: BytesSink | None = None
         self.writable = True
         """Whether the other side keeps up with what is written."""
+        self.broke_off = b""
+        """Why the answer is not whole though it ended in good order, as a peer says in a trailer."""
         self._known: KnownAnswer | None = None
         """The head of an earlier answer, by which the next one's is taken if it is the same."""
         self._misses = 0
@@ -100,7 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, sink: Sink, request: bytes) -> None:
         """Write one request and let `sink` hear of its response."""
-        self.sink = sink
+        self.sink, self.broke_off = sink, b""
         self._in_head, self._fed_bytes, self._left_bytes, self._interim, self._done = True, 0, 0, 0, False
         assert self._transport is not None
         self._pool.outgoing.write(self._transport, request)
@@ -262,9 +266,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line; those of trailers are dropped."""
-        if self._in_head and not self._done:
-            self._headers.append((name.lower(), value))
+        """One header line; those of trailers are dropped, but for what peers say in one."""
+        if self._done:
+            return
+        name = name.lower()
+        if self._in_head:
+            self._headers.append((name, value))
+        elif name == REFUSAL_HEADER:
+            self.broke_off = value
 
     def on_headers_complete(self) -> None:
         """The head is whole."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from penstock.geography import Location
 from penstock.region_health import RegionState
 from regional_agent.carry.limits import Limits
@@ -12,15 +14,17 @@ from tests.agents import agent
 from tests.chats import (
     BODY,
     NOBODY,
+    SSE_HEAD,
     answers,
     ask,
+    chunk,
     code,
     says_nothing,
     streams_forever,
 )
 from tests.patience import until
 from tests.planet import plan
-from tests.sockets import RawClient, engine, post
+from tests.sockets import Heard, RawClient, Script, ScriptedEngine, engine, post
 
 
 async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path: Path) -> None:
@@ -96,6 +100,32 @@ async def test_a_peer_whose_engine_may_have_started_is_the_last_to_be_tried(tmp_
         status, _, body = await ask(one)
         assert (status, code(body)) == (504, "engine_timeout")
         assert not near.heard
+
+
+async def breaks_off(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [(streams_forever, "stream_stalled"), (breaks_off, "engine_failed")], ids=["stalls", "breaks"]
+)
+async def test_a_stream_that_its_server_had_to_end_went_well_for_nobody(
+    tmp_path: Path, script: Script, why: str
+) -> None:
+    impatient = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
+    async with (
+        engine(script) as far,
+        agent(tmp_path / "server", [far.address], region="eu-es", limits=impatient) as server,
+        agent(tmp_path / "origin", [], peers={"eu-es": server.peer}) as origin,
+    ):
+        answer = await ask(origin)
+        events = answer.body.strip().split(b"\n\n")
+        assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "it is told once"
+        assert code(events[1].removeprefix(b"data: ")) == why
+        assert server.counted() == origin.counted() == {"engine_error": 1}
+        assert origin.knowing.answers.report().failed == 1
 
 
 async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> None:
