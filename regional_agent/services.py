@@ -43,9 +43,12 @@ class _Service:
     def __init__(self, carrier: Carrier, knowing: Knowing) -> None:
         self._carrier, self._knowing = carrier, knowing
 
-    def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
-        """The answer to what never became a request, in OpenAI's error shape."""
-        self._carrier.metrics.refused(refusal.reason)
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """The answer to what nobody carries, in OpenAI's error shape; None is what never became a request."""
+        if request is not None and _is_carried(request):
+            self._carrier.refused_at_once(request, refusal)
+        else:
+            self._carrier.metrics.refused(refusal.reason)
         return refusal_response(refusal, self._carrier.rng)
 
     def refuse_head(self, request: Request) -> Refusal | None:
@@ -56,15 +59,15 @@ class _Service:
         """Never before the body is whole: what little it takes is handled whole."""
         return False
 
-    def _refuse(self, connection: ClientTurns, refusal: Refusal) -> None:
-        connection.respond(*refusal_response(refusal, self._carrier.rng))
+    def _refuse(self, connection: ClientTurns, request: Request, refusal: Refusal) -> None:
+        connection.respond(*self.refuse(refusal, request))
 
     def _loops(self, request: Request) -> bool:
         """Whether the request has been here before (RFC 9110, section 7.6.3)."""
         return any(self._carrier.via in value for value in request.every(b"via"))
 
     def _not_found(self, connection: ClientTurns, request: Request) -> None:
-        self._refuse(connection, _no_such(request))
+        self._refuse(connection, request, _no_such(request))
 
 
 class TrafficService(_Service):
@@ -81,8 +84,7 @@ class TrafficService(_Service):
             ticket = self._ticket(request, connection)
             if isinstance(ticket, Ticket):
                 return self._carrier.carry(connection, request, ticket)
-            self._carrier.refused_at_once(request, ticket)
-            self._refuse(connection, ticket)
+            self._refuse(connection, request, ticket)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
@@ -121,7 +123,7 @@ class TrafficService(_Service):
         refusal = self._road.admission.refuse_unknown(request)
         policy = self._knowing.directives.policy
         if refusal is not None or policy is None:
-            self._refuse(connection, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
+            self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
             return
         names = dict.fromkeys((*policy.models, *policy.versions))
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "penstock"} for name in names]
@@ -144,13 +146,16 @@ class PeerService(_Service):
             ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
             if isinstance(ticket, Ticket):
                 return self._carrier.carry(connection, request, ticket)
-            self._carrier.refused_at_once(request, ticket)
-            if ticket.reason in RESIDENCY_REASONS:
-                self._carrier.metrics.residency_refused_at_server()
-            self._refuse(connection, ticket)
+            self._refuse(connection, request, ticket)
         else:
             self._not_found(connection, request)
         return None
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """As elsewhere; and an origin that should have known is noted."""
+        if refusal.reason in RESIDENCY_REASONS:
+            self._carrier.metrics.residency_refused_at_server()
+        return super().refuse(refusal, request)
 
     def refuse_head(self, request: Request) -> Refusal | None:
         """Only what an origin has signed is listened to."""

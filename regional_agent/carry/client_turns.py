@@ -93,7 +93,8 @@ class ClientTurns(ClientWire):
         self._receiver: Receiver | None = None
         self._ahead: list[bytes] = []
         """What came while an upgrade was being decided."""
-        self._last_words: Refusal | None = None
+        self._last_words: tuple[Refusal, Request | None] | None = None
+        """Why nothing more is answered, and what came last."""
         self._owes_continue = False
         self._pumping = False
 
@@ -177,7 +178,7 @@ class ClientTurns(ClientWire):
         self._pumping = False
         if self._serving is None and not self._waiting:
             if self._last_words is not None:
-                self._say_last_words(self._last_words)
+                self._say_last_words(*self._last_words)
             elif self._owes_continue:
                 self._owes_continue = False
                 self.write(CONTINUE)
@@ -214,13 +215,13 @@ class ClientTurns(ClientWire):
             return
         if current is not None and current.queued:
             self._waiting.remove(current)
-        self._last_words = refusal
+        self._last_words = refusal, current
         if self._serving is None:
             self._serve_next()
 
-    def _say_last_words(self, refusal: Refusal) -> None:
+    def _say_last_words(self, refusal: Refusal, request: Request | None) -> None:
         self._last_words = None
-        status, lines, body = self._listener.application.refuse(refusal)
+        status, lines, body = self._listener.application.refuse(refusal, request)
         lines += [b"content-length: %d\r\n" % len(body), b"connection: close\r\n"]
         self.write(response_head(status, lines) + body)
         self._go_deaf(linger=True)

@@ -47,8 +47,8 @@ class Application(Protocol):
     def knows_enough(self, request: Request) -> bool:
         """Whether a request with a large body can be handled with what there is of it."""
 
-    def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
-        """Status, header lines and body for what was refused before it was a request."""
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Status, header lines and body for what was refused before it was handled; None where nothing had come."""
 
 
 def trusts_nobody(address: str) -> bool:

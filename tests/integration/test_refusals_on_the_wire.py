@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from penstock.geography import NOWHERE
 from penstock.policy import ResidencyRule
 from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
 from penstock.signing import FleetKey
+from regional_agent.carry.access_log import AccessLog
+from regional_agent.carry.limits import Limits
 from tests.agents import KEY, LARGEST_BODY_BYTES, agent
 from tests.chats import BODY, CHAT, answers, ask, code
 from tests.planet import MODEL
@@ -57,16 +60,27 @@ async def test_what_cannot_be_served_is_refused_in_openai_s_shape(
         client.say(request_bytes)
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, reason)
+        assert one.metrics.registry.get_sample_value("penstock_agent_refusals_total", {"reason": reason}) == 1
         assert not gpu.heard
         assert one.held() == 0
 
 
-async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], anonymous=None) as one:
-        status, headers, body = await ask(one)
+@pytest.mark.parametrize("size_bytes", [10, 100_000], ids=["whole", "by-its-head"])
+async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_bytes: int) -> None:
+    asked = json.dumps({"model": MODEL, "prompt": "x" * size_bytes}).encode()
+    log = AccessLog(tmp_path / "access.log", 0.0, Random(1))
+    roomy = Limits(idle_linger_s=0.0)
+    async with (
+        engine(answers) as gpu,
+        agent(tmp_path, [gpu.address], anonymous=None, access_log=log, limits=roomy) as one,
+    ):
+        status, headers, body = await ask(one, body=asked)
         assert (status, code(body)) == (401, "unknown_key")
         assert headers["www-authenticate"] == "Bearer"
         assert one.knowing.answers.report().failed == 1
+    log.close()
+    (line,) = (tmp_path / "access.log").read_text().splitlines()
+    assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "unknown_key")
 
 
 async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Repeater:
     def knows_enough(self, request: Request) -> bool:
         return False
 
-    def refuse(self, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         return refusal_response(refusal, Random(1))
 
 
