@@ -55,17 +55,18 @@ class AnswerTally:
 
     def ended(self, model: str, outcome: RequestOutcome, first_byte_s: float | None) -> None:
         """A request of a client for a model ended; `first_byte_s`: the time (s) to its answer's first byte, if any."""
-        if outcome in _NOT_OURS:
-            return
-        self._ended += 1
-        if outcome is not _OK:
+        is_ok = outcome is _OK
+        if not is_ok:
+            if outcome in _NOT_OURS:
+                return
             self._failed += 1
+        self._ended += 1
         if first_byte_s is not None:
             self._begun += 1
             self._first_byte_s += first_byte_s
         objective = self.objectives.get(model)
         if objective is not None:
-            objective.ended(outcome is _OK, first_byte_s)
+            objective.ended(is_ok, first_byte_s)
 
     def turned_away(self, reason: Reason) -> None:
         """A request was refused before anybody carried it."""

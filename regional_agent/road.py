@@ -119,9 +119,8 @@ class Road:
         return True
 
     def over(self, ticket: Ticket) -> None:
-        """The request has ended, however it did: its tenant may have another. Called once for each ticket."""
-        if ticket.counted:
-            self._knowing.quotas.end(ticket.facts.tenant)
+        """A request that counts has ended, however it did: its tenant may have another. Called once for each."""
+        self._knowing.quotas.end(ticket.facts.tenant)
 
     def leave(self, place: Place) -> None:
         """Nobody wants to wait there any more."""
@@ -153,10 +152,11 @@ class Road:
         if isinstance(target, Placement):
             self.chooser.look(target, now)
 
-    def settle(self, target: Target, service_s: float | None, tail: Iterable[bytes] = ()) -> None:
+    def settle(self, target: Target, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
         """Step 9: release what the attempt held.
 
         Args:
+            now: by the agent's clock, in seconds.
             service_s: how long (s) the engine took, where it finished.
             tail: the last bytes of its answer, in parts.
         """
@@ -168,7 +168,7 @@ class Road:
         if service_s is not None:
             endpoint.completed(service_s)
             if target.outcome is None:
-                self.chooser.ended(target, self._clock(), tail)
+                self.chooser.ended(target, now, tail)
         outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
         if endpoint.ended(outcome, target.since):
             knowing.endpoints.ejected(endpoint, outcome)
@@ -216,10 +216,6 @@ class Road:
         else:
             ticket.broken += reason is Reason.ENGINE_FAILED
             ticket.tried(target.region, reason)
-
-    def origin_of(self, ticket: Ticket) -> str:
-        """The region that a request landed on: this one, or the one that forwarded it here."""
-        return self.region if ticket.context is None else ticket.context.origin
 
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""

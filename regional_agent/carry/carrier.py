@@ -12,7 +12,6 @@ from penstock.retry_budget import RetryBudget
 from regional_agent.background import beat, keep_running
 from regional_agent.carry.access_log import AccessLine, AccessLog
 from regional_agent.carry.client_turns import ClientTurns
-from regional_agent.carry.ending import Ending
 from regional_agent.carry.errors import STATUS
 from regional_agent.carry.exchange import Exchange
 from regional_agent.carry.limits import Limits
@@ -76,7 +75,8 @@ class Carrier:
         self.signatures = Signatures(road.region)
         self._pool = pool
         self._peer_pool = peer_pool or pool
-        self._active: TimerWheel[Exchange] = TimerWheel()
+        self.active: TimerWheel[Exchange] = TimerWheel()
+        """Those in progress; each leaves when it has settled."""
         self._sweeper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,9 +91,9 @@ class Carrier:
     def carry(self, client: ClientTurns, request: Request, ticket: Ticket) -> Exchange:
         """Start carrying a request."""
         exchange = Exchange(self, client, request, ticket)
-        self._active.add(exchange)
+        self.active.add(exchange)
         self.retries.request(ticket.received_at)
-        exchange.seek()
+        exchange.seek(ticket.received_at)
         return exchange
 
     def refused_at_once(self, request: Request, refusal: Refusal) -> None:
@@ -120,22 +120,18 @@ class Carrier:
                 )
             )
 
-    def ended(self, exchange: Ending) -> None:
-        """An exchange has settled."""
-        self._active.remove(exchange)
-
     def pool_for(self, target: Target) -> UpstreamPool:
         """Connections to engines, or to peers."""
         return self._pool if target.endpoint is not None else self._peer_pool
 
     def in_flight(self) -> Counter[str]:
         """Requests being carried, by model."""
-        return Counter(exchange.model for exchange in self._active)
+        return Counter(exchange.model for exchange in self.active)
 
     async def _sweep(self) -> None:
         while True:
             await beat(SLOT_S)
-            self._active.turn(self.clock())
+            self.active.turn(self.clock())
             if self.access_log is not None:
                 self.access_log.flush()
                 self.metrics.access_lines_dropped(self.access_log.dropped_lines)

@@ -236,17 +236,19 @@ class Ending:
         if target is not None:
             measured = outcome is _OK and stage is not TUNNEL
             service_s = now - self._sent_at if measured else None
-            carrier.road.settle(target, service_s, self._tail)
+            carrier.road.settle(target, now, service_s, self._tail)
             server, kind = target.region, target.kind
-        carrier.road.over(ticket)
+        if ticket.counted:
+            carrier.road.over(ticket)
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
         if ticket.context is None:
             carrier.road.answers.ended(ticket.model, outcome, ttft_s)
         carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
-        if carrier.access_log is not None and carrier.access_log.wants(outcome is _OK):
-            carrier.access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
-        carrier.ended(self)
+        access_log = carrier.access_log
+        if access_log is not None and access_log.wants(outcome is _OK):
+            access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
+        carrier.active.remove(self)
 
     def _line(
         self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float
@@ -271,7 +273,7 @@ class Ending:
             self._sent_bytes + tunnelled_bytes,
             total_s * 1000,
             None if ttft_s is None else ttft_s * 1000,
-            self._carrier.road.origin_of(ticket),
+            ticket.context.origin if ticket.context is not None else self._carrier.road.region,
             location.country or "",
             location.subdivision or "",
         )

@@ -48,12 +48,11 @@ class Exchange(Ending):
 
     __slots__ = ()
 
-    def seek(self) -> None:
-        """Ask the road for the next target and go there; a refusal ends the exchange."""
+    def seek(self, now: float) -> None:
+        """Ask the road for the next target and go there; a refusal ends the exchange. `now` is in seconds."""
         self._stage = SEEKING
         if not self._request.whole:
             self._client.pause_reading()
-        now = self._carrier.clock()
         target = self._carrier.road.next_target(self._ticket, now)
         if not isinstance(target, Refusal):
             self._go_to(target, now)
@@ -65,7 +64,7 @@ class Exchange(Ending):
     def _refuse_unless_lighter(self, refusal: Refusal) -> None:
         """There is no place to run it: refuse it, or let a lighter model serve it where policy says so."""
         if self._carrier.road.fall_back(self._ticket, self._request, refusal):
-            self.seek()
+            self.seek(self._carrier.clock())
         else:
             self._refuse(refusal)
 
@@ -89,7 +88,7 @@ class Exchange(Ending):
         """There is room for it, or it is of no use to wait longer."""
         if self._stage is not WAITING:
             if not isinstance(target, Refusal):
-                self._carrier.road.settle(target, None)
+                self._carrier.road.settle(target, self._carrier.clock())
             return
         self._stage, self._place = SEEKING, None
         if not isinstance(target, Refusal):
@@ -335,19 +334,20 @@ class Exchange(Ending):
 
     def _seek_again(self, why: RetryReason) -> None:
         assert self._target is not None
-        self._carrier.road.settle(self._target, None)
+        now = self._carrier.clock()
+        self._carrier.road.settle(self._target, now)
         self._target = None
         if self._request.forgotten:
             detail = f"{why.value}, and the body is larger than what is kept to send it again"
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
-        elif not self._carrier.retries.withdraw(self._carrier.clock()):
+        elif not self._carrier.retries.withdraw(now):
             reason = Reason.ENGINE_FAILED if why in _FAILURES else Reason.SATURATED
             detail = f"{why.value}, and too many requests are being retried"
-            more_in_s = self._carrier.retries.more_in_s(self._carrier.clock())
+            more_in_s = self._carrier.retries.more_in_s(now)
             self._refuse(Refusal(reason, detail, retry_after_s=more_in_s))
         else:
             self._carrier.metrics.retried(why)
-            self.seek()
+            self.seek(now)
 
     # the answer
 

@@ -171,13 +171,13 @@ class _Deciding:
             parts.append(ended - admitted)
             held.append(target)
             if len(held) > self._busy:
-                road.settle(held.popleft(), 1.0)
+                road.settle(held.popleft(), now, 1.0)
         return wholes, parts
 
     def give_back(self) -> None:
         """Settle what is still held."""
         while self._held:
-            self._road.settle(self._held.popleft(), None)
+            self._road.settle(self._held.popleft(), time.monotonic())
 
 
 async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Knowing, Road]:
