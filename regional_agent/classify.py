@@ -36,7 +36,7 @@ TUNNEL_PATHS = frozenset({b"/v1/realtime"})
 NOT_SAID = msgspec.Raw(b"")
 
 LONGEST_MODEL = 256
-"""Characters of a model's name; a longer one is nobody's, and is not said back to whoever sent it."""
+"""Characters of a model's name; a longer one is nobody's: no endpoint may have it, and it is not said back."""
 
 
 class Asked(msgspec.Struct):

@@ -10,13 +10,12 @@ import msgspec
 
 from penstock.engines import EngineKind
 from regional_agent.carry.upstream import Address
+from regional_agent.classify import LONGEST_MODEL
 
 MOST_MODELS = 64
 """Models of one endpoint: adapters count."""
 MOST_REQUESTS = 100_000
 """No endpoint runs or queues more."""
-LONGEST_MODEL = 256
-"""Characters of a model's name."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")

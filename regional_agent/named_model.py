@@ -11,11 +11,9 @@ from urllib.parse import parse_qs
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.messages import Request
-from regional_agent.classify import UPLOAD_PATHS, Asked, classify
+from regional_agent.classify import LONGEST_MODEL, UPLOAD_PATHS, Asked, classify
 
 MODEL_HEADER = b"x-model"
-
-LONGEST_MODEL_BYTES = 256
 
 MOST_TOKENS = 50_000
 """Strings and brackets of a large JSON body's beginning that are looked at: some ten milliseconds."""
@@ -75,7 +73,7 @@ def named_model(request: Request) -> str | None:
         found = request.header(MODEL_HEADER)
     if found is None and b"?" in request.target:
         found = _in_query(request.target)
-    if not found or len(found) > LONGEST_MODEL_BYTES:
+    if not found or len(found) > LONGEST_MODEL:
         return None
     return found.decode("utf-8", "replace")
 

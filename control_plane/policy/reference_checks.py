@@ -19,6 +19,20 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     """Note every name that is not there, or that may not stand where it stands, in `references.errors`."""
     for document, region in catalogue.of(RegionDocument):
         references.country(document, ("country",), region.country)
+    _check_senders(catalogue, references)
+    _check_models(catalogue, references)
+    for document, accepted in catalogue.of(AcceptedLossDocument):
+        references.known(document, ("regions",), "Region", accepted.regions)
+    for document, window in catalogue.of(MaintenanceWindowDocument):
+        references.known(document, ("regions",), "Region", window.regions)
+        references.errors += clock_errors(document, window.starts_at, window.time_zone)
+    _check_spillover(catalogue, references)
+    for document, rollout in catalogue.of(RolloutDocument):
+        references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
+    _check_distances(catalogue, references)
+
+
+def _check_senders(catalogue: Catalogue, references: References) -> None:
     owners: dict[str, str] = {}
     for document, tenant in catalogue.of(TenantDocument):
         references.check(document, ("data_class",), "DataClass", tenant.data_class)
@@ -32,15 +46,9 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     for document, access in catalogue.of(AnonymousAccessDocument):
         if access.tenant is not None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
-    _check_models(catalogue, references)
-    for document, accepted in catalogue.of(AcceptedLossDocument):
-        references.known(document, ("regions",), "Region", accepted.regions)
-    for document, window in catalogue.of(MaintenanceWindowDocument):
-        references.known(document, ("regions",), "Region", window.regions)
-        references.errors += clock_errors(document, window.starts_at, window.time_zone)
-    _check_spillover(catalogue, references)
-    for document, rollout in catalogue.of(RolloutDocument):
-        references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
+
+
+def _check_distances(catalogue: Catalogue, references: References) -> None:
     for document, routing in catalogue.of(GeoRoutingDocument):
         for origin, servers in routing.rtt_ms.items():
             references.check(document, ("rtt_ms", origin), "Region", origin)

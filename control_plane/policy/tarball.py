@@ -38,11 +38,7 @@ def read_tar(archive: bytes) -> dict[str, str]:
                 if member.isdir() or not belongs(name):
                     continue
                 folders.add(folder.removeprefix("./").strip("."))
-                if member.issym() or member.islnk():
-                    errors.append(PolicyError(name, 0, "", "is a link", "put the file itself into the archive"))
-                    continue
-                inside = tar.extractfile(member) if member.isfile() else None
-                text = text_of(name, inside.read(LARGEST_FILE_BYTES + 1) if inside is not None else None)
+                text = _text(tar, member, name)
                 total += len(text) if isinstance(text, str) else 0
                 if total > LARGEST_BUNDLE_BYTES:
                     raise _refused(f"larger than {LARGEST_BUNDLE_BYTES} bytes in all", "make the bundle smaller")
@@ -62,6 +58,13 @@ def read_tar(archive: bytes) -> dict[str, str]:
     if errors:
         raise PolicyRefused(errors)
     return files
+
+
+def _text(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> str | PolicyError:
+    if member.issym() or member.islnk():
+        return PolicyError(name, 0, "", "is a link", "put the file itself into the archive")
+    inside = tar.extractfile(member) if member.isfile() else None
+    return text_of(name, inside.read(LARGEST_FILE_BYTES + 1) if inside is not None else None)
 
 
 def _refused(problem: str, remedy: str) -> PolicyRefused:

@@ -118,15 +118,7 @@ class Exchange(Ending):
         elif now > self._ticket.deadline_at:
             self._expire()
         elif stage is SENT:
-            if self._target is not None:
-                self._carrier.road.look(self._target, now)
-            if self._waits_for_failed_peer():
-                self._lose(TimedOut("the serving region has failed"))
-            elif self._request.whole:
-                if now - self._sent_at > limits.first_byte_timeout_s:
-                    self._give_up(f"did not begin to answer within {limits.first_byte_timeout_s:g} s")
-            elif self._engine_stuck and now - self._heard_at > limits.stall_timeout_s:
-                self._give_up(f"took nothing more of the body for {limits.stall_timeout_s:g} s")
+            self._check_sent(now)
         elif stage is REFUSED:
             if now - self._heard_at > REFUSAL_S:
                 self._drop_upstream()
@@ -140,6 +132,19 @@ class Exchange(Ending):
                 self._stall()
             return min(self._ticket.deadline_at, now + limits.stall_timeout_s / LOOKS_FOR_STALL)
         return now
+
+    def _check_sent(self, now: float) -> None:
+        """Give up on who was sent the request and neither begins to answer nor takes all of it."""
+        limits = self._carrier.limits
+        if self._target is not None:
+            self._carrier.road.look(self._target, now)
+        if self._waits_for_failed_peer():
+            self._lose(TimedOut("the serving region has failed"))
+        elif self._request.whole:
+            if now - self._sent_at > limits.first_byte_timeout_s:
+                self._give_up(f"did not begin to answer within {limits.first_byte_timeout_s:g} s")
+        elif self._engine_stuck and now - self._heard_at > limits.stall_timeout_s:
+            self._give_up(f"took nothing more of the body for {limits.stall_timeout_s:g} s")
 
     @property
     def _engine_stuck(self) -> bool:
