@@ -28,8 +28,8 @@ from lab.servers.starting import PORT_TRIES, start_server
 from penstock.answers import Answers
 from penstock.plan import RegionPlan
 from penstock.report import AgentReport, DemandReport
+from tests.patience import PATIENCE_S
 from tests.reports import SECRET, offered, packed, report
-from tests.stores import PATIENCE_S
 
 PLANET = Path(__file__).parents[1] / "policies" / "planet"
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")

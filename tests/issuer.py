@@ -10,7 +10,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from tests.integration.small_http import Headers, SmallHttp
+from tests.small_http import Headers, SmallHttp
 
 AUDIENCE = "penstock"
 

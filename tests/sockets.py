@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from regional_agent.carry.upstream import Address
-
-PATIENCE_S = 20.0
-"""How long a test waits for what must happen, on a busy machine."""
+from tests.patience import PATIENCE_S
 
 
 class Heard(NamedTuple):

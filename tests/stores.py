@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from control_plane.client.etcd_stubs import Etcd3Client
 from control_plane.client.informer import Informer
 from control_plane.client.store import Changed, ConfigStore, Put, StoreUnavailable
 from lab.servers.etcd import EtcdServer
-
-T = TypeVar("T")
-
-PATIENCE_S = 30.0
-"""Bound of waits that nothing is measured by, so that a busy machine fails no test."""
+from tests.patience import PATIENCE_S
 
 
 class SetClock:
@@ -69,26 +65,6 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.informer.stop()
-
-
-async def eventually(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    """Wait until `holds`, for what tells nobody when it changes."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    wait_s = 0.0
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "it never came true"
-        await asyncio.sleep(wait_s)
-        wait_s = min(0.02, wait_s + 0.0001)
-
-
-async def found(look: Callable[[], Awaitable[T | None]], within_s: float = PATIENCE_S) -> T:
-    """What a look finds, as soon as it finds anything that is not None, for what must be asked for."""
-    async with asyncio.timeout(within_s):
-        while True:
-            there = await look()
-            if there is not None:
-                return there
-            await asyncio.sleep(0.02)
 
 
 async def put(store: ConfigStore, key: str, value: bytes) -> int:

@@ -20,7 +20,7 @@ from lab.planet.planet import Planet
 from lab.planet.ports import assign_ports
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.control_planes import rollout_rules
-from tests.stores import found
+from tests.patience import found
 
 BETWEEN_S = 0.1
 """Time between two requests."""

@@ -4,7 +4,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from small_http import until
 
 from control_plane.client import keys
 from control_plane.client.codec import encode
@@ -16,6 +15,7 @@ from lab.servers.etcd import EtcdServer
 from regional_agent import agent_directory
 from regional_agent.agent_directory import MOST_AGENTS_PER_REGION, AgentDirectory
 from regional_agent.carry.upstream import Address
+from tests.patience import until
 
 Start = Callable[..., AgentDirectory]
 

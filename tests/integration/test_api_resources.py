@@ -27,9 +27,9 @@ from control_plane.policy_source import PolicySource
 from lab.servers.ports import LOOPBACK
 from penstock.endpoint_report import EndpointCondition, EndpointReport
 from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
+from tests.patience import PATIENCE_S, until, until_told
 from tests.reports import KEY, MODEL, endpoint, offered, packed, report
 from tests.served import served
-from tests.stores import PATIENCE_S, eventually, found
 
 
 class Api:
@@ -72,7 +72,7 @@ async def api() -> AsyncIterator[Api]:
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
     await control_plane.start()
     serving = asyncio.create_task(server.serve())
-    await eventually(lambda: server.started)
+    await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", headers=OPERATOR, timeout=PATIENCE_S) as http:
         yield Api(control_plane, http)
@@ -117,7 +117,7 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     async def leads() -> bool:
         return (await api.http.get("/v1/endpoints")).status_code == 200
 
-    assert await found(lambda: _or_none(leads))
+    await until_told(leads)
     await told("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
     await told("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
     # What was told last stands until the agent tells again; of two agents the first by name is believed.
@@ -154,10 +154,6 @@ async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
         if (cursor := page["next_cursor"]) is None:
             break
     assert paged == every
-
-
-async def _or_none(holds: Callable[[], Awaitable[bool]]) -> bool | None:
-    return True if await holds() else None
 
 
 async def test_tenants_without_their_secrets(api: Api) -> None:

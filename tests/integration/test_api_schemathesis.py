@@ -20,8 +20,8 @@ from schemathesis.schemas import BaseSchema
 
 from lab.servers.etcd import start_etcd
 from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
+from tests.patience import PATIENCE_S
 from tests.reports import offered, packed, report
-from tests.stores import PATIENCE_S
 
 EXAMPLES = 15
 """Requests for each operation and kind of data."""

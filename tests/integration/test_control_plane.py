@@ -6,12 +6,11 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from control_plane.client import keys
 from control_plane.client.codec import decode
@@ -21,24 +20,12 @@ from control_plane.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
 from tests.control_planes import REGIONS, Agents, ControlPlaneServer, Operator, control_planes, roll_out_at_once
+from tests.patience import PATIENCE_S
 from tests.reports import offered, packed, report
-from tests.stores import PATIENCE_S, Following
+from tests.stores import Following
 
 TAKEOVER_WITHIN_S = 4.0
 EU = ("eu-de", "eu-es")
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def operator() -> AsyncIterator[Operator]:
-    async with Operator() as operator:
-        yield operator
 
 
 def epochs(changes: list[Changed]) -> set[int]:

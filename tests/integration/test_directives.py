@@ -6,7 +6,6 @@ from random import Random
 
 import msgspec
 import pytest
-from small_http import until
 
 from control_plane.client import keys
 from control_plane.client.codec import encode
@@ -17,6 +16,7 @@ from lab.servers.etcd import EtcdServer
 from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region
 from regional_agent.directives import Directives
+from tests.patience import until
 from tests.policy_releases import before_logics_had_names, with_a_logic_to_come
 
 POLICY = Policy(

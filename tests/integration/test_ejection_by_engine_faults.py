@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_http import until
 
 from penstock.ejection import EjectionRules, Trust
 from regional_agent.carry.fetch import fetch
@@ -19,6 +18,7 @@ from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.endpoint import Endpoint, Judge
 from tests.agents import Agent, agent
 from tests.engines import EngineProcess, running_engines
+from tests.patience import until
 from tests.planet import MODEL
 from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
 

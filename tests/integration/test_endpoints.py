@@ -7,7 +7,6 @@ from random import Random
 
 import msgspec
 import pytest
-from small_http import Headers, SmallHttp, until
 
 from penstock.engine_signals import Signal
 from penstock.engines import EngineKind
@@ -19,6 +18,8 @@ from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile
 from regional_agent.endpoint_signals import LARGEST_PAGE_BYTES
 from regional_agent.endpoints import Endpoints
+from tests.patience import until
+from tests.small_http import Headers, SmallHttp
 
 
 class Engine(SmallHttp):

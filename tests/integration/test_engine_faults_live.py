@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.engines import EngineProcess, running_engines
+from tests.patience import PATIENCE_S, until
 
 NAMES = ("slow", "hang", "errors", "dies", "ill", "rejects", "knobs")
-PATIENCE_S = 30.0
 CHAT = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "hello"}]}
 
 Connect = Callable[[str], httpx.AsyncClient]
@@ -47,12 +47,6 @@ async def turn(client: httpx.AsyncClient, **faults: Any) -> None:
 async def complete(client: httpx.AsyncClient, tokens: int = 20, **more: Any) -> httpx.Response:
     headers = {"x-lab-output-tokens": str(tokens), **more.pop("headers", {})}
     return await client.post("/v1/chat/completions", json={**CHAT, **more}, headers=headers)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is awaited is in another process
-            await asyncio.sleep(0.01)
 
 
 async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from lab.witness import read_witness
 from tests.engines import PROGRAM, running_engines
+from tests.patience import until, until_told
 
 MODEL = "llama-3.1-8b"
 ENGINE = {"name": "a", "model": MODEL, "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}
@@ -77,9 +78,7 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
 
             accepted: list[int] = []
             asking = [asyncio.create_task(ask(number)) for number in range(30)]
-            async with asyncio.timeout(30):
-                while len(accepted) < 30 or len(process.findings().started) < 8:  # noqa: ASYNC110 - another process
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(accepted) == 30 and len(process.findings().started) == 8)
             process.kill()
             results = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results)
@@ -143,10 +142,12 @@ async def test_sigterm_breaks_off_what_is_under_way_and_testifies_to_it(tmp_path
                 asyncio.create_task(client.post(url, json=CHAT, headers={**headers, "x-request-id": name}))
                 for name in ("runs", "waits")
             )
-            async with asyncio.timeout(30):
+
+            async def one_waits() -> bool:
                 waiting = 'vllm:num_requests_waiting{engine="0",model_name="llama-3.1-8b"} 1\n'
-                while waiting not in (await client.get(process.urls["a"] + "/metrics")).text:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                return waiting in (await client.get(process.urls["a"] + "/metrics")).text
+
+            await until_told(one_waits)
             assert await asyncio.to_thread(process.stop) == 0
             results = await asyncio.gather(runs, waits, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results)

@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engines import EngineProcess, running_engines
+from tests.patience import PATIENCE_S, until_told
 
 MODEL = "llama-3.1-8b"
-PATIENCE_S = 30.0
 
 ENGINES = (
     {"name": "plain"},
@@ -65,12 +65,6 @@ def events(text: str) -> list[str]:
 async def gauge(client: httpx.AsyncClient, name: str) -> float:
     text = (await client.get("/metrics")).text
     return next(f for f in text_string_to_metric_families(text) if f.name == name).samples[0].value
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await condition():  # noqa: ASYNC110 - what is awaited is in another process
-            await asyncio.sleep(0.01)
 
 
 async def test_a_chat_stream_has_the_shape_that_clients_parse(
@@ -146,7 +140,7 @@ async def test_the_head_of_a_stream_comes_before_its_first_token(
     first = asyncio.create_task(
         client.post("/v1/chat/completions", json=chat(), headers={"x-lab-output-tokens": "1500"})
     )
-    await until(lambda: _is(client, "vllm:num_requests_running", 1))
+    await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
     async with client.stream(
         "POST", "/v1/chat/completions", json=chat(stream=True), headers={"x-lab-output-tokens": "2"}
     ) as answer:
@@ -178,7 +172,7 @@ async def test_an_engine_is_unhealthy_until_its_model_is_loaded(
     async def healthy() -> bool:
         return (await client.get("/health")).status_code == 200
 
-    await until(healthy)
+    await until_told(healthy)
     assert (await client.post("/v1/chat/completions", json=chat(max_tokens=2))).status_code == 200
 
 
@@ -215,7 +209,7 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(
         await anext(pieces)
         assert await gauge(client, "vllm:num_requests_running") == 1
         assert await gauge(client, "vllm:kv_cache_usage_perc") > 0
-    await until(lambda: _is(client, "vllm:num_requests_running", 0))
+    await until_told(lambda: _is(client, "vllm:num_requests_running", 0))
     assert await gauge(client, "vllm:kv_cache_usage_perc") == 0
     findings = engines.findings()
     assert findings.started["left-1"] == findings.aborted["left-1"] == 1
@@ -228,11 +222,11 @@ async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(
     client = connect("full")
     headers = {"x-lab-output-tokens": "100000", "x-request-id": "runs-1"}
     async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers):
-        await until(lambda: _is(client, "vllm:num_requests_running", 1))
+        await until_told(lambda: _is(client, "vllm:num_requests_running", 1))
         headers["x-request-id"] = "waits-1"
         async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers):
-            await until(lambda: _is(client, "vllm:num_requests_waiting", 1))
-        await until(lambda: _is(client, "vllm:num_requests_waiting", 0))
+            await until_told(lambda: _is(client, "vllm:num_requests_waiting", 1))
+        await until_told(lambda: _is(client, "vllm:num_requests_waiting", 0))
         assert await gauge(client, "vllm:num_requests_running") == 1
     findings = engines.findings()
     assert findings.arrived["waits-1"] == findings.aborted["waits-1"] == 1
@@ -291,7 +285,7 @@ async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
         before_mb = _resident_mb(engines.popen.pid)
         # It has all been generated, over 20 MB, before the client reads a byte of it.
-        await until(lambda: _is(client, "vllm:generation_tokens", tokens))
+        await until_told(lambda: _is(client, "vllm:generation_tokens", tokens))
         assert _resident_mb(engines.popen.pid) - before_mb < 10
         text = (await answer.aread()).decode()
     assert len(events(text)) == 1 + tokens + 1

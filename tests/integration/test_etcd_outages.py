@@ -21,18 +21,11 @@ from control_plane.client.etcd_connection import CHANNEL_OPTIONS
 from control_plane.client.store import Delete, Put, StoreUnavailable
 from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
 from lab.servers.relay import Relay
-from tests.stores import Following, compact_etcd, eventually, put, put_when_possible
+from tests.patience import until
+from tests.stores import Following, compact_etcd, put, put_when_possible
 
 AT = "/outages/"
 CONVERGED_WITHIN_S = 3.0
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    """What the informer uses."""
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ class SteadyWriter:
     async def confirms(self, more: int) -> None:
         """Wait for so many further confirmed writes."""
         wanted = len(self.confirmed) + more
-        await eventually(lambda: len(self.confirmed) >= wanted or self._task.done())
+        await until(lambda: len(self.confirmed) >= wanted or self._task.done())
         assert not self._task.done()
 
     async def stop(self) -> None:
@@ -118,7 +111,7 @@ async def test_converges_soon_after_etcd_is_back(
         with pytest.raises(StoreUnavailable):
             await store.get(AT)
         # Long enough for a hung watch to be found out and for backoff to reach its cap.
-        await eventually(lambda: following.informer.age_s > (5.0 if how == "hung" else 2.0))
+        await until(lambda: following.informer.age_s > (5.0 if how == "hung" else 2.0))
         assert following.informer.synced
         assert len(following.values) == 50
         await asyncio.to_thread(bring_back, own_etcd, how)
@@ -275,7 +268,7 @@ async def test_member_without_quorum_does_not_pose_as_current(cluster: tuple[Etc
         cluster[2].pause()
         with pytest.raises(StoreUnavailable):
             await store.get(AT + "x")
-        await eventually(lambda: following.informer.age_s > 2.0)
+        await until(lambda: following.informer.age_s > 2.0)
         cluster[1].resume()
         await put_when_possible(store, AT + "quorum-again", b"")
         await following.until_same(store)
@@ -298,7 +291,7 @@ async def test_close_returns_at_once_while_etcd_is_hung_and_leaves_no_thread(own
     assert [type(result) for result in results] == [StoreUnavailable] * 12
     own_etcd.resume()
     # gRPC's own threads included.
-    await eventually(lambda: not {one for one in threading.enumerate() if "asyncio" not in one.name} - before)
+    await until(lambda: not {one for one in threading.enumerate() if "asyncio" not in one.name} - before)
 
 
 def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
@@ -337,7 +330,7 @@ async def test_slow_consumer_holds_etcd_back_and_misses_nothing(store: EtcdStore
             seen += [change.revision for change in await anext(batches)]
         assert seen == revisions[: len(seen)]
     # Left with more responses unread than the reader may hold.
-    await eventually(lambda: not watch_threads() - before)
+    await until(lambda: not watch_threads() - before)
 
 
 async def test_abandoned_watch_ends_its_thread(store: EtcdStore) -> None:
@@ -345,4 +338,4 @@ async def test_abandoned_watch_ends_its_thread(store: EtcdStore) -> None:
     async with aclosing(store.watch(AT, 0)) as batches:
         await anext(batches)
         assert watch_threads() - before
-    await eventually(lambda: not watch_threads() - before)
+    await until(lambda: not watch_threads() - before)

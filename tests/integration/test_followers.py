@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-import pytest
 
 from control_plane.client import keys
 from control_plane.client.codec import encode
@@ -20,8 +18,8 @@ from lab.servers.etcd import EtcdServer
 from lab.servers.ports import LOOPBACK, free_ports
 from penstock.region_health import RegionState
 from tests.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
+from tests.patience import PATIENCE_S
 from tests.reports import MODEL, endpoint, offered, report
-from tests.stores import PATIENCE_S
 
 DRAIN = {"reason": "new disks", "expires_in_s": 7200}
 EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "DE"}
@@ -33,12 +31,6 @@ class HalfOfEurope(Agents):
     def said(self, region: str) -> Any:
         said = report(region, *self.demand.get(region, ()), seq=self._seq, ready=0 if region == "eu-es" else 4)
         return msgspec.structs.replace(said, endpoints=(endpoint("gpu-0"), endpoint("gpu-1")))
-
-
-@pytest.fixture
-async def operator() -> AsyncIterator[Operator]:
-    async with Operator() as operator:
-        yield operator
 
 
 async def pair(operator: Operator, servers: list[ControlPlaneServer]) -> tuple[ControlPlaneServer, ControlPlaneServer]:

@@ -7,7 +7,6 @@ from random import Random
 
 import msgspec
 import pytest
-from small_http import Headers, SmallHttp, until
 
 from control_plane.client import keys
 from control_plane.client.codec import decode, encode
@@ -28,6 +27,8 @@ from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
 from regional_agent.settings import AgentSettings
 from regional_agent.shared_view import Reservation
+from tests.patience import found, until
+from tests.small_http import Headers, SmallHttp
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(
@@ -160,8 +161,7 @@ async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) 
         return decode(item.value, AgentMember) if item is not None else None
 
     async with de.running() as here, es.running() as there:
-        while (member := await registered()) is None:  # noqa: ASYNC110 (nobody announces it)
-            await asyncio.sleep(0.02)
+        member = await found(registered)
         assert (member.region, member.name, member.peer_url) == ("eu-de", "agent-1", de.peer.url)
         await until(lambda: there.peers.view("eu-de", "m", time.monotonic()).ready)
         await here.withdraw()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
-
-import pytest
 
 from control_plane.client.etcd import EtcdStore
 from control_plane.client.lease import Registration
@@ -17,13 +14,6 @@ from lab.servers.etcd import EtcdServer, start_etcd
 from tests.stores import Following, put_when_possible
 
 KEY = "/agents/a"
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
 
 
 def registration(store: EtcdStore) -> Registration:

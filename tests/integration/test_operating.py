@@ -28,8 +28,9 @@ from penstock.explain import Explanation, Standing
 from penstock.plan import RegionPlan
 from penstock.steer import Advice
 from tests.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
+from tests.patience import PATIENCE_S
 from tests.reports import MODEL, offered
-from tests.stores import PATIENCE_S, put
+from tests.stores import put
 
 HAMBURG = "198.18.1.7"
 EU = ("eu-de", "eu-es")

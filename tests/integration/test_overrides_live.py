@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import httpx
 import msgspec
-import pytest
 import yaml
 
 from control_plane.audit.chain import AuditEntry, verify_chain
@@ -42,19 +41,6 @@ OPEN_S = 20.0
 """How long a maintenance window is still open."""
 LARGEST_STEP = 0.25
 """Of one plan to the next: the policy's step_per_s, and no more than a second's worth of it."""
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def operator() -> AsyncIterator[Operator]:
-    async with Operator() as operator:
-        yield operator
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ from random import Random
 
 import msgspec
 import pytest
-from small_http import Headers, SmallHttp, until
 from structlog.testing import capture_logs
 
 from control_plane.client.memory import MemoryStore
@@ -18,6 +17,8 @@ from penstock.signing import FleetKey
 from regional_agent.agent_directory import AgentDirectory
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.peers import Peers
+from tests.patience import until
+from tests.small_http import Headers, SmallHttp
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(

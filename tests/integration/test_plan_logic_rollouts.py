@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tests.control_planes import (
     rollout_rules,
 )
 from tests.git_repositories import PolicyRepository, bundle_files
-from tests.stores import found
+from tests.patience import found
 
 Serving = AbstractContextManager[list[ControlPlaneServer]]
 
@@ -55,19 +55,6 @@ def files(plan_logic: str, **rules: object) -> dict[str, bytes]:
 @pytest.fixture
 def repository(tmp_path: Path) -> PolicyRepository:
     return PolicyRepository(tmp_path / "policy.git")
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def operator() -> AsyncIterator[Operator]:
-    async with Operator() as operator:
-        yield operator
 
 
 @pytest.fixture

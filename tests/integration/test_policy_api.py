@@ -23,9 +23,9 @@ from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
 from penstock.rollout import Phase
 from tests.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
+from tests.patience import found, until
 from tests.reports import KEY
 from tests.served import served
-from tests.stores import eventually, found
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
 REASON = {"reason": "a test"}
@@ -47,7 +47,7 @@ class World:
             seen = self.control_plane.status().rollout
             return seen is not None and (seen.number, seen.phase) == (number, phase)
 
-        await eventually(there)
+        await until(there)
 
     async def get(self, path: str, **params: str) -> Any:
         response = await self.http.get(path, params=params)
@@ -104,7 +104,7 @@ async def test_revisions_and_policies_are_shown_without_keys(world: World) -> No
 
 async def test_a_refused_revision_is_kept_with_its_errors(world: World) -> None:
     world.write("")
-    await eventually(lambda: bool(world.control_plane.policies.refused))
+    await until(lambda: bool(world.control_plane.policies.refused))
 
     async def recorded() -> Any:
         revisions = (await world.get("/v1/policies"))["items"]
@@ -206,9 +206,9 @@ async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_
     assert (await world.order("/v1/rollouts/current/halt")).status_code == 409
     promoted = (await world.order("/v1/rollouts/current/promote")).json()
     assert (promoted["phase"], promoted["by"], promoted["why"]) == ("watch", "admin-token", "a test")
-    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
     assert (await world.order("/v1/rollouts/current/rollback")).json()["phase"] == "rolled_back"
-    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
     rollouts = (await world.get("/v1/rollouts"))["items"]
     assert [(one["number"], one["phase"]) for one in rollouts] == [(2, "rolled_back"), (1, "done")]
     audited = (await world.get("/v1/audit"))["items"]
@@ -230,13 +230,13 @@ async def test_orders_want_the_state_that_was_seen(world: World) -> None:
 async def test_going_back_stands_until_the_source_has_something_new(world: World) -> None:
     stable, candidate = await in_shadow(world)
     await world.order("/v1/rollouts/current/promote")
-    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
     back = await world.order(f"/v1/policies/{stable}/rollback")
     assert (back.json()["phase"], back.json()["stable"]) == ("done", stable)
-    await eventually(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
     assert (await world.order(f"/v1/policies/{stable}/rollback")).status_code == 409
     generation = world.control_plane.plans["eu-de"].generation
-    await eventually(lambda: world.control_plane.plans["eu-de"].generation > generation)
+    await until(lambda: world.control_plane.plans["eu-de"].generation > generation)
     assert (await world.get("/v1/rollouts/current"))["rollout"]["number"] == 3
     again = (await world.order(f"/v1/policies/{candidate}/apply")).json()
     assert (again["phase"], again["candidate"], again["number"]) == ("shadow", candidate, 4)

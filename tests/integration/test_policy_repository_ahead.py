@@ -14,7 +14,7 @@ import pytest
 from control_plane.policy import checkout
 from control_plane.policy.repository import RepositoryReader
 from tests.git_repositories import PolicyRepository, bundle_files
-from tests.stores import eventually
+from tests.patience import until
 
 PLANET = Path(__file__).parents[2] / "policies" / "planet"
 
@@ -50,7 +50,7 @@ def waiting() -> list[int]:
 
 
 async def one_waits() -> int:
-    await eventually(lambda: len(waiting()) == 1)
+    await until(lambda: len(waiting()) == 1)
     return waiting()[0]
 
 
@@ -65,7 +65,7 @@ async def test_the_next_look_needs_no_new_process(
     assert after is not before
     assert after.provenance is not None
     assert after.provenance.commit == commit
-    await eventually(lambda: first not in waiting())
+    await until(lambda: first not in waiting())
 
 
 async def test_one_that_died_while_it_waited_is_replaced(reader: RepositoryReader) -> None:
@@ -80,7 +80,7 @@ async def test_one_whose_death_is_known_is_replaced(reader: RepositoryReader) ->
     before = await reader.read()
     pid = await one_waits()
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not Path(f"/proc/{pid}").exists())
+    await until(lambda: not Path(f"/proc/{pid}").exists())
     assert await reader.read() is before
 
 
@@ -92,7 +92,7 @@ async def test_where_none_could_be_started_ahead_the_look_starts_its_own(
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", "/nowhere/python")
         assert await reader.read() is before
-        await eventually(lambda: waiting() == [])
+        await until(lambda: waiting() == [])
     assert await reader.read() is before
 
 

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from small_http import until
-
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.listener import Listener
 from regional_agent.carry.upstream import Address
@@ -17,6 +15,7 @@ from regional_agent.endpoint_registration import Registrations
 from regional_agent.services import AdminService
 from tests.agents import Agent, agent
 from tests.engines import running_engines
+from tests.patience import until
 from tests.planet import MODEL
 from tests.sockets import Answer, RawClient, post
 

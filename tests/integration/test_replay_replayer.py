@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 
 import pytest
@@ -16,6 +15,7 @@ from lab.replay.results import summarise
 from lab.replay.workload import PlannedRequest
 from lab.traces.trace import TraceRequest
 from tests.on_uvloop import on_uvloop
+from tests.patience import until
 from tests.scripted_entry import Asked, entry
 
 
@@ -106,12 +106,6 @@ async def test_every_request_has_an_outcome_even_if_nobody_waits() -> None:
     async with entry(answer) as near:
         outcomes = await run(steady(20, 10_000.0), [near.at("a")], drain_s=0.0)
     assert sorted(one.id for one in outcomes) == sorted(one.id for one in steady(20, 1.0))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for is the replayer's doing
-            await asyncio.sleep(0.01)
 
 
 @on_uvloop

@@ -4,7 +4,6 @@ from random import Random
 
 import msgspec
 import pytest
-from small_http import Headers, SmallHttp, until
 from structlog.testing import capture_logs
 
 from control_plane.client import keys
@@ -17,6 +16,8 @@ from penstock.signing import FleetKey, Purpose
 from regional_agent import reporter
 from regional_agent.carry.upstream import Address, UpstreamPool
 from regional_agent.reporter import Reporter
+from tests.patience import until
+from tests.small_http import Headers, SmallHttp
 
 KEY = FleetKey(b"k" * 32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.control_planes import (
     rollout_rules,
 )
 from tests.git_repositories import PolicyRepository, bundle_files
-from tests.stores import found
+from tests.patience import found
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
 RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_within_s=10, watch_s=3)
@@ -43,19 +43,6 @@ def repository(tmp_path: Path) -> PolicyRepository:
     one = PolicyRepository(tmp_path / "policy.git")
     one.commit(files())
     return one
-
-
-@pytest.fixture
-async def store(own_etcd: EtcdServer) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore([own_etcd.endpoint])
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def operator() -> AsyncIterator[Operator]:
-    async with Operator() as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from lab.servers.ports import LOOPBACK, free_ports
-from tests.stores import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 ETCD_PORTS = ("2379", "2380")

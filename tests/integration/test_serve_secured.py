@@ -22,8 +22,8 @@ from lab.servers.process import ServerProcess
 from tests.certificates import has_openssl_3, make_authority, make_certificate
 from tests.control_planes import OPERATOR, PLANET, TOKEN
 from tests.issuer import AUDIENCE, Issuer, rsa_key
+from tests.patience import PATIENCE_S, found
 from tests.reports import KEY, SECRET
-from tests.stores import PATIENCE_S, found
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 import redis
-from small_http import until
 from structlog.testing import capture_logs
 
 from lab.servers.redis import RedisServer
@@ -18,6 +17,7 @@ from regional_agent.endpoints import Endpoints
 from regional_agent.shared_view import Reservation, SharedView, Waiting
 from regional_agent.shared_view_lua import agent_prefix, index_key
 from regional_agent.shared_view_redis import ScriptConnection
+from tests.patience import until
 
 Start = Callable[..., SharedView]
 

@@ -24,7 +24,8 @@ from control_plane.client.store import (
     Unchanged,
 )
 from lab.servers.etcd import EtcdServer, start_etcd
-from tests.stores import PATIENCE_S, compact_etcd, put
+from tests.patience import PATIENCE_S
+from tests.stores import compact_etcd, put
 
 Compact = Callable[[int], Awaitable[None]]
 _numbers = count()

@@ -15,9 +15,9 @@ from lab.wan.config import Fault, FaultMode, LinkPlan, WanConfigError
 from lab.wan.crossing import MOST_WAITING_BYTES
 from lab.wan.network import Selector, Wan
 from tests.on_uvloop import on_uvloop
+from tests.patience import PATIENCE_S, until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-PATIENCE_S = 20.0
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,12 +42,6 @@ async def wan_to(port: int, rtt_ms: float) -> AsyncIterator[tuple[Wan, int]]:
     plan = LinkPlan("a-b", "a", "b", "127.0.0.1", port, 0, rtt_ms)
     async with asyncio.timeout(PATIENCE_S), Wan([plan], Random(1)) as wan:
         yield wan, wan.links["a-b"].port
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for is the kernel's and the other side's doing
-            await asyncio.sleep(0.005)
 
 
 @on_uvloop

@@ -7,14 +7,13 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from small_http import until
-
 from control_plane.client import keys
 from control_plane.client.etcd import EtcdStore
 from control_plane.client.store import Put
 from lab.servers.etcd import start_etcd
 from regional_agent.directives import Directives
 from tests.control_planes import Agents, Operator, control_planes
+from tests.patience import until
 from tests.reports import offered
 
 EU = ("eu-de", "eu-es")

@@ -73,10 +73,3 @@ class SmallHttp:
         status, content = self.answer(method, target, headers, body)
         writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(content), content))
         await writer.drain()
-
-
-async def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Wait for something that nobody announces; a test that waits in vain fails."""
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 (nobody announces it)
-            await asyncio.sleep(0.01)
