@@ -9,7 +9,7 @@ import os
 import tempfile
 from difflib import get_close_matches
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -107,12 +107,22 @@ def check(name: str, context: Context) -> None:
 
 def url_flaw(url: str) -> str | None:
     """What is wrong with the URL of a control plane; None where nothing is."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+    parts = _parts(url)
+    if parts is None or parts.scheme not in ("http", "https") or parts.path.strip("/") or parts.query or parts.fragment:
         return f"{url!r} is not of the form http://host:port or https://host:port"
     if parts.username is not None:
         return "a URL names a user; put the token into a file and name it"
     return None
+
+
+def _parts(url: str) -> SplitResult | None:
+    """A URL taken apart; None where it names no host and port that can be."""
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:
+        return None
+    return parts if host and port != 0 else None
 
 
 def save_contexts(contexts: Contexts) -> Path:

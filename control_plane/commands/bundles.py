@@ -18,7 +18,7 @@ from control_plane.commands.faults import AT_FAULT, CommandFault, fail
 from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.readers import Unreadable
-from control_plane.policy.repository_url import shown
+from control_plane.policy.repository_url import shown, why_unusable
 from penstock.policy import Policy
 
 LONGEST_READ_S = 60.0
@@ -52,6 +52,8 @@ def read_bundle(where: str) -> dict[str, str]:
 
     repository = revision["repository"]
     url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
+    if (wrong := why_unusable(url)) is not None:
+        raise CommandFault(f"the repository {wrong}; name a folder, or REPOSITORY@REF:FOLDER")
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=LONGEST_READ_S)
     try:
         bundle = asyncio.run(reader.read())

@@ -19,7 +19,10 @@ def why_unusable(url: str) -> str | None:
         return "has spaces or characters that cannot be printed"
     if url.startswith("/") or _SCP_FORM.match(url):
         return None
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "is no URL"
     if parts.scheme not in SCHEMES:
         return f"is neither an absolute path nor a URL of {', '.join(SCHEMES)}"
     if parts.scheme != "file" and not parts.hostname:

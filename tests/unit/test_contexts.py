@@ -74,7 +74,13 @@ class TestCommands:
         assert load_contexts() == Contexts()
         assert run("remove", "lab").exit_code == 2
 
-    @pytest.mark.parametrize("url", ["nonsense", "ftp://a", "http://a/path", "https://user:secret@a:1", ","])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("nonsense", "ftp://a", "http://a/path", "https://user:secret@a:1", ",", "http://[", "http://a:99999"),
+            *("http://a:b", "http://a:0", "http://.", "http://a#b"),
+        ],
+    )
     def test_urls_that_are_none(self, file: Path, url: str) -> None:
         assert run("add", "lab", "--url", url).exit_code == 2
         assert not file.exists()

@@ -46,6 +46,13 @@ def test_a_folder_that_is_not_there() -> None:
     assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
 
 
+@pytest.mark.parametrize("repository", ["https://[::1", "ext::sh", "nowhere"])
+def test_a_repository_that_is_none(repository: str) -> None:
+    result = run("policy", "lint", f"{repository}@main:policies")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("penstock policy lint: the repository is n")
+
+
 def test_verifying_a_good_bundle() -> None:
     result = run("policy", "verify", str(POLICIES / "planet"))
     assert result.exit_code == 0
