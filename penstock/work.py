@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +30,9 @@ are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022).""
 
 CALIBRATED_AFTER = 4
 """Observations after which an endpoint's own speed is believed instead of its prior."""
+
+LEAST_RATIO = 1e-6
+"""No endpoint is more times as fast as its prior: nothing takes no time."""
 
 LEARN_EVERY_S = 0.02
 """Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
@@ -124,6 +128,7 @@ class SpeedLearner:
 
     __slots__ = (
         "_decode",
+        "_early",
         "_first_byte",
         "_prior",
         "_wants_at",
@@ -137,6 +142,8 @@ class SpeedLearner:
         start = self._prior or _speed_of(Pace(1.0, 1.0))
         self._first_byte = Line(start.start_s, start.prefill)
         self._decode = Line(start.decode, start.crowding)
+        self._early: list[float] = []
+        """How many times as long as its prior the first ones took."""
         self._wants_at = self._wants_first_at = 0.0
         self.observations = 0
         """Requests that it has learned from."""
@@ -194,9 +201,19 @@ class SpeedLearner:
             streams: requests on the endpoint meanwhile, itself included.
             now: seconds, monotonic.
         """
-        if decode_s > 0.0:
-            self._decode.see(streams, max(0.0, took_s) / decode_s, now)
-            self.observations += 1
+        if decode_s <= 0.0:
+            return
+        pace = max(0.0, took_s) / decode_s
+        self.observations += 1
+        if self.observations <= CALIBRATED_AFTER:
+            # What policy says of costs may be wrong many times over: then whoever was seen more often would look faster
+            # than its siblings, get what they do not get, and be seen more often yet.
+            self._early.append(pace / self._decode.at(streams))
+            if self.observations == CALIBRATED_AFTER:
+                ratio = max(LEAST_RATIO, median(self._early))
+                self._decode = Line(self._decode.at_zero * ratio, self._decode.slope * ratio)
+        if self.observations >= CALIBRATED_AFTER:
+            self._decode.see(streams, pace, now)
 
 
 def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:

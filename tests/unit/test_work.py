@@ -88,6 +88,23 @@ def test_one_without_a_prior_goes_by_the_mean_until_it_has_finished_enough() -> 
     assert unsure.prefill == pytest.approx((known.prefill + other.prefill) / 2)
 
 
+@pytest.mark.parametrize("slowness", [0.01, 1.0, 100.0])
+def test_who_was_seen_often_looks_as_fast_as_who_was_seen_seldom_however_wrong_the_costs_are(slowness: float) -> None:
+    often, seldom = speeds([taught("h100", slowness, 200), taught("h100", slowness, CALIBRATED_AFTER)])
+    assert often is not None
+    assert seldom is not None
+    assert often.decode + 8 * often.crowding == pytest.approx(slowness * 1.4, rel=0.2)
+    assert seldom.decode + 8 * seldom.crowding == pytest.approx(often.decode + 8 * often.crowding, rel=0.3)
+
+
+def test_no_time_at_all_teaches_nothing_absurd() -> None:
+    learner = SpeedLearner("h100")
+    for _ in range(CALIBRATED_AFTER):
+        learner.saw_end(1.0, 0.0, 1.0, 0.0)
+    assert learner.learned is not None
+    assert learner.learned.decode > 0.0
+
+
 @pytest.mark.parametrize("accelerator", ["h100", "unheard-of"])
 def test_one_that_was_slow_is_believed_well_again_once_only_its_siblings_are_seen(accelerator: str) -> None:
     def slow_beside(siblings_at: float) -> float:
