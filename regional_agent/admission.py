@@ -90,8 +90,13 @@ class Admission:
         self._trace_ids = _trace_ids(rng)
         self._used = Used()
 
-    def ticket_from_client(self, request: Request, peer_ip: str, now: float) -> Ticket | Refusal:
-        """The ticket of a request that a client sent here, or why it gets none."""
+    def ticket_from_client(self, request: Request, peer_ip: str, now: float, timeout_s: float) -> Ticket | Refusal:
+        """The ticket of a request that a client sent here, or why it gets none.
+
+        Args:
+            peer_ip: who sent it.
+            timeout_s: how long its client waits at most.
+        """
         knowing = self._knowing
         policy = knowing.directives.policy
         if policy is None:
@@ -114,7 +119,7 @@ class Admission:
         if isinstance(asked, Refusal):
             return asked
         asked_for, tenant, facts = asked.model, sender.tenant, sender.facts
-        versions = versions_of(policy, asked_for)
+        versions = versions_of(policy, asked_for) if policy.versions else None
         if versions is not None:
             asked = self._version(versions, facts.tenant, request, asked)
             if isinstance(asked, Refusal):
@@ -131,14 +136,13 @@ class Admission:
         trace_id = next(self._trace_ids)
         given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
-        errand = self.errand(request, asked, policy, facts.tenant)
-        ticket = Ticket(request, request_id, errand, facts, admitted, now)
+        continued = None if given_trace is None else trace_context.continued(given_trace)
+        traceparent = continued or trace_context.started(trace_id)
+        errand = errand_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
+        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
         ticket.priority = tenant.priority
         ticket.counted = counted
         ticket.asked_for = asked_for
-        ticket.policy = policy
-        continued = None if given_trace is None else trace_context.continued(given_trace)
-        ticket.traceparent = continued or trace_context.started(trace_id)
         knowing.demand.offered(asked.model, admitted.permitted)
         return ticket
 
@@ -160,14 +164,13 @@ class Admission:
             asked = Asked(context.model)
         asked.model = context.model
         errand = self.errand(request, asked, policy, context.tenant)
-        ticket = Ticket(request, context.request_id, errand, facts, admitted, now)
+        # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
+        timeout_s = context.deadline_at - context.issued_at
+        request_id, traceparent = context.request_id, context.traceparent
+        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
         ticket.context = context
-        ticket.policy = policy
         sender = policy.tenants.get(context.tenant)
         ticket.priority = sender.priority if sender is not None else 0
-        # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
-        ticket.deadline_at = now + context.deadline_at - context.issued_at
-        ticket.traceparent = context.traceparent
         return ticket
 
     def context_of(self, request: Request) -> RouteContext | Refusal:

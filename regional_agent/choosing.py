@@ -117,8 +117,8 @@ class Chooser:
             session: the conversation that it names; empty where it names none.
         """
         ask = Ask(0)
-        errand = Errand(tenant, model.name, model.cost, ask, streaming=False)
-        errand.work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        errand = Errand(tenant, model.name, model.cost, ask, work, streaming=False)
         errand.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
         pool = self._endpoints.pool(model.name)
         held, _ = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)

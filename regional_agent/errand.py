@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.cost import NO_WORK, Ask, Expectations, Work
+from penstock.cost import Ask, Expectations, Work
 from penstock.policy import Cost, CostUnit
 from penstock.stickiness import BLOCK_BYTES, prefix_keys, session_key
 from regional_agent.carry.messages import Request
@@ -38,15 +38,15 @@ class Errand:
 
     __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
 
-    def __init__(self, tenant: str, model: str, cost: Cost, ask: Ask, *, streaming: bool) -> None:
-        """Costs nothing yet and has no ties."""
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: Ask, work: Work, streaming: bool) -> None:
+        """Without ties."""
         self.tenant = tenant
         self.model = model
         self.cost = cost
         self.ask = ask
         self.streaming = streaming
         """The answer comes as it is made."""
-        self.work: Work = NO_WORK
+        self.work = work
         self.prefix: list[int] = []
         """Keys of the leading blocks of its prompt."""
         self.session: int | None = None
@@ -55,8 +55,8 @@ class Errand:
 
 def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations) -> Errand:
     """What a request will cost and what it is tied to, from what there is of it."""
-    errand = Errand(tenant, asked.model, cost, _ask(request, asked, cost.unit), streaming=bool(asked.stream))
-    errand.work = expectations.guess(cost, tenant, asked.model, errand.ask)
+    model, ask = asked.model, _ask(request, asked, cost.unit)
+    errand = Errand(tenant, model, cost, ask, expectations.guess(cost, tenant, model, ask), asked.stream is True)
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))
     session = session_of(request, asked)

@@ -102,7 +102,6 @@ class TrafficService(_Service):
         return not is_json(request) and named_model(request) is not None
 
     def _ticket(self, request: Request, connection: ClientTurns) -> Ticket | Refusal:
-        now = self._carrier.clock()
         timeout_s = self._carrier.limits.request_timeout_s
         if not request.plain:
             asked_timeout = request.header(TIMEOUT_HEADER)
@@ -114,10 +113,8 @@ class TrafficService(_Service):
                 return Refusal(
                     Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
                 )
-        ticket = self._road.admission.ticket_from_client(request, connection.peer_ip, now)
-        if isinstance(ticket, Ticket):
-            ticket.deadline_at = now + timeout_s
-        return ticket
+        now = self._carrier.clock()
+        return self._road.admission.ticket_from_client(request, connection.peer_ip, now, timeout_s)
 
     def _models(self, request: Request, connection: ClientTurns) -> None:
         refusal = self._road.admission.refuse_unknown(request)

@@ -16,9 +16,6 @@ from regional_agent.errand import Errand
 if TYPE_CHECKING:
     from regional_agent.carry.messages import Request
 
-REQUEST_DEADLINE_S = 600.0
-"""Nobody waits longer for an answer, in seconds."""
-
 NO_NAMES: frozenset[str] = frozenset()
 
 _ENGINE_FAILED = Reason.ENGINE_FAILED
@@ -54,10 +51,20 @@ class Ticket:
     )
 
     def __init__(
-        self, request: Request, request_id: str, errand: Errand, facts: RequestFacts, admitted: Mask, now: float
+        self,
+        request: Request,
+        request_id: str,
+        traceparent: str,
+        errand: Errand,
+        facts: RequestFacts,
+        admitted: Mask,
+        policy: Policy,
+        now: float,
+        timeout_s: float,
     ) -> None:
         self.request = request
         self.request_id = request_id
+        self.traceparent = traceparent
         self.errand = errand
         """What it is to whoever runs it."""
         self.model = errand.model
@@ -65,13 +72,12 @@ class Ticket:
         """What the client named: `model`, or what that is a version of or stands in for."""
         self.facts = facts
         self.admitted = admitted
-        self.policy: Policy | None = None
+        self.policy = policy
         """The one that it was admitted under."""
         self.received_at = now
-        self.deadline_at = now + REQUEST_DEADLINE_S
+        self.deadline_at = now + timeout_s
         self.context: RouteContext | None = None
         """Set when another region's agent forwarded it here."""
-        self.traceparent = ""
         self.attempts = 0
         self.broken = 0
         """Engines that broke off after they were sent it."""

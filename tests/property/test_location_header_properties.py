@@ -60,7 +60,7 @@ def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
-    ticket = admission.ticket_from_client(request, peer_ip, 0.0)
+    ticket = admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
     assert isinstance(ticket, Ticket)
     return ticket.facts.location
 

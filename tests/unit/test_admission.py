@@ -53,7 +53,7 @@ class Here:
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", one) for one in chain]
         request.headers += [(b"x-country", one) for one in told]
-        return self.admission.ticket_from_client(request, peer_ip, 0.0)
+        return self.admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
 
     def whose(
         self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()

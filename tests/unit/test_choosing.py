@@ -50,8 +50,8 @@ class Here:
 
 
 def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> Errand:
-    errand = Errand("t", "m", COST, Ask(520), streaming=streaming)
-    errand.work, errand.prefix = Work(0.1, 0.5), prefix or []
+    errand = Errand("t", "m", COST, Ask(520), Work(0.1, 0.5), streaming=streaming)
+    errand.prefix = prefix or []
     return errand
 
 

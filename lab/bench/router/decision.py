@@ -32,6 +32,7 @@ from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.reasons import Refusal
 from penstock.residency import residency_class
 from penstock.signing import FleetKey
+from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import Request
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.knowing import Knowing
@@ -159,7 +160,7 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            ticket = road.admission.ticket_from_client(request, "127.0.0.1", now)
+            ticket = road.admission.ticket_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
             admitted = clock()
             if not isinstance(ticket, Ticket):
                 raise RuntimeError(f"refused: {ticket}")
