@@ -50,7 +50,7 @@ def read_usage(tail: bytes) -> Usage | None:
         return None
     try:
         said = _decoder.decode(found[1])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if not (0 < said.prompt_tokens <= MOST_TOKENS and 0 <= said.completion_tokens <= MOST_TOKENS):
         return None

@@ -166,7 +166,7 @@ class _Watched:
                 continue
             try:
                 entry = decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise CommandFault(f"line {number} is no entry of an audit log: {error}") from None
             # The hash does not cover a field that comes twice or that we do not know, but other readers would see it.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):

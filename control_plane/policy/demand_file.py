@@ -165,7 +165,7 @@ def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
             for line, one in enumerate(text, 1):
                 if one.strip():
                     yield line, _shaped(file, line, msgspec.json.decode(one), shape)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadDemand(f"{file}:{line}: not JSON: {error}; correct it, or name a CSV file *.csv") from None
         except UnicodeDecodeError as error:
             raise BadDemand(f"{file}: not UTF-8: {error.reason}; name a file of text") from None

@@ -370,6 +370,13 @@ def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
     assert run("audit", "verify", str(exported)).stdout == told
 
 
+def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
+    for line in ("{}", "[", '{"before":' + "[" * 100_000):
+        (tmp_path / "log").write_text(line)
+        result = run("audit", "verify", str(tmp_path / "log"))
+        assert (result.exit_code, "line 1 is no entry of an audit log" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
 def test_what_cannot_be_written_is_told_in_one_line(command: str) -> None:
     """Whether a command writes at once or leaves it to the interpreter's end."""

@@ -71,6 +71,8 @@ def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> 
 
 
 def test_what_is_no_json_or_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BadDemand, match=r"deep\.jsonl:1: not JSON: "):
+        read_demand(write(tmp_path / "deep.jsonl", "[" * 100_000))
     with pytest.raises(BadDemand, match=r"demand\.txt:1: not JSON: "):
         read_demand(write(tmp_path / "demand.txt", "tenant,model\n"))
     with pytest.raises(BadDemand, match="cannot be read: No such file"):

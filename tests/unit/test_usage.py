@@ -27,6 +27,7 @@ def test_the_end_of_a_whole_answer_cut_anywhere_before() -> None:
         b"",
         b"data: [DONE]\n\n",
         b'"usage":null}',
+        pytest.param(b'"usage":{"prompt_tokens":5,"x":' + b"[" * 1_900 + b"]" * 100 + b"}", id="nested too deep"),
         b'"usage":{"prompt_tokens":5',
         b'"usage":{"prompt_tokens":"5"}',
         b'"usage":{"prompt_tokens":-5,"completion_tokens":1}',
