@@ -157,7 +157,7 @@ class DnsAnswers:
             return False
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                addresses = tuple(sorted(set(await self._resolve(host))))
+                addresses = _of_one_family(await self._resolve(host))
         except TimeoutError:
             return self._failed(host, answer, f"no answer within {TIMEOUT_S:g} s")
         except (OSError, UnicodeError) as error:
@@ -182,6 +182,12 @@ class DnsAnswers:
             self._threads, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         )
         return [str(address[0]).partition("%")[0] for *_, address in found]
+
+
+def _of_one_family(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Of a host with addresses of both families those of IPv4: they are the same servers, and count once."""
+    found = sorted(set(addresses))
+    return tuple([one for one in found if ":" not in one] or found)
 
 
 def dns_address(value: Any) -> Address | None:

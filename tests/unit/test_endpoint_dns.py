@@ -63,3 +63,20 @@ async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_wit
     }
     dns.expanded([])
     assert dns.status() == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        (["10.0.0.2", "fd00::2", "10.0.0.1", "fd00::1"], ("10.0.0.1", "10.0.0.2")),
+        (["fd00::2", "fd00::1"], ("fd00::1", "fd00::2")),
+    ],
+)
+async def test_servers_with_addresses_of_both_families_count_once(answer: list[str], taken: tuple[str, ...]) -> None:
+    async def resolve(host: str) -> Sequence[str]:
+        return answer
+
+    dns = DnsAnswers(Random(1), lambda: None, resolve)
+    dns.expanded([entry()])
+    assert await dns.ask(["engines.test"])
+    assert dns.status()["engines.test"]["addresses"] == taken
