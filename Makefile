@@ -25,9 +25,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1)
+demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss of the control plane (TRACE=, GEOIP=, RTT=, KEEP=1, ARGS=--help)
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
-		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep)
+		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep) $(ARGS)
 
 bench-router: $(VENV)/.bench  ## what a request costs here and with other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)

@@ -22,6 +22,7 @@ from lab.demo.material import Material, gather
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
 from lab.demo.report import Setting, build_report, write_report
+from lab.demo.room import NEEDED_BYTES, alone_in, check_space
 from lab.demo.screen import Screen, make_screen
 from lab.demo.story import Story
 from lab.demo.verdict import Check, judge
@@ -29,10 +30,6 @@ from lab.geoip import write_geoip
 from lab.planet.bundle import write_bundle
 from lab.planet.planet import Planet
 from lab.planet.ports import assign_ports
-from lab.servers.errors import ServerError
-
-NEEDED_BYTES = 150_000_000
-"""What a planet writes while it runs; nearly all of it is etcd's log, which is made in full at its start."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -53,12 +50,17 @@ async def run_demo(options: Options, console: Console) -> bool:
 
     Raises:
         TraceError, GeoDatabaseError, MatrixError, PolicyRefused: a file cannot be used; nothing was started.
-        ServerError: a program is missing, a port is taken, a process does not serve, or a folder cannot be written.
+        ServerError: a program is missing, a port is taken, a process does not serve, a folder cannot be written or is
+            another run's, or the disk is too full.
     """
     began = time.monotonic()
     material = gather(options.trace, options.geoip, options.rtt, options.pace, Random(options.seed))
-    _make_room(options.out)
-    check_space(Path(tempfile.gettempdir()), NEEDED_BYTES)
+    with alone_in(options.out):
+        check_space(Path(tempfile.gettempdir()), NEEDED_BYTES)
+        return await _run(options, console, material, began)
+
+
+async def _run(options: Options, console: Console, material: Material, began: float) -> bool:
     logs = options.out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -83,32 +85,6 @@ async def run_demo(options: Options, console: Console) -> bool:
         if planet is not None:
             await asyncio.shield(asyncio.to_thread(planet.stop))
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _make_room(out: Path) -> None:
-    """Make the folder for what the run writes.
-
-    Raises:
-        ServerError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServerError(f"{out}: {error.strerror}; name a folder that can be written with --out") from None
-
-
-def check_space(directory: Path, needed_bytes: int) -> None:
-    """Find out at once what etcd would say with a page of its insides.
-
-    Raises:
-        ServerError: less is free.
-    """
-    free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < needed_bytes:
-        raise ServerError(
-            f"{directory}: {free_bytes // 1_000_000} MB are free, and a planet takes "
-            f"{needed_bytes // 1_000_000} MB there; make room, or set TMPDIR to a folder that has it"
-        )
 
 
 def _planet(options: Options, material: Material, directory: Path, logs: Path) -> Planet:
