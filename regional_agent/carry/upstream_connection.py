@@ -371,7 +371,8 @@ class UpstreamConnection(asyncio.Protocol):
         sink, self.sink = self.sink, None
         self._done, self._used = False, True
         transport = self._transport
-        if self._keep_alive and self._request_whole and transport is not None and not transport.is_closing():
+        reads_on = self._request_whole and self.writable
+        if self._keep_alive and reads_on and transport is not None and not transport.is_closing():
             self._pool.give_back(self)
         elif transport is not None:
             # What the server has not read of an upload it will not read any more, and must not be waited for.

@@ -71,7 +71,15 @@ async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: P
         gpu.read_on.set()
 
 
-async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        upload_head(60_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 50_000_000,
+        post(json.dumps({"model": MODEL, "prompt": "x" * 15_000_000}).encode()),
+    ],
+    ids=["as-it-comes", "whole"],
+)
+async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connection(tmp_path: Path, said: bytes) -> None:
     held: list[asyncio.StreamWriter] = []
     full = asyncio.Event()
 
@@ -84,14 +92,19 @@ async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connectio
 
     server = await asyncio.start_server(answers_early, "127.0.0.1", 0)
     address = Address(*server.sockets[0].getsockname()[:2])
-    async with agent(tmp_path, [address], limits=LIMITS) as one:
+
+    def connections() -> list[UpstreamConnection]:
+        every = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
+        return [found for found in every if found.address == address]
+
+    async with agent(tmp_path, [address], limits=ROOMY) as one:
         client = await RawClient.connect(one.traffic)
-        client.say(upload_head(60_000_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 50_000_000)
-        await until(lambda: one.listener.departures.watching == 1)
+        client.say(said)
+        await until(lambda: any(not found.writable for found in connections()))
         full.set()
         assert (await client.answer()).status == 413
-        connections = [found for found in gc.get_objects() if isinstance(found, UpstreamConnection)]
-        await until(lambda: all(found._transport is None for found in connections if found.address == address))
+        (connection,) = connections()
+        await until(lambda: connection._transport is None)
     server.close()
 
 
