@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import httpx
 import pytest
 
-from lab.geoip import SITES, write_geoip
-from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.geoip import SITES
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
-from lab.planet.planet import Planet
-from lab.planet.ports import assign_ports
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port, engine_port
+from tests.live_planets import BETWEEN_S, BODY, KEY, running
 
-BETWEEN_S = 0.1
-"""Time between two requests."""
 ENOUGH = 20
 """As many answers in a row from one region show that all of them come from there."""
-HAMBURG = SITES[0].address(Random(1))
-KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": HAMBURG}
-BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
 
 
 def two_regions() -> Topology:
@@ -39,28 +31,6 @@ def two_regions() -> Topology:
         for name, city, engines, each in (("eu-de", "Frankfurt", 1, 8), ("eu-es", "Madrid", 3, 3))
     )
     return Topology(regions, SITES[:1], ("north",), time_scale=4.0)
-
-
-@asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Planet]:
-    """The two regions, with everything that they need."""
-    topology = two_regions()
-    geoip = directory / "geoip.mmdb"
-    write_geoip(geoip, topology.sites)
-    planet = Planet(
-        topology,
-        assign_ports(topology.port_names(), None, Random()),
-        matrix_of(load_bundle()),
-        directory=directory / "state",
-        logs=directory / "logs",
-        policy_dir=SHIPPED_BUNDLE,
-        geoip_file=geoip,
-    )
-    try:
-        await asyncio.to_thread(planet.start)
-        yield planet
-    finally:
-        await asyncio.to_thread(planet.stop)
 
 
 class Clients:
@@ -96,7 +66,7 @@ class Clients:
 async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_between_fail_no_request(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as planet:
+    async with running(tmp_path, two_regions()) as planet:
         clients = Clients(url(planet.ports[agent_port("eu-de", "a", "traffic")]))
         asking = asyncio.create_task(clients.run())
         token = (tmp_path / "state" / ADMIN_TOKEN_FILE).read_text().strip()

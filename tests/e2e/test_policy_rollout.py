@@ -4,58 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
-from lab.geoip import SITES, write_geoip
-from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.geoip import SITES
+from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
-from lab.planet.planet import Planet
-from lab.planet.ports import assign_ports
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.control_planes import rollout_rules
+from tests.live_planets import BETWEEN_S, BODY, KEY, running
 from tests.patience import found
 
-BETWEEN_S = 0.1
-"""Time between two requests."""
 WITHIN_S = 90.0
-KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": SITES[0].address(Random(1))}
-BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
 RULES = rollout_rules(
     shadow_s=5, canary_regions="[eu-es]", canary_s=5, least_requests=20, most_failures_added=0.1, watch_s=5
 )
 
 
-@asynccontextmanager
-async def running(directory: Path, bundle: Path) -> AsyncIterator[Planet]:
-    """Frankfurt and Madrid, with everything that they need."""
+def two_regions() -> Topology:
+    """Frankfurt and Madrid, with an engine each."""
     regions = tuple(
         Region(name, city, ("a",), (Engine(f"{name}-small", CHAT_8B, "h100", f"{name}-1", 8),))
         for name, city in (("eu-de", "Frankfurt"), ("eu-es", "Madrid"))
     )
-    topology = Topology(regions, SITES[:1], ("north",), time_scale=4.0)
-    geoip = directory / "geoip.mmdb"
-    write_geoip(geoip, topology.sites)
-    planet = Planet(
-        topology,
-        assign_ports(topology.port_names(), None, Random()),
-        matrix_of(load_bundle()),
-        directory=directory / "state",
-        logs=directory / "logs",
-        policy_dir=bundle,
-        geoip_file=geoip,
-    )
-    try:
-        await asyncio.to_thread(planet.start)
-        yield planet
-    finally:
-        await asyncio.to_thread(planet.stop)
+    return Topology(regions, SITES[:1], ("north",), time_scale=4.0)
 
 
 async def ask(address: str, statuses: list[int]) -> None:
@@ -71,7 +47,7 @@ async def ask(address: str, statuses: list[int]) -> None:
 async def test_a_policy_that_loses_a_tenants_key_hurts_one_region_and_comes_back_by_itself(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(SHIPPED_BUNDLE, tmp_path / "policy"))
     (bundle / "rollout.yaml").write_bytes(RULES)
-    async with running(tmp_path, bundle) as planet:
+    async with running(tmp_path, two_regions(), bundle) as planet:
         statuses: dict[str, list[int]] = {"eu-de": [], "eu-es": []}
         asking = [
             asyncio.create_task(ask(url(planet.ports[agent_port(region, "a", "traffic")]), seen))
