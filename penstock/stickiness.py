@@ -86,7 +86,7 @@ class Holdings:
         self._most = most
         self._holders: dict[int, tuple[float, tuple[str, ...]]] = {}
         self._models: dict[str, tuple[str, float]] = {}
-        """Of each endpoint with several models, the one that it ran last, and when."""
+        """Of each endpoint, the model that it ran last and when, by how long ago that was."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -100,7 +100,12 @@ class Holdings:
                 self._note(key, endpoint, now)
         if session is not None:
             self._note(session, endpoint, now)
-        self._models[endpoint] = (model, now)
+        models = self._models
+        models.pop(endpoint, None)
+        models[endpoint] = (model, now)
+        oldest = next(iter(models))
+        if now - models[oldest][1] >= HELD_S:
+            del models[oldest]
 
     def held(self, prefix: list[int], session: int | None, now: float) -> Held:
         """Which endpoints hold something of a request, and how much of its prompt."""

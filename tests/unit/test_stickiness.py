@@ -103,3 +103,13 @@ def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
         missing = (at for at, key in enumerate(asked) if endpoint not in holdings._names(key, now))
         blocks[endpoint] = next(missing, len(asked))
     assert holdings.held(asked, None, now).blocks == {name: count for name, count in blocks.items() if count}
+
+
+def test_endpoints_that_come_and_go_for_ever_are_not_remembered_for_ever() -> None:
+    holdings = Holdings()
+    for second in range(3 * int(HELD_S)):
+        holdings.sent(f"pod-{second}", [], None, "m", second)
+        holdings.sent("stays", [], None, "m", second)
+    assert len(holdings._models) <= HELD_S + 1
+    assert "stays" in holdings.running("m", 3 * HELD_S)
+    assert holdings.running("m", 4 * HELD_S) == []
