@@ -41,17 +41,9 @@ class Registration:
         self._ttl_s = ttl_s
         self._rng = rng
         self._lease_id = 0
-        self._registered = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def registered(self) -> bool:
+        self.registered = False
         """Whether the store confirmed the registration when it was last asked."""
-        return self._registered.is_set()
-
-    async def wait_registered(self) -> None:
-        """Return once the key is in the store; bound it with asyncio.timeout."""
-        await self._registered.wait()
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin, in a task of its own."""
@@ -64,7 +56,7 @@ class Registration:
         self._task.cancel()
         await asyncio.wait({self._task})
         self._task = None
-        self._registered.clear()
+        self.registered = False
         if self._lease_id:
             try:
                 await self._store.revoke_lease(self._lease_id)
@@ -97,7 +89,7 @@ class Registration:
             except Exception:
                 _log.exception("registration failed", key=self._key)
                 reason = "unexpected error"
-            self._registered.clear()
+            self.registered = False
             if failures == 0:
                 _log.warning("registration lost", key=self._key, reason=reason)
             wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
@@ -110,9 +102,9 @@ class Registration:
             await self._store.keep_alive(self._lease_id)
             if self.registered and await self._store.get(self._key) is None:
                 # Our lease stands and the key is gone: an older holder wrote it once more, and took it away.
-                self._registered.clear()
+                self.registered = False
         else:
             self._lease_id = await self._store.grant_lease(self._ttl_s)
         if not self.registered:
             await self._store.commit((), (Put(self._key, self._value, self._lease_id),))
-            self._registered.set()
+            self.registered = True

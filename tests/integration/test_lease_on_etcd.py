@@ -11,6 +11,7 @@ from random import Random
 from control_plane.client.etcd import EtcdStore
 from control_plane.client.lease import Registration
 from lab.servers.etcd import EtcdServer, start_etcd
+from tests.patience import until
 from tests.stores import Following, put_when_possible
 
 KEY = "/agents/a"
@@ -37,7 +38,7 @@ async def test_survives_a_crash_of_etcd_and_leaves_when_stopped(own_etcd: EtcdSe
 
 async def test_is_made_again_in_a_store_that_was_wiped(tmp_path: Path, own_etcd: EtcdServer, store: EtcdStore) -> None:
     async with registration(store) as mine, asyncio.timeout(30):
-        await mine.wait_registered()
+        await until(lambda: mine.registered)
         own_etcd.kill()
         shutil.rmtree(tmp_path / "etcd" / "data")
         with await asyncio.to_thread(start_etcd, tmp_path / "etcd", client_port=own_etcd.client_port):
@@ -49,7 +50,7 @@ async def test_key_goes_when_nobody_renews_it(own_etcd: EtcdServer, store: EtcdS
     of_the_dead = EtcdStore([own_etcd.endpoint])
     mine = registration(of_the_dead)
     mine.start()
-    await mine.wait_registered()
+    await until(lambda: mine.registered)
     async with Following(store, KEY) as following:
         await of_the_dead.close()
         await following.until(lambda: KEY not in following.values)
@@ -59,7 +60,7 @@ async def test_key_goes_when_nobody_renews_it(own_etcd: EtcdServer, store: EtcdS
 async def test_stops_in_bounded_time_while_etcd_is_hung(own_etcd: EtcdServer, store: EtcdStore) -> None:
     mine = registration(store)
     mine.start()
-    await mine.wait_registered()
+    await until(lambda: mine.registered)
     own_etcd.pause()
     started_at = time.monotonic()
     await mine.stop()

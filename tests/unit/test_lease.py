@@ -9,7 +9,7 @@ import pytest
 from control_plane.client.lease import Registration
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
-from tests.patience import PATIENCE_S, found
+from tests.patience import PATIENCE_S, found, until
 from tests.stores import SetClock
 from tests.unsteady_store import NoWait
 
@@ -29,8 +29,7 @@ def registration(store: MemoryStore, value: bytes = b"me", ttl_s: int = 1) -> Re
 
 
 async def registered(one: Registration) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await one.wait_registered()
+    await until(lambda: one.registered)
 
 
 async def test_key_is_there_until_stopped() -> None:
