@@ -64,11 +64,11 @@ format: $(VENV)/.test  ## put the code into shape
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
 	@$(BIN)/python -m dashboards
 
-bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd
-	@$(BIN)/python -m lab.bench.bench_propagation
+bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd (ARGS=--help)
+	@$(BIN)/python -m lab.bench.bench_propagation $(ARGS)
 
-bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's
-	@$(BIN)/python -m lab.bench.bench_planner
+bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's (ARGS=--help)
+	@$(BIN)/python -m lab.bench.bench_planner $(ARGS)
 
 wheel: $(VENV)/.test  ## build dist/penstock-*.whl
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -170,8 +171,11 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 def main() -> int:
     """Measure every size in a process of its own; returns the exit code."""
-    if len(sys.argv) > 1:
-        size, ticks = SIZES[int(sys.argv[1])]
+    parser = ArgumentParser("bench_planner", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("size", nargs="?", type=int, choices=range(len(SIZES)), help="measure one alone, print JSON")
+    alone = parser.parse_args().size
+    if alone is not None:
+        size, ticks = SIZES[alone]
         json.dump(measure(size, ticks), sys.stdout)
         return 0
     console, rows = Console(width=190), []

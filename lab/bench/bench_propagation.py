@@ -12,6 +12,7 @@ import hmac
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -301,6 +302,7 @@ async def measure() -> Results:
 
 def main() -> None:
     """Measure, write, show."""
+    ArgumentParser("bench_propagation", description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     allow_many_open_files()
     results = uvloop.run(measure())
     write_results(OUT, results)
