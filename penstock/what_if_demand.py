@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from penstock.countries import COUNTRIES
 from penstock.fates import Asked, Capacity
 from penstock.policy import Policy
 
@@ -43,6 +44,11 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
         for tenant, model in kinds
         for origin, country, share in clients
     ]
+
+
+def generated_kinds(policy: Policy) -> int:
+    """At most so many kinds of request are in a demand that is made up: to be asked before it is made."""
+    return len(policy.tenants) * len(policy.models) * (2 * len(policy.regions) + len(COUNTRIES))
 
 
 def bearable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:

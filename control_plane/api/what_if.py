@@ -18,12 +18,11 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.errors import PolicyRefused
 from control_plane.problems import Problem
 from control_plane.what_if import WhatIf
-from penstock.countries import COUNTRIES
 from penstock.fates import Asked, Capacity
 from penstock.policy import Policy
 from penstock.snapshot import demand, pools
 from penstock.what_if import outcome
-from penstock.what_if_demand import bearable_rate, generated_demand, generated_fleet
+from penstock.what_if_demand import bearable_rate, generated_demand, generated_fleet, generated_kinds
 from penstock.what_if_moves import moves
 
 MOST_ROWS = 5_000
@@ -149,8 +148,7 @@ def _made_up(policy: Policy, rate_per_s: float) -> list[Asked]:
     Raises:
         Problem: 422, there are too many of them to reckon with beside the work of a control plane.
     """
-    places = 2 * len(policy.regions) + len(COUNTRIES)
-    if len(policy.tenants) * len(policy.models) * places > MOST_MADE_UP:
+    if generated_kinds(policy) > MOST_MADE_UP:
         raise Problem(422, "demand: this policy has too many tenants, models and regions to make one up; give it")
     return generated_demand(policy, rate_per_s)
 

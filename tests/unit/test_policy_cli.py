@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from control_plane.policy import demand_file
 from control_plane.policy.schema import schema_text
 from tests.cli import run
 from tests.git_repositories import PolicyRepository
@@ -115,6 +116,12 @@ def test_simulating_a_change(opened: str) -> None:
     result = run("policy", "simulate", str(POLICIES / "planet"), opened)
     assert result.exit_code == 0
     assert "us-east -> jp-tok+us-east" in result.stdout
+
+
+def test_a_demand_too_large_to_make_up_has_to_be_given(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand_file, "MOST_ROWS", 100)
+    result = run("policy", "simulate", opened, opened)
+    assert (result.exit_code, "to make a demand up; give --demand" in result.stderr) == (2, True)
 
 
 def test_simulating_from_files(opened: str, tmp_path: Path) -> None:
