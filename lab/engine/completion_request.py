@@ -77,7 +77,6 @@ _COMPLETION: msgspec.json.Decoder[_Chat | _Completion] = msgspec.json.Decoder(_C
 class CompletionRequest(msgspec.Struct, frozen=True):
     """What one accepted request asks of the engine."""
 
-    chat: bool
     stream: bool
     include_usage: bool
     prompt_tokens: int
@@ -127,7 +126,6 @@ def parse_completion(
     room = _room(prompt_tokens, limit, max_model_len)
     wanted = _integer(headers, OUTPUT_TOKENS_HEADER) or _likely_output_tokens(rng)
     return CompletionRequest(
-        chat=chat,
         stream=bool(asked.stream),
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
         prompt_tokens=prompt_tokens,

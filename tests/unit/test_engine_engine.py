@@ -122,7 +122,7 @@ class Bench:
 
     def submit(self, prompt_tokens: int, output_tokens: int, request_id: str = "1") -> Client:
         client = Client(self.clock)
-        request = CompletionRequest(True, True, False, prompt_tokens, output_tokens, False, ())
+        request = CompletionRequest(True, True, prompt_tokens, output_tokens, False, ())
         answer_format = CompletionFormat(True, request_id, 0, "llama-3.1-8b")
         answer = Answer(cast("HttpConnection", client), request, answer_format, self.clock.now, request_id, "eu-de")
         self.answers[client] = answer
