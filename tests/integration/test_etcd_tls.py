@@ -10,10 +10,8 @@ import pytest
 from control_plane.client.etcd import EtcdStore
 from control_plane.client.etcd_connection import Tls
 from control_plane.client.store import StoreUnavailable
-from lab.servers.etcd import EtcdServer
-from lab.servers.ports import free_ports
-from lab.servers.process import ServerProcess
 from tests.certificates import has_openssl_3, make_authority, make_certificate
+from tests.secured_etcd import secured_etcd
 from tests.stores import Following, put_when_possible
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
@@ -31,20 +29,8 @@ def certificates(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def endpoint(tmp_path: Path, certificates: Path) -> Iterator[str]:
-    """Of an etcd that asks its clients for certificates."""
-    client_port, peer_port = free_ports(2)
-    plain = EtcdServer(tmp_path / "etcd", client_port=client_port, peer_port=peer_port)
-    argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
-    flags = [
-        "--client-cert-auth",
-        f"--trusted-ca-file={certificates / 'authority.pem'}",
-        f"--cert-file={certificates / 'server.pem'}",
-        f"--key-file={certificates / 'server.key'}",
-    ]
-    server = ServerProcess("etcd", [*argv, *flags], log_path=tmp_path / "etcd.log")
-    server.start()
-    yield plain.endpoint
-    server.stop()
+    with secured_etcd(tmp_path / "etcd", certificates, "server") as endpoint:
+        yield endpoint
 
 
 async def test_client_certificate_is_accepted(endpoint: str, certificates: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from control_plane.client.members import Member
 from control_plane.leader_link import LeaderAway, LeaderLink, Reply
 from control_plane.tls import BadCertificate, Certificate, authorities
-from lab.servers.etcd import EtcdServer
 from lab.servers.ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from tests.certificates import has_openssl_3, make_authority, make_certificate
@@ -24,6 +23,7 @@ from tests.control_planes import OPERATOR, PLANET, TOKEN
 from tests.issuer import AUDIENCE, Issuer, rsa_key
 from tests.patience import PATIENCE_S, found
 from tests.reports import KEY, SECRET
+from tests.secured_etcd import secured_etcd
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -39,20 +39,8 @@ def certificates(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def etcd(tmp_path: Path, certificates: Path) -> Iterator[str]:
-    """Of an etcd that asks its clients for certificates."""
-    client_port, peer_port = free_ports(2)
-    plain = EtcdServer(tmp_path / "etcd", client_port=client_port, peer_port=peer_port)
-    argv = [flag.replace(f"http://{plain.endpoint}", f"https://{plain.endpoint}") for flag in plain.argv]
-    flags = [
-        "--client-cert-auth",
-        f"--trusted-ca-file={certificates / 'authority.pem'}",
-        f"--cert-file={certificates / 'etcd.pem'}",
-        f"--key-file={certificates / 'etcd.key'}",
-    ]
-    server = ServerProcess("etcd", [*argv, *flags], log_path=tmp_path / "etcd.log")
-    server.start()
-    yield plain.endpoint
-    server.stop()
+    with secured_etcd(tmp_path / "etcd", certificates, "etcd") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
