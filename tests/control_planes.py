@@ -28,6 +28,7 @@ from lab.servers.starting import PORT_TRIES, start_server
 from penstock.answers import Answers
 from penstock.plan import RegionPlan
 from penstock.report import AgentReport, DemandReport
+from penstock.rollout import Phase
 from tests.patience import PATIENCE_S
 from tests.reports import SECRET, offered, packed, report
 
@@ -94,6 +95,11 @@ def control_planes(
             yield servers
         finally:
             list(threads.map(ControlPlaneServer.stop, servers))
+
+
+def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
+    """Whether the newest rollout is the one of this number, and in this phase."""
+    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
 
 
 class Operator:

@@ -7,14 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from lab.witness import Findings, read_witness
 
 PROGRAM = Path(sys.executable).with_name("penstock-lab")
+
+Connect = Callable[[str], httpx.AsyncClient]
+"""Gives a client of the engine of a name."""
 
 
 class EngineProcess:

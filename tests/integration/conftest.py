@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 
 from control_plane.client.etcd import EtcdStore
+from control_plane.client.memory import MemoryStore
+from control_plane.client.store import ConfigStore
 from lab.servers.etcd import EtcdServer
 from tests.control_planes import Operator
+from tests.engines import Connect, EngineProcess
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -24,3 +29,31 @@ async def operator() -> AsyncIterator[Operator]:
     """Somebody who asks control planes."""
     async with Operator() as operator:
         yield operator
+
+
+@pytest.fixture(params=["memory", "etcd"])
+async def either_store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
+    """Each kind of store in turn: what holds for one holds for the other."""
+    if request.param == "memory":
+        memory = MemoryStore()
+        yield memory
+        await memory.close()
+    else:
+        server: EtcdServer = request.getfixturevalue("own_etcd")
+        etcd = EtcdStore([server.endpoint], call_timeout_s=20)
+        yield etcd
+        await etcd.close()
+
+
+@pytest.fixture
+async def connect(engines: EngineProcess) -> AsyncIterator[Connect]:
+    """Makes clients of the fake engines that the module runs, by the engine's name."""
+    clients: list[httpx.AsyncClient] = []
+
+    def to(name: str) -> httpx.AsyncClient:
+        clients.append(httpx.AsyncClient(base_url=engines.urls[name], timeout=PATIENCE_S))
+        return clients[-1]
+
+    yield to
+    for client in clients:
+        await client.aclose()

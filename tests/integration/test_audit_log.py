@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,31 +10,16 @@ from control_plane.access.callers import Caller, Role
 from control_plane.audit.chain import BEGINNING, AuditHead, verify_chain
 from control_plane.audit.log import LARGEST_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
 from control_plane.client import keys
-from control_plane.client.etcd import EtcdStore
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
-from lab.servers.etcd import EtcdServer
 from tests.faulty_store import FaultyStore
 from tests.stores import put
 
 CALLER = Caller("duty", Role.OPERATOR)
 
 
-@pytest.fixture(params=["memory", "etcd"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
-    if request.param == "memory":
-        memory = MemoryStore()
-        yield memory
-        await memory.close()
-    else:
-        server: EtcdServer = request.getfixturevalue("own_etcd")
-        etcd = EtcdStore([server.endpoint], call_timeout_s=20)
-        yield etcd
-        await etcd.close()
-
-
-async def test_a_change_and_its_entry_are_one(store: ConfigStore) -> None:
-    audit = AuditLog(store, clock=lambda: 12.5)
+async def test_a_change_and_its_entry_are_one(either_store: ConfigStore) -> None:
+    audit = AuditLog(either_store, clock=lambda: 12.5)
     assert await audit.head() == BEGINNING
     key = keys.ROOT + "thing"
     first = await audit.record(
@@ -43,7 +27,7 @@ async def test_a_change_and_its_entry_are_one(store: ConfigStore) -> None:
     )
     with pytest.raises(ChangeRefused, match="thing is not as"):
         await audit.record(CALLER, "thing.make", "thing", "again", expect=[Unchanged(key, 0)], do=[Put(key, b"2")])
-    now = await store.get(key)
+    now = await either_store.get(key)
     assert now is not None
     assert now.value == b"1"
     second = await audit.record(CALLER, "thing.look", "thing", "", before={"x": 1})
@@ -52,8 +36,8 @@ async def test_a_change_and_its_entry_are_one(store: ConfigStore) -> None:
     assert await audit.head() == AuditHead(2, second.hash)
 
 
-async def test_writers_at_once_make_one_chain(store: ConfigStore) -> None:
-    logs = [AuditLog(store) for _ in range(4)]
+async def test_writers_at_once_make_one_chain(either_store: ConfigStore) -> None:
+    logs = [AuditLog(either_store) for _ in range(4)]
     await asyncio.gather(
         *(
             log.record(CALLER, "thing.write", f"{writer}-{number}", "", do=[Put(f"{keys.ROOT}{writer}-{number}", b"")])
@@ -65,7 +49,7 @@ async def test_writers_at_once_make_one_chain(store: ConfigStore) -> None:
     assert {one.target for one in entries} == {f"{writer}-{number}" for writer in range(4) for number in range(3)}
     assert verify_chain(entries, head=await logs[0].head()) is None
     for one in entries:
-        assert await store.get(keys.ROOT + one.target) is not None
+        assert await either_store.get(keys.ROOT + one.target) is not None
 
 
 async def test_pages_cross_blocks() -> None:

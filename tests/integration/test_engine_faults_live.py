@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.engines import EngineProcess, running_engines
-from tests.patience import PATIENCE_S, until
+from tests.engines import Connect, EngineProcess, running_engines
+from tests.patience import until
 
 NAMES = ("slow", "hang", "errors", "dies", "ill", "rejects", "knobs")
 CHAT = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "hello"}]}
-
-Connect = Callable[[str], httpx.AsyncClient]
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     with running_engines(tmp_path_factory.mktemp("engines"), *({"name": name} for name in NAMES)) as process:
         yield process
-
-
-@pytest.fixture
-async def connect(engines: EngineProcess) -> AsyncIterator[Connect]:
-    clients: list[httpx.AsyncClient] = []
-
-    def to(name: str) -> httpx.AsyncClient:
-        clients.append(httpx.AsyncClient(base_url=engines.urls[name], timeout=PATIENCE_S))
-        return clients[-1]
-
-    yield to
-    for client in clients:
-        await client.aclose()
 
 
 async def turn(client: httpx.AsyncClient, **faults: Any) -> None:

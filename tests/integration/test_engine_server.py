@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.engines import EngineProcess, running_engines
+from tests.engines import Connect, EngineProcess, running_engines
 from tests.patience import PATIENCE_S, until_told
 
 MODEL = "llama-3.1-8b"
@@ -37,19 +37,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
         yield process
 
 
-@pytest.fixture
-async def connect(engines: EngineProcess) -> AsyncIterator[Callable[[str], httpx.AsyncClient]]:
-    clients: list[httpx.AsyncClient] = []
-
-    def to(name: str) -> httpx.AsyncClient:
-        clients.append(httpx.AsyncClient(base_url=engines.urls[name], timeout=PATIENCE_S))
-        return clients[-1]
-
-    yield to
-    for client in clients:
-        await client.aclose()
-
-
 def chat(stream: bool = False, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": stream, **more}
 
@@ -68,7 +55,7 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 
 
 async def test_a_chat_stream_has_the_shape_that_clients_parse(
-    connect: Callable[[str], httpx.AsyncClient],
+    connect: Connect,
 ) -> None:
     headers = {"x-lab-output-tokens": "7", "x-lab-prompt-tokens": "700", "x-request-id": "shape-1"}
     body = chat(stream=True, stream_options={"include_usage": True})
@@ -94,7 +81,7 @@ async def test_a_chat_stream_has_the_shape_that_clients_parse(
     assert usage["usage"]["total_tokens"] == 707
 
 
-async def test_usage_is_sent_only_when_asked_for(connect: Callable[[str], httpx.AsyncClient]) -> None:
+async def test_usage_is_sent_only_when_asked_for(connect: Connect) -> None:
     answer = await connect("plain").post(
         "/v1/chat/completions", json=chat(stream=True, max_tokens=3), headers={"x-lab-output-tokens": "9"}
     )
@@ -105,7 +92,7 @@ async def test_usage_is_sent_only_when_asked_for(connect: Callable[[str], httpx.
 
 
 async def test_a_whole_chat_answer_says_the_same_as_a_streamed_one(
-    connect: Callable[[str], httpx.AsyncClient],
+    connect: Connect,
 ) -> None:
     client, headers = connect("plain"), {"x-lab-output-tokens": "40"}
     whole = (await client.post("/v1/chat/completions", json=chat(), headers=headers)).json()
@@ -120,7 +107,7 @@ async def test_a_whole_chat_answer_says_the_same_as_a_streamed_one(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_plain_completions_speak_text(connect: Callable[[str], httpx.AsyncClient], stream: bool) -> None:
+async def test_plain_completions_speak_text(connect: Connect, stream: bool) -> None:
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 5, "stream": stream}
     answer = await connect("plain").post("/v1/completions", json=body, headers={"x-lab-output-tokens": "9"})
     if not stream:
@@ -134,7 +121,7 @@ async def test_plain_completions_speak_text(connect: Callable[[str], httpx.Async
 
 
 async def test_the_head_of_a_stream_comes_before_its_first_token(
-    connect: Callable[[str], httpx.AsyncClient],
+    connect: Connect,
 ) -> None:
     client = connect("full")
     first = asyncio.create_task(
@@ -151,7 +138,7 @@ async def test_the_head_of_a_stream_comes_before_its_first_token(
     assert (await first).status_code == 200
 
 
-async def test_models_health_and_what_is_not_there(connect: Callable[[str], httpx.AsyncClient]) -> None:
+async def test_models_health_and_what_is_not_there(connect: Connect) -> None:
     client = connect("plain")
     (card,) = (await client.get("/v1/models")).json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == (MODEL, "model", 131_072)
@@ -162,7 +149,7 @@ async def test_models_health_and_what_is_not_there(connect: Callable[[str], http
 
 
 async def test_an_engine_is_unhealthy_until_its_model_is_loaded(
-    connect: Callable[[str], httpx.AsyncClient],
+    connect: Connect,
 ) -> None:
     client = connect("cold")  # three seconds of wall time from the start of the process
     early = await client.get("/health")
@@ -190,7 +177,7 @@ async def test_an_engine_is_unhealthy_until_its_model_is_loaded(
     ],
 )
 async def test_errors_have_the_shape_of_openai(
-    connect: Callable[[str], httpx.AsyncClient], body: bytes, headers: dict[str, str], status: int, kind: str
+    connect: Connect, body: bytes, headers: dict[str, str], status: int, kind: str
 ) -> None:
     client = connect("plain")
     answer = await client.post("/v1/chat/completions", content=body, headers=headers)
@@ -199,9 +186,7 @@ async def test_errors_have_the_shape_of_openai(
     assert (answer.json()["error"]["type"], answer.json()["error"]["code"]) == (kind, status)
 
 
-async def test_a_client_that_leaves_frees_its_sequence_at_once(
-    engines: EngineProcess, connect: Callable[[str], httpx.AsyncClient]
-) -> None:
+async def test_a_client_that_leaves_frees_its_sequence_at_once(engines: EngineProcess, connect: Connect) -> None:
     client = connect("left")
     headers = {"x-lab-output-tokens": "100000", "x-lab-prompt-tokens": "1000", "x-request-id": "left-1"}
     async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers) as answer:
@@ -216,9 +201,7 @@ async def test_a_client_that_leaves_frees_its_sequence_at_once(
     assert "left-1" not in findings.finished
 
 
-async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(
-    engines: EngineProcess, connect: Callable[[str], httpx.AsyncClient]
-) -> None:
+async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(engines: EngineProcess, connect: Connect) -> None:
     client = connect("full")
     headers = {"x-lab-output-tokens": "100000", "x-request-id": "runs-1"}
     async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True), headers=headers):
@@ -233,7 +216,7 @@ async def test_a_client_that_leaves_before_its_turn_is_forgotten_too(
     assert "waits-1" not in findings.started
 
 
-async def test_metrics_add_up(connect: Callable[[str], httpx.AsyncClient]) -> None:
+async def test_metrics_add_up(connect: Connect) -> None:
     client = connect("measured")
     headers = {"x-lab-output-tokens": "20", "x-lab-prompt-tokens": "300"}
     await asyncio.gather(*(client.post("/v1/chat/completions", json=chat(), headers=headers) for _ in range(10)))
@@ -252,7 +235,7 @@ async def test_metrics_add_up(connect: Callable[[str], httpx.AsyncClient]) -> No
     assert samples["vllm:num_requests_running", None, None] == 0
 
 
-async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Callable[[str], httpx.AsyncClient]) -> None:
+async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Connect) -> None:
     client = connect("warm")
     headers = {"x-lab-prompt-tokens": "2100", "x-lab-prefix-blocks": "1,2,3,4,5", "x-lab-output-tokens": "2"}
     cached = []
@@ -264,7 +247,7 @@ async def test_a_known_prefix_shows_in_usage_and_metrics(connect: Callable[[str]
     assert await gauge(client, "vllm:prefix_cache_queries") == 4200
 
 
-async def test_time_passes_as_the_model_says(connect: Callable[[str], httpx.AsyncClient]) -> None:
+async def test_time_passes_as_the_model_says(connect: Connect) -> None:
     # One stream on an H100 in real time: 6.5 ms a token. Slower is what a busy test machine makes of it.
     began_s = asyncio.get_running_loop().time()
     await connect("real-time").post(
@@ -276,9 +259,7 @@ async def test_time_passes_as_the_model_says(connect: Callable[[str], httpx.Asyn
     assert 0.64 < elapsed_s < 3.0
 
 
-async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(
-    engines: EngineProcess, connect: Callable[[str], httpx.AsyncClient]
-) -> None:
+async def test_a_slow_reader_gets_everything_and_is_not_buffered_for(engines: EngineProcess, connect: Connect) -> None:
     client, tokens = connect("slow-reader"), 120_000
     headers = {"x-lab-output-tokens": str(tokens)}
     body = chat(stream=True)

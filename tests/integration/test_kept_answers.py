@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from control_plane.access.callers import Caller, Role
 from control_plane.audit.log import AuditLog
 from control_plane.claim import Claim, ClaimLost, Kept, Phase
 from control_plane.client import keys
-from control_plane.client.etcd import EtcdStore
 from control_plane.client.memory import MemoryStore
 from control_plane.client.store import ConfigStore, Put, StoreUnavailable
 from control_plane.kept_answers import CLAIM_S, KEPT_S, KeptAnswers
@@ -25,19 +24,6 @@ from tests.stores import SetClock
 
 CALLER = Caller("duty", Role.OPERATOR)
 THING = keys.ROOT + "thing"
-
-
-@pytest.fixture(params=["memory", "etcd"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[ConfigStore]:
-    if request.param == "memory":
-        memory = MemoryStore()
-        yield memory
-        await memory.close()
-    else:
-        server: EtcdServer = request.getfixturevalue("own_etcd")
-        etcd = EtcdStore([server.endpoint], call_timeout_s=20)
-        yield etcd
-        await etcd.close()
 
 
 @contextmanager
@@ -61,76 +47,76 @@ async def written(store: ConfigStore) -> tuple[bytes | None, int]:
     return (item.value if item is not None else None), (await AuditLog(store).head()).seq
 
 
-async def test_an_answer_is_found_by_another(store: ConfigStore) -> None:
+async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = KeptAnswers(store, "one", clock), KeptAnswers(store, "other", clock)
+    one, other = KeptAnswers(either_store, "one", clock), KeptAnswers(either_store, "other", clock)
     with under(await one.claim("name", "print")) as claim:
-        await change(store, b"1")
+        await change(either_store, b"1")
     await one.answered(claim, 201, (("etag", '"1"'),), b"\xff")
     found = await other.claim("name", "print")
     assert isinstance(found, Kept)
     assert (found.phase, found.status, found.headers, found.body) == (Phase.ANSWERED, 201, (("etag", '"1"'),), b"\xff")
     assert isinstance(await other.claim("another name", "print"), Claim)
     # A restart forgets nothing, an hour does: the key has a lease.
-    item = await store.get(keys.answer("name"))
+    item = await either_store.get(keys.answer("name"))
     assert item is not None
     assert item.lease_id != 0
 
 
-async def test_of_many_at_once_one_has_the_claim(store: ConfigStore) -> None:
-    planes = [KeptAnswers(store, name, SetClock()) for name in "abcd"]
+async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> None:
+    planes = [KeptAnswers(either_store, name, SetClock()) for name in "abcd"]
     found = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
     assert sum(isinstance(one, Claim) for one in found) == 1
     assert {one.phase for one in found if isinstance(one, Kept)} == {Phase.CLAIMED}
 
 
-async def test_a_death_between_the_change_and_its_answer(store: ConfigStore) -> None:
+async def test_a_death_between_the_change_and_its_answer(either_store: ConfigStore) -> None:
     clock = SetClock()
-    with under(await KeptAnswers(store, "one", clock).claim("name", "print")):
-        await change(store, b"1")
+    with under(await KeptAnswers(either_store, "one", clock).claim("name", "print")):
+        await change(either_store, b"1")
     clock.now += KEPT_S / 2
-    found = await KeptAnswers(store, "other", clock).claim("name", "print")
+    found = await KeptAnswers(either_store, "other", clock).claim("name", "print")
     assert isinstance(found, Kept)
     assert (found.phase, found.audit) == (Phase.MADE, 1)
 
 
-async def test_a_death_before_the_change_and_one_who_was_not_dead(store: ConfigStore) -> None:
+async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = KeptAnswers(store, "one", clock), KeptAnswers(store, "other", clock)
+    one, other = KeptAnswers(either_store, "one", clock), KeptAnswers(either_store, "other", clock)
     slow = await one.claim("name", "print")
     assert isinstance(await other.claim("name", "print"), Kept), "it may be under way"
     clock.now += CLAIM_S
     with under(await other.claim("name", "print")) as taken_over:
         # The first wakes up after all.
         with under(slow), pytest.raises(ClaimLost):
-            await change(store, b"slow")
-        assert await written(store) == (None, 0)
+            await change(either_store, b"slow")
+        assert await written(either_store) == (None, 0)
         assert isinstance(slow, Claim)
         await one.release(slow)
-        await change(store, b"1")
+        await change(either_store, b"1")
     await other.answered(taken_over, 200, (), b"")
     await one.answered(slow, 200, (), b"slow")
     with under(slow), pytest.raises(ClaimLost):
-        await change(store, b"slow")
-    assert await written(store) == (b"1", 1)
+        await change(either_store, b"slow")
+    assert await written(either_store) == (b"1", 1)
     found = await one.claim("name", "print")
     assert isinstance(found, Kept)
     assert found.body == b""
 
 
-async def test_several_changes_of_one_request(store: ConfigStore) -> None:
-    answers = KeptAnswers(store, "one", SetClock())
+async def test_several_changes_of_one_request(either_store: ConfigStore) -> None:
+    answers = KeptAnswers(either_store, "one", SetClock())
     with under(await answers.claim("name", "print")) as claim:
-        await change(store, b"1")
-        await change(store, b"2")
+        await change(either_store, b"1")
+        await change(either_store, b"2")
     await answers.release(claim)
     found = await answers.claim("name", "print")
     assert isinstance(found, Kept)
     assert (found.phase, found.audit) == (Phase.MADE, 2)
 
 
-async def test_what_was_refused_is_judged_anew(store: ConfigStore) -> None:
-    answers = KeptAnswers(store, "one", SetClock())
+async def test_what_was_refused_is_judged_anew(either_store: ConfigStore) -> None:
+    answers = KeptAnswers(either_store, "one", SetClock())
     for _ in range(2):
         claim = await answers.claim("name", "print")
         assert isinstance(claim, Claim)

@@ -12,7 +12,6 @@ import pytest
 from control_plane.client import keys
 from control_plane.client.codec import decode
 from control_plane.client.etcd import EtcdStore
-from control_plane.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
 from penstock.rollout import Phase
@@ -23,10 +22,11 @@ from tests.control_planes import (
     ObedientAgents,
     Operator,
     control_planes,
+    is_in,
     rollout_rules,
 )
 from tests.git_repositories import PolicyRepository, bundle_files
-from tests.patience import found
+from tests.patience import found, until_told
 
 Serving = AbstractContextManager[list[ControlPlaneServer]]
 
@@ -66,18 +66,14 @@ def serving(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
     return start
 
 
-def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
-    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
-
-
 async def shares(store: EtcdStore) -> dict[str, dict[str, float]]:
     """Who serves each region's demand."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: {arc.server: arc.share for one in plan.classes for arc in one.arcs} for plan in plans}
 
 
-async def planned(store: EtcdStore, wanted: Mapping[str, Mapping[str, float]]) -> bool | None:
-    return True if await shares(store) == wanted else None
+async def planned(store: EtcdStore, wanted: Mapping[str, Mapping[str, float]]) -> bool:
+    return await shares(store) == wanted
 
 
 async def shown(operator: Operator, server: ControlPlaneServer) -> Any:
@@ -91,7 +87,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
     with serving() as (server,):
         async with ObedientAgents(store, [server.url]):
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
-            await found(lambda: planned(store, AT_HOME))
+            await until_told(lambda: planned(store, AT_HOME))
             repository.commit(files("linear_program"), message=b"Plan by price")
             await operator.until(server, lambda status: is_in(status, Phase.SHADOW))
 
@@ -109,9 +105,9 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             assert await shares(store) == AT_HOME
 
             await operator.until(server, lambda status: is_in(status, Phase.CANARY))
-            await found(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            await until_told(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             await operator.until(server, lambda status: is_in(status, Phase.DONE))
-            await found(lambda: planned(store, BY_PRICE))
+            await until_told(lambda: planned(store, BY_PRICE))
 
 
 async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
@@ -123,7 +119,7 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
         async with ObedientAgents(store, [server.url]) as agents:
             agents.slow_from = {CHEAPEST}
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
-            await found(lambda: planned(store, AT_HOME))
+            await until_told(lambda: planned(store, AT_HOME))
             repository.commit(files("linear_program", **limits))
             held = await operator.until(server, lambda status: is_in(status, Phase.SHADOW_HELD))
             assert held.rollout is not None
@@ -135,8 +131,8 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
                 f"{server.url}/v1/rollouts/current/resume", json={"reason": "try it"}, headers={"if-match": tag}
             )
             assert resumed.status_code == 200, resumed.text
-            await found(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
+            await until_told(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             back = await operator.until(server, lambda status: is_in(status, Phase.ROLLED_BACK))
             assert back.rollout is not None
             assert "answers begin after" in back.rollout.why
-            await found(lambda: planned(store, AT_HOME))
+            await until_told(lambda: planned(store, AT_HOME))

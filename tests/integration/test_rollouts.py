@@ -14,7 +14,6 @@ from control_plane.cli import app
 from control_plane.client import keys
 from control_plane.client.codec import decode
 from control_plane.client.etcd import EtcdStore
-from control_plane.status import Status
 from lab.servers.etcd import EtcdServer
 from penstock.plan import RegionPlan
 from penstock.rollout import Phase
@@ -25,10 +24,11 @@ from tests.control_planes import (
     ObedientAgents,
     Operator,
     control_planes,
+    is_in,
     rollout_rules,
 )
 from tests.git_repositories import PolicyRepository, bundle_files
-from tests.patience import found
+from tests.patience import found, until_told
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
 RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_within_s=10, watch_s=3)
@@ -52,18 +52,14 @@ def servers(own_etcd: EtcdServer, repository: PolicyRepository, tmp_path: Path) 
         yield both
 
 
-def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
-    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
-
-
 async def told(store: EtcdStore) -> dict[str, str]:
     """The commit that each region's plan names."""
     plans = [decode(item.value, RegionPlan) for item in (await store.list(keys.PLANS)).items]
     return {plan.region: plan.provenance.commit for plan in plans if plan.provenance is not None}
 
 
-async def all_told(store: EtcdStore, commit: str) -> bool | None:
-    return True if set((await told(store)).values()) == {commit} else None
+async def all_told(store: EtcdStore, commit: str) -> bool:
+    return set((await told(store)).values()) == {commit}
 
 
 async def test_a_push_reaches_the_fleet_step_by_step(
@@ -126,7 +122,7 @@ async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
         after = await operator.until(other, lambda status: is_in(status, Phase.ROLLED_BACK))
         assert after.rollout is not None
         assert after.rollout.why == "eu-es/one refuses it: a test says so"
-        await found(lambda: all_told(store, first.commit))
+        await until_told(lambda: all_told(store, first.commit))
         third = repository.commit(files("0.6"))
         agents.refuses = set()
         await operator.until(other, lambda status: is_in(status, Phase.DONE, 3))
@@ -198,7 +194,7 @@ async def test_an_operator_steers_it_from_the_command_line(
         code, told = await penstock("policy", "rollback", first.policy.digest[:8], "--reason", "it was not")
         assert (code, "done" in told) == (0, True)
         assert first.policy.provenance is not None
-        await found(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
+        await until_told(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
         code, told = await penstock("policy", "rollback", "abc123", "--reason", "x")
         assert (code, "no revision has a policy that begins with 'abc123'" in told) == (2, True)
         code, told = await penstock("rollout", "resume", "--reason", "x")
