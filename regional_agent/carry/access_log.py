@@ -40,8 +40,10 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     endpoint: str
     outcome: str
     status: int
+    """What the client was answered; 0 where it left before."""
     attempts: int
     received_bytes: int
+    """Of the body, or through the tunnel."""
     sent_bytes: int
     total_ms: float
     ttft_ms: float | None = None

@@ -254,7 +254,7 @@ class Ending:
         self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float
     ) -> AccessLine:
         ticket, request, target = self._ticket, self._request, self._target
-        tunnelled_bytes = self._tunnel.carried_bytes if self._tunnel is not None else 0
+        tunnel = self._tunnel
         location = ticket.facts.location
         # By position and in the order of its fields: by name it takes fifteen times as long.
         return AccessLine(
@@ -269,8 +269,8 @@ class Ending:
             outcome,
             self._status,
             ticket.attempts,
-            request.received_bytes,
-            self._sent_bytes + tunnelled_bytes,
+            request.received_bytes if tunnel is None else tunnel.received_bytes,
+            self._sent_bytes if tunnel is None else tunnel.sent_bytes,
             total_s * 1000,
             None if ttft_s is None else ttft_s * 1000,
             ticket.context.origin if ticket.context is not None else self._carrier.road.region,

@@ -206,9 +206,7 @@ class Exchange(Ending):
 
     def on_head(self, head: AnswerHead) -> None:
         """Hold the head; see whether it says that the request did not start."""
-        by_name = head.by_name
-        self._answer, self._status = head, head.status
-        status = head.status
+        self._answer, status, by_name = head, head.status, head.by_name
         assert self._target is not None
         if self._target.endpoint is None:
             if REFUSAL_HEADER in by_name:
@@ -361,7 +359,7 @@ class Exchange(Ending):
         target, request, answer = self._target, self._request, self._answer
         assert target is not None
         assert answer is not None
-        self._stage = STREAMING
+        self._stage, self._status = STREAMING, answer.status
         # It is sent to nobody again, and its answer may take minutes.
         request.body = b""
         if request.kept_bytes:

@@ -19,7 +19,8 @@ class Tunnel:
         "_moved_at",
         "_on_end",
         "_upstream",
-        "carried_bytes",
+        "received_bytes",
+        "sent_bytes",
     )
 
     def __init__(
@@ -31,8 +32,8 @@ class Tunnel:
         self._on_end = on_end
         self._client_done = self._engine_done = False
         self._moved, self._moved_at = True, now
-        self.carried_bytes = 0
-        """From the engine to the client."""
+        self.received_bytes = self.sent_bytes = 0
+        """From the client, and to it."""
 
     def idle_s(self, now: float) -> float:
         """How long (s) nothing has moved; to be asked now and then."""
@@ -45,6 +46,7 @@ class Tunnel:
     def on_client_bytes(self, data: bytes) -> None:
         """Pass them on."""
         self._moved = True
+        self.received_bytes += len(data)
         self._upstream.write_bytes(data)
 
     def on_client_eof(self) -> None:
@@ -59,7 +61,7 @@ class Tunnel:
     def on_bytes(self, data: bytes) -> None:
         """Pass them on."""
         self._moved = True
-        self.carried_bytes += len(data)
+        self.sent_bytes += len(data)
         self._client.write(data)
 
     def on_eof(self) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from regional_agent.carry.access_log import AccessLog
 from regional_agent.carry.upstream import Address
 from tests.agents import agent
 from tests.chats import (
+    BODY,
     JSON_ANSWER,
     NOBODY,
     SSE_HEAD,
@@ -19,8 +23,8 @@ from tests.chats import (
     code,
     is_busy,
 )
-from tests.patience import PATIENCE_S
-from tests.sockets import Heard, ScriptedEngine, engine
+from tests.patience import PATIENCE_S, until
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 
 async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
@@ -77,6 +81,18 @@ async def test_a_busy_engine_sends_the_request_elsewhere(tmp_path: Path) -> None
         for _ in range(12):
             assert (await ask(one))[0] == 200
         assert busy.heard
+
+
+async def test_who_leaves_after_an_engine_was_busy_was_answered_nothing(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with engine(is_busy) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(post(BODY))
+        await until(lambda: one.waiting() == 1)
+        client.close()
+        await until(lambda: one.counted() == {"cancelled": 1})
+    log.close()
+    assert json.loads((tmp_path / "access.log").read_text())["status"] == 0
 
 
 @pytest.mark.parametrize("ends", ["never", "late"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from random import Random
 
+from regional_agent.carry.access_log import AccessLog
 from tests.agents import agent
 from tests.chats import BODY, answers
 from tests.patience import PATIENCE_S, until
@@ -14,7 +17,8 @@ from tests.tunnels import UPGRADE, echoing
 
 
 async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:
-    async with echoing() as (address, heads), agent(tmp_path, [address]) as one:
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with echoing() as (address, heads), agent(tmp_path, [address], access_log=log) as one:
         client = await RawClient.connect(one.traffic)
         client.say(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
         status, headers = await client.head()
@@ -32,6 +36,10 @@ async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_
             assert await client.reader.read() == b"bye"
         await until(lambda: one.held() == 0)
         assert one.counted() == {"ok": 1}
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["status"], line["received_bytes"]) == (101, len(b"early " + blob))
+    assert line["sent_bytes"] == len(b"helloearly " + blob + b"bye")
 
 
 async def test_a_tunnel_holds_no_more_than_sockets_do(tmp_path: Path) -> None:
