@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.table import table_of
+from penstock.chosen import Considered
 from penstock.explain import Considering, Explanation, RuleSeen, Standing
 from penstock.geography import Location
 from penstock.reasons import Refusal, Rejection
 from penstock.where import RegionView
-from penstock.who import NEWCOMER_S, Considered
+from penstock.who import NEWCOMER_S
 
 _COLOURS = {
     Standing.SERVES: "green",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import msgspec
-
 from penstock.policy import Cost, CostUnit
+from penstock.quantities import Ask, Work
 from penstock.usage import MOST_TOKENS, Usage
 
 Key = TypeVar("Key")
@@ -52,36 +51,6 @@ DEFAULT_STEPS = 30
 
 _TOKEN = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """What of a request decides its cost. Fields that do not apply are None."""
-
-    body_bytes: int
-    answers: bool = True
-    """Whether tokens are generated; embeddings generate none."""
-    most_tokens: int | None = None
-    """The client's limit on the answer, in tokens."""
-    count: int = 1
-    """Answers or images that are asked for at once."""
-    pixels: int | None = None
-    """Of one image."""
-    steps: int | None = None
-    """Denoising steps."""
-    text_bytes: int | None = None
-    """Of the text to be spoken."""
-
-
-class Work(msgspec.Struct, frozen=True):
-    """The two parts of a request's work: time (s) on the reference accelerator, alone."""
-
-    prefill_s: float
-    """Until the first byte, beyond what caches spare: shared by nobody, it delays everybody behind it."""
-    decode_s: float
-    """From the first byte to the end; many requests' decodes run side by side."""
-
-
-NO_WORK = Work(0.0, 0.0)
 
 
 class Expectations:

@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from penstock.chosen import Considered
 from penstock.decision import admit_at_origin, decide, outlook
 from penstock.geography import NOWHERE, Location
 from penstock.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
@@ -20,7 +21,6 @@ from penstock.reasons import Reason, Refusal, Rejection
 from penstock.residency import Mask, RequestFacts, applies
 from penstock.versions import models_for, versions_of
 from penstock.where import Prospect, RegionView, Where
-from penstock.who import Considered
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from random import Random
 from sys import float_info
 
-import msgspec
-
-from penstock.cost import NO_WORK, Work
+from penstock.chosen import Considered, Who
+from penstock.quantities import NO_WORK, Speed, Work
 from penstock.reasons import Reason, Rejection
-from penstock.work import MICROSECONDS, Speed
+from penstock.work import MICROSECONDS
 
 STALE_SHARE_OF_SERVICE = 0.1
 """A view older than this share of the mean service time is too old to rank a whole pool by."""
@@ -131,14 +130,6 @@ Candidate = tuple[int, EndpointView]
 """An endpoint and its position in the pool."""
 
 
-class Who(msgspec.Struct, frozen=True):
-    """The endpoint chosen, by position in what was given; None where none could take the request."""
-
-    index: int | None
-    rejected: tuple[Rejection, ...] = ()
-    """Why nobody could, one a candidate; `rejections` says it of the others where one was chosen."""
-
-
 def choose_endpoint(
     endpoints: Sequence[EndpointView],
     rng: Random,
@@ -184,23 +175,6 @@ def choose_endpoint(
             as_good = near_good
     # `Random.randrange` takes eight times as long.
     return Who(as_good[0] if len(as_good) == 1 else as_good[int(rng.random() * len(as_good))])
-
-
-class Considered(msgspec.Struct, frozen=True):
-    """One endpoint as the choice sees it."""
-
-    name: str
-    done_s: float | None
-    """When it would be done with the request, in seconds from now, and how much later it makes the others there; None
-    where it may not have it."""
-    in_flight: int
-    """Requests on it now."""
-    reason: Reason | None = None
-    """Why it may not."""
-    holds: bool = False
-    """It knows the request's conversation or prefix, or has its model loaded, and gets it even if a little later."""
-    near: bool = False
-    """It is in the agent's zone, and gets the request even if a little later."""
 
 
 def consider(

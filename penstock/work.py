@@ -13,10 +13,8 @@ from math import inf
 from statistics import median
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.accelerators import PACES, Pace
-from penstock.cost import Work
+from penstock.quantities import Speed, Work
 
 MEMORY = 50.0
 """About how many observations a line remembers."""
@@ -102,19 +100,6 @@ class Line:
         self.at_zero = self._mean_y - self.slope * self._mean_x
         if self.at_zero < 0.0:
             self.at_zero, self.slope = 0.0, self._mean_y / self._mean_x
-
-
-class Speed(msgspec.Struct, frozen=True):
-    """How fast an endpoint is: what the chooser multiplies work by."""
-
-    start_s: float
-    """Time (s) to the first byte besides prefill."""
-    prefill: float
-    """Time per second of reference prefill."""
-    decode: float
-    """Time per second of reference decode, alone."""
-    crowding: float
-    """What each stream beside adds to that."""
 
 
 def prior(accelerator: str) -> Speed | None:

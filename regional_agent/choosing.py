@@ -6,13 +6,15 @@ from collections.abc import Container, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cost import Ask, Expectations, worked
+from penstock.chosen import Considered
+from penstock.cost import Expectations, worked
 from penstock.ejection import Outcome
 from penstock.policy import CostUnit, Model
+from penstock.quantities import Ask
 from penstock.reasons import Reason
 from penstock.stickiness import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
 from penstock.usage import TAIL_BYTES, Usage, read_usage
-from penstock.who import NOTHING_HELD, Considered, choose_endpoint, consider
+from penstock.who import NOTHING_HELD, choose_endpoint, consider
 from penstock.work import MICROSECONDS, microseconds
 from regional_agent.errand import Errand
 from regional_agent.shared_view import Reservation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,6 +33,12 @@ TUNNEL_PATHS = frozenset({b"/v1/realtime"})
 """Where a WebSocket may be opened, through to an engine."""
 
 
+if TYPE_CHECKING:
+    Raw = Any
+    """Its stubs say that it is bytes; it is not, and compiled code would insist."""
+else:
+    Raw = msgspec.Raw
+
 NOT_SAID = msgspec.Raw(b"")
 
 LONGEST_MODEL = 256
@@ -49,13 +55,13 @@ class Asked(msgspec.Struct):
     stream: bool | None = False
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    n: msgspec.Raw = NOT_SAID
-    size: msgspec.Raw = NOT_SAID
-    steps: msgspec.Raw = NOT_SAID
-    num_inference_steps: msgspec.Raw = NOT_SAID
-    input: msgspec.Raw = NOT_SAID
-    prompt_cache_key: msgspec.Raw = NOT_SAID
-    user: msgspec.Raw = NOT_SAID
+    n: Raw = NOT_SAID
+    size: Raw = NOT_SAID
+    steps: Raw = NOT_SAID
+    num_inference_steps: Raw = NOT_SAID
+    input: Raw = NOT_SAID
+    prompt_cache_key: Raw = NOT_SAID
+    user: Raw = NOT_SAID
 
 
 class _Name(str):

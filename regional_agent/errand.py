@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from penstock.cost import Ask, Expectations, Work
+from penstock.cost import Expectations
 from penstock.policy import Cost, CostUnit
+from penstock.quantities import Ask, Work
 from penstock.stickiness import BLOCK_BYTES, prefix_keys, session_key
 from regional_agent.carry.messages import Request
-from regional_agent.classify import Asked
+from regional_agent.classify import Asked, Raw
 
 SESSION_HEADER = b"x-session-id"
 """Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
@@ -103,7 +102,7 @@ def _prompt(body: bytes | bytearray) -> memoryview:
     return memoryview(body)[begins if begins < end else 0 :]
 
 
-def _pixels(size: msgspec.Raw) -> int | None:
+def _pixels(size: Raw) -> int | None:
     """The area in a size such as "1024x768"."""
     width, by, height = bytes(size).strip(b'"').partition(b"x")
     if by and width.isdigit() and height.isdigit() and len(width) < 6 and len(height) < 6:
@@ -111,6 +110,6 @@ def _pixels(size: msgspec.Raw) -> int | None:
     return None
 
 
-def _whole(raw: msgspec.Raw, most: int) -> int | None:
+def _whole(raw: Raw, most: int) -> int | None:
     text: Any = bytes(raw)
     return max(1, min(int(text), most)) if text.isdigit() and len(text) < 8 else None

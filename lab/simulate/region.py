@@ -14,9 +14,10 @@ from lab.engine.batching import Sequence as EngineSequence
 from lab.simulate.clock import VirtualClock
 from lab.simulate.engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
-from penstock.cost import OVERHEAD_BYTES, Ask, Expectations, Work, worked
+from penstock.cost import OVERHEAD_BYTES, Expectations, worked
 from penstock.load import mean_with, pool_service_s
 from penstock.policy import Cost
+from penstock.quantities import Ask, Work
 from penstock.queueing import LONGEST_WAIT_S, Queue, Waiting
 from penstock.turns import YIELD_S, Head, Turns
 from penstock.usage import Usage

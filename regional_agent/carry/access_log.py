@@ -79,8 +79,8 @@ class AccessLog:
         self._dropped_in_time = self._dropped_by_disk = 0
         """Each counted by one thread alone."""
         self._descriptor = _open(file)
-        self._thread = threading.Thread(target=self._write_all, name="access log", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._write_all, name="access log", daemon=True)
+        self._writer.start()
 
     @property
     def dropped_lines(self) -> int:
@@ -117,7 +117,7 @@ class AccessLog:
         self.flush()
         self._stopping = True
         self._wake.release()
-        self._thread.join(5.0)
+        self._writer.join(5.0)
 
     def _write_all(self) -> None:
         while True:

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from penstock.cost import Ask, Work
 from penstock.endpoint_health import ProbeOutcome
 from penstock.engine_signals import Signal
 from penstock.policy import Cost, CostUnit
+from penstock.quantities import Ask, Work
 from penstock.reasons import Reason
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.choosing import Chooser, Placement

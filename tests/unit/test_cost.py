@@ -12,12 +12,12 @@ from penstock.cost import (
     LIKE_ENOUGH,
     MOST_FOLLOWED,
     OVERHEAD_BYTES,
-    Ask,
     Expectations,
     _magnitude,
     worked,
 )
 from penstock.policy import Cost, CostUnit
+from penstock.quantities import Ask
 from penstock.usage import MOST_TOKENS, Usage
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)

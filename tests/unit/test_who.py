@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cost import Work
+from penstock.quantities import Speed, Work
 from penstock.reasons import Reason
 from penstock.who import NEWCOMER_UNTIL, ZONE_GAP_S, EndpointView, choose_endpoint
-from penstock.work import Speed
 
 
 def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:

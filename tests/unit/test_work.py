@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.cost import Work
+from penstock.quantities import Work
 from penstock.work import CALIBRATED_AFTER, FADED_S, FRESH_S, Line, SpeedLearner, microseconds, prior, speeds
 
 

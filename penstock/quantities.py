@@ -1,0 +1,48 @@
+"""What a request asks for, how much work that is, and how fast an endpoint works: plain values, for all who reckon."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What of a request decides its cost. Fields that do not apply are None."""
+
+    body_bytes: int
+    answers: bool = True
+    """Whether tokens are generated; embeddings generate none."""
+    most_tokens: int | None = None
+    """The client's limit on the answer, in tokens."""
+    count: int = 1
+    """Answers or images that are asked for at once."""
+    pixels: int | None = None
+    """Of one image."""
+    steps: int | None = None
+    """Denoising steps."""
+    text_bytes: int | None = None
+    """Of the text to be spoken."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """The two parts of a request's work: time (s) on the reference accelerator, alone."""
+
+    prefill_s: float
+    """Until the first byte, beyond what caches spare: shared by nobody, it delays everybody behind it."""
+    decode_s: float
+    """From the first byte to the end; many requests' decodes run side by side."""
+
+
+NO_WORK = Work(0.0, 0.0)
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """How fast an endpoint is: what the chooser multiplies work by."""
+
+    start_s: float
+    """Time (s) to the first byte besides prefill."""
+    prefill: float
+    """Time per second of reference prefill."""
+    decode: float
+    """Time per second of reference decode, alone."""
+    crowding: float
+    """What each stream beside adds to that."""
