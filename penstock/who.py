@@ -52,6 +52,9 @@ MOST_DRAWS = 8
 CLOSED = (NOBODY, 0.0, 0.0)
 """The terms of an endpoint that may take nothing."""
 
+AT_ONCE = (0.0, 0.0, 0.0)
+"""Of one that waits for the request on trial."""
+
 
 @dataclass(slots=True, eq=False)
 class EndpointView:
@@ -66,6 +69,8 @@ class EndpointView:
     draining: bool = False
     in_flight: int = 0
     """Requests on it now from every agent that is known of."""
+    trial: bool = False
+    """It was ejected, and its next request says whether it stays so: others should soon know."""
     weight: float = 1.0
     """Its warm-up: 1 when warm, less while it should get less."""
     pressure: float = 0.0
@@ -98,6 +103,9 @@ class EndpointView:
         streams = self.in_flight + 1
         if streams > self.limit or not self.ready or self.draining:
             self.terms = CLOSED
+            return
+        if self.trial:
+            self.terms = AT_ONCE
             return
         weight = self.weight if self.weight > 1e-3 else 1e-3
         speed = self.speed

@@ -284,6 +284,7 @@ class Endpoint:
         """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
+        self.view.trial = self.standing.trust is Trust.TRIAL
         self.view.reckon()
 
     def _trust(self, standing: Standing) -> None:
@@ -296,7 +297,7 @@ class Endpoint:
         self._recount()
 
     def _weight(self, now: float) -> float:
-        """A trial's one request goes there at once, so that the answer is soon known."""
+        """It warms up from when it is trusted."""
         if self.standing.out:
             return 1.0
         return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)

@@ -5,9 +5,10 @@ import pytest
 
 from penstock.ejection import EjectionRules, Outcome, Trust
 from penstock.endpoint_health import ProbeOutcome
+from penstock.who import choose_endpoint
 from penstock.work import prior
 from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge
+from regional_agent.endpoint import Endpoint, Judge, Load
 from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_pool import Pool
 
@@ -84,6 +85,23 @@ def test_a_trial_that_comes_back_without_a_word_is_tried_again(clock: Clock) -> 
     first.take()
     first.ended(Outcome.INCONCLUSIVE, clock.now)
     assert readiness(pool)[0]
+
+
+def test_the_next_request_is_the_trial_however_busy_and_slow_it_looks(clock: Clock) -> None:
+    """As long as it waits for one, no other of a pool of two can be ejected."""
+    pool = pool_of(2, clock)
+    first, second = pool.endpoints
+    fail(first, clock)
+    first.heard_of_others(Load(3, 0, 60_000_000))
+    later(pool, clock, 10.0)
+    assert not fail(second, clock), "the cap"
+    assert choose_endpoint(pool.views, Random(1)).index == 0
+    first.take()
+    assert choose_endpoint(pool.views, Random(1)).index == 1
+    first.give_back()
+    first.ended(Outcome.SERVED, clock.now)
+    assert choose_endpoint(pool.views, Random(1)).index == 1, "three are on it"
+    assert fail(second, clock)
 
 
 def test_no_more_of_a_pool_is_ejected_than_its_cap(clock: Clock) -> None:
