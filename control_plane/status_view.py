@@ -9,11 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.objective_status import ObjectiveStatus, objective_statuses
-from control_plane.status import ArcStatus, PoolStatus, RegionStatus, Status
+from control_plane.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from control_plane.table import table_of
 from penstock.provenance import Provenance
 from penstock.region_health import RegionState
 from penstock.rollout import Phase
+
+HEARD_WITHIN_S = 5.0
+"""How long (s) a new leader may not have heard an agent yet; they report once a second."""
 
 _COLOURS = {
     RegionState.UNKNOWN: "dim",
@@ -161,9 +164,23 @@ def _warnings(status: Status) -> Iterable[Text]:
         if one.lost is None:
             where = " or ".join(one.regions)
             yield Text(f"{one.model} lacks {one.slots:.1f} slots in {where} to stay within its target", "yellow")
+    named = {region.name for region in status.regions}
     for agent in status.agents:
+        if agent.region not in named:
+            yield Text(f"{agent.region}/{agent.name} is in no use: the policy has no region {agent.region}", "bold red")
+        elif _is_unheard(agent, status):
+            yield Text(
+                f"{agent.region}/{agent.name} is registered, and no report of it was accepted: its log says why",
+                "yellow",
+            )
         if agent.refused_plan:
             yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")
+
+
+def _is_unheard(agent: AgentStatus, status: Status) -> bool:
+    """Whether an agent is there that this control plane should have heard by now."""
+    settled = status.leading and status.role_age_s > HEARD_WITHIN_S
+    return settled and agent.registered and agent.report_age_s is None
 
 
 def _of(status: Status) -> str:

@@ -7,6 +7,7 @@ a reason that the next report carries upward, and what was in force stays.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -106,6 +107,15 @@ class Directives:
     def age_s(self) -> float:
         """Seconds since the store last confirmed what is in force; infinite before it ever did."""
         return self._informer.age_s
+
+    def why_none(self) -> str:
+        """Why no policy is in force, where none is."""
+        why = self.refused
+        if not why and self._newest is None and self.age_s() < math.inf:
+            why = (
+                f"the store has no plan for region {self._region}; does policy have it, and does a control plane lead?"
+            )
+        return f"no policy accepted yet: {why}" if why else "no policy accepted yet"
 
     def _published(self, change: Changed) -> None:
         # A plan that is deleted leaves the one in force: nobody may switch a region off by removing a key.

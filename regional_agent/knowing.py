@@ -215,7 +215,7 @@ class Knowing:
     def why_not_ready(self) -> str | None:
         """Why this agent should be sent no clients; None when it may."""
         if self.directives.policy is None:
-            return "no policy accepted yet"
+            return self.directives.why_none()
         if not any(pool.ready for pool in self.endpoints.pools.values()):
             return "no endpoint is ready"
         return None

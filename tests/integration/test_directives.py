@@ -72,8 +72,18 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def test_nothing_is_in_force_before_anything_is_published(start: Start) -> None:
     agent = start(MemoryStore())
     assert (agent.directives.policy, agent.directives.plan, agent.directives.policy_digest) == (None, None, "")
+    assert agent.directives.why_none() == "no policy accepted yet"
     await until(lambda: agent.directives.age_s() < math.inf)
     assert agent.directives.refused == ""
+    assert "the store has no plan for region here; does policy have it" in agent.directives.why_none()
+
+
+async def test_an_agent_without_policy_says_what_it_refused(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1))
+    await until(lambda: agent.directives.refused != "")
+    assert agent.directives.why_none() == f"no policy accepted yet: policy {POLICY.digest()[:12]} is not in the store"
 
 
 async def test_policy_and_plan_come_into_force_together(start: Start) -> None:

@@ -71,6 +71,24 @@ def test_the_heading_names_the_policy_that_regions_obey_and_not_what_the_source_
     assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
 
 
+def test_agents_that_are_of_no_use_are_named() -> None:
+    status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
+    agents = (
+        AgentStatus("eu-ed", "typo", True, "http://p", "http://a", None),
+        AgentStatus("eu-es", "other-key", True, "http://p", "http://a", None),
+    )
+
+    def shown(role_age_s: float) -> str:
+        console = Console(width=200, file=StringIO())
+        console.print(status_view(msgspec.structs.replace(status, agents=agents, role_age_s=role_age_s)))
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue()
+
+    assert "eu-ed/typo is in no use: the policy has no region eu-ed" in shown(1.0)
+    assert "eu-es/other-key is registered, and no report of it was accepted" in shown(12.0)
+    assert "eu-es/other-key" not in shown(1.0), "who has just been elected has heard nobody yet"
+
+
 def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:
     return Status(
         at=1000.0,
