@@ -170,7 +170,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
     @router.post("/{digest}/rollback", responses=gives(RolloutSummary, "Every region is told to obey it."))
     async def rollback(caller: Operator, digest: Digest, body: Order, if_match: IfMatch = None) -> Response:
-        """Go back to a kept policy, everywhere and at once; a rollout under way ends.
+        """Go back to a kept policy that every region obeyed once, everywhere and at once; a rollout under way ends.
 
         What the source has does not undo it, until it has something new. If-Match is the ETag of the current rollout.
         """

@@ -52,7 +52,7 @@ def rollback(
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Go back to a policy that is kept, everywhere and at once."""
+    """Go back to a kept policy that every region obeyed once, everywhere and at once."""
     with telling("policy rollback"), fleet.connect() as api:
         ordered(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
 

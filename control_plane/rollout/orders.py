@@ -103,17 +103,21 @@ class Orders:
     async def restore(
         self, caller: Caller, seen: Stored, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
-        """Back to a kept policy, everywhere and at once; the source's does not come back by itself.
+        """Back to a policy that every region obeyed once, everywhere and at once; the source's does not come back by
+        itself.
 
         Raises:
             NotKept: it is not kept.
-            OrderRefused: every region obeys it.
+            OrderRefused: every region obeys it, or no rollout of it ever came to its end.
             ChangeRefused, StoreError: as above.
         """
         before = _some(seen)
         await self.policy(digest)
         if digest == before.stable and before.is_over:
             raise OrderRefused("every region obeys it already")
+        if digest not in {before.stable, *(one.stable for one in await self.records.ended())}:
+            # It takes less to go back than to promote what nobody has tried.
+            raise OrderRefused(f"no rollout of policy {digest[:12]} came to its end: roll it out with `apply`")
         now, states = self._clock(), []
         if not before.is_over:
             before = self._put_away(before, now, caller, reason)
