@@ -17,7 +17,10 @@ from rich.table import Table
 WIDEST = 10_000
 """Columns of what is no terminal: a file or another program gets every line whole."""
 
-_HARMLESS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
+_TURNS = (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""Characters that end a line or turn its direction."""
+
+_HARMLESS = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0), *_TURNS) if code != ord("\n")}
 
 
 def table_of(*columns: str, title: str | None = None, right: Sequence[str] = ()) -> Table:

@@ -37,8 +37,11 @@ def status(
 
 def _watch(api: ApiClient, output: Output) -> None:
     """Look again and again, also while nobody answers: that is when people watch."""
+    console = PlainConsole()
+    # What is no terminal gets one table after the other: it would see none before the end.
+    in_place = output is Output.TABLE and console.is_terminal
     try:
-        with Live(console=PlainConsole(), auto_refresh=False) if output is Output.TABLE else nullcontext() as live:
+        with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:
             while True:
                 try:
                     status = api.status()

@@ -38,7 +38,7 @@ def test_nothing_is_taken_for_markup(text: str) -> None:
     assert shown(text).count(text) == 2
 
 
-@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b2J", "\r", "\x08", "\x7f", "\x00"])
+@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b2J", "\r", "\x08", "\x7f", "\x00", "\u202e", "\u2028"])
 def test_control_characters_do_not_reach_the_terminal(control: str) -> None:
     text = shown(f"harmless{control}?")
     assert control[0] not in text
