@@ -93,9 +93,14 @@ class Pool:
                 left += 1
         self.out = out
         self.panics = out > 0 and panicking(left, len(self.endpoints), self._rules)
+        changed = {self}
         for one in self.endpoints:
+            was_ready = one.view.ready
             one.show()
-        self.recount()
+            if one.view.ready is not was_ready:
+                changed.update(one.pools)
+        for pool in changed:
+            pool.recount()
 
     def recount(self) -> None:
         """Sum its members up again; whoever changes what is on one of them does this."""

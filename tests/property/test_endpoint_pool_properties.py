@@ -59,3 +59,39 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         assert len(ready) >= len(alive) - pool.out
         assert ready or not alive or most_ejected_share == 1.0
         assert all(0.0 < each.view.weight <= 1.0 for each in members)
+
+
+@given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120))
+def test_pools_that_share_members_agree_with_them(
+    history: list[tuple[int, ProbeOutcome | Outcome | str | float | int]],
+) -> None:
+    now = [0.0]
+    rules = EjectionRules(consecutive_failures=1, most_ejected_share=1.0)
+    judge = Judge(rules, 30.0, lambda: now[0], Random(1))
+    pools = Pool(rules=rules), Pool(rules=rules)
+    members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m", "n"), 4), judge) for n in range(MEMBERS)]
+    for one, in_pools in zip(members, (pools[:1], pools[:1], pools, pools, pools[1:]), strict=True):
+        one.pools = in_pools
+    for pool in pools:
+        pool.fill([one for one in members if pool in one.pools])
+    for one in members:
+        one.probed(ProbeOutcome.GOOD)
+    for which, event in history:
+        one = members[which]
+        if isinstance(event, ProbeOutcome):
+            one.probed(event)
+        elif isinstance(event, Outcome):
+            one.ended(event, now[0])
+        elif isinstance(event, int):
+            one.heard_of_others(Load(event, 1000 * event, 2000 * event))
+        elif isinstance(event, float):
+            now[0] += event
+            for each in members:
+                each.tick()
+            for pool in pools:
+                pool.judge()
+        else:
+            one.broke()
+        for pool in pools:
+            ready = [each for each in pool.endpoints if each.view.ready]
+            assert (pool.ready, pool.in_flight) == (len(ready), sum(each.view.in_flight for each in ready))
