@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from control_plane.access.callers import Role
+from control_plane.client.members import named
 from control_plane.policy.repository_url import why_unusable
 
 PREFIX = "PENSTOCK_"
@@ -106,7 +107,7 @@ class ControlPlaneSettings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+    name: Annotated[str, AfterValidator(named)]
     """This control plane's seat: unique in the fleet, and the same after a restart."""
     listen: Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
     """host:port of the HTTP API; port 0 chooses a free one and logs it."""
@@ -226,4 +227,6 @@ def _line(detail: Any) -> str:
     variable = PREFIX + str(detail["loc"][0]).upper().removeprefix(PREFIX)
     if detail["type"] == "missing":
         return f"{variable}: not set"
+    if detail["type"] == "path_not_directory":
+        return f"{variable}: {detail['input']} is no folder; make it, and put the policy bundle there"
     return f"{variable}: {message}"

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
+from control_plane.client.members import named
 from penstock.route_context import LONGEST_DEADLINE_S
 from regional_agent.carry.limits import Limits
 from regional_agent.carry.messages import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
@@ -103,7 +104,7 @@ def _http_url(value: str) -> str:
 
 
 Listen = Annotated[Address, NoDecode, BeforeValidator(_host_port)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+Name = Annotated[str, AfterValidator(named)]
 HttpUrl = Annotated[str, BeforeValidator(_http_url)]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+def named(name: str) -> str:
+    """The name of a region or of a seat, if the store's keys may hold it.
+
+    Raises:
+        ValueError: they may not.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} is no name; use 1 to 63 lower-case letters, digits, dots, underscores and hyphens, "
+            "with a letter or digit at both ends"
+        )
+    return name
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("REGION", "Not A Region", "REGION: String should match"),
+        ("REGION", "Not A Region", "REGION: 'Not A Region' is no name; use 1 to 63 lower-case letters"),
         ("TRAFFIC_LISTEN", "8080", "TRAFFIC_LISTEN: '8080' is not of the form host:port"),
         ("PEER_LISTEN", "host:99999", "PEER_LISTEN: 'host:99999' is not of the form host:port"),
         ("ETCD_ENDPOINTS", " , ", "ETCD_ENDPOINTS: name at least one"),
