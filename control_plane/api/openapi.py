@@ -159,7 +159,7 @@ def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, changes: bo
         refusals |= {
             "401": "Nobody we know.",
             "403": "The caller's role or scope is too small.",
-            "429": "Too many failed logins from this address.",
+            "429": "Too many failed logins from this address, or one like it is being worked on.",
         }
     if operation.get("parameters") or "requestBody" in operation:
         refusals |= {"422": "The request is malformed."}

@@ -82,7 +82,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     """Shows, judges and applies policies."""
     router = APIRouter(prefix="/v1/policies", tags=["policies"])
     orders = control_plane.orders
-    compiling = asyncio.Semaphore(1)
+    at_work = asyncio.Lock()
 
     async def kept(digest: str) -> Policy:
         try:
@@ -143,8 +143,10 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         if kind not in (TAR, "application/json"):
             raise Problem(415, f"send the bundle as application/json or {TAR}")
         current = control_plane.policy
-        # One at a time, so that nobody keeps the machine busy with it.
-        async with compiling:
+        # One at a time, so that nobody keeps the machine busy with it, and none waits with its bundle in memory.
+        if at_work.locked():
+            raise Problem(429, "another bundle is being judged", {"retry-after": "2"})
+        async with at_work:
             return answer(await asyncio.to_thread(_validated, body, kind, current))
 
     @router.get("/{digest}", responses=gives(PolicyShown, "The policy.", etag=True))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import shutil
 import tarfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -15,15 +17,18 @@ import pytest
 
 from control_plane.access.access import Access
 from control_plane.admin_token import AdminToken
+from control_plane.api import policies
 from control_plane.client import keys
 from control_plane.client.members import Member
 from control_plane.client.memory import MemoryStore
 from control_plane.daemon import ControlPlane
+from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import FolderReader
 from control_plane.policy_source import PolicySource
+from penstock.policy import Policy
 from penstock.rollout import Phase
 from tests.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
-from tests.patience import found, until
+from tests.patience import PATIENCE_S, found, until
 from tests.reports import KEY
 from tests.served import served
 
@@ -198,6 +203,23 @@ async def test_a_tar_of_the_folder_is_judged_alike(world: World) -> None:
 async def test_what_is_no_bundle_at_all_is_refused(world: World, content: bytes, kind: str, status: int) -> None:
     response = await world.http.post("/v1/policies/validate", content=content, headers={"content-type": kind})
     assert response.status_code == status, response.text
+
+
+async def test_one_bundle_is_judged_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def judged(files: dict[str, str]) -> Policy:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return compile_bundle(files)
+
+    monkeypatch.setattr(policies, "compile_bundle", judged)
+    first = asyncio.create_task(world.http.post("/v1/policies/validate", json=planet()))
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
+    second = await world.http.post("/v1/policies/validate", json=planet())
+    go_on.set()
+    assert (second.status_code, second.headers["retry-after"]) == (429, "2")
+    assert (await first).json()["good"]
 
 
 async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_audit_log(world: World) -> None:

@@ -336,6 +336,7 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
         ("polcy", 2, "No such command 'polcy'"),
         ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
         (f"policy lint {'long' * 1_100}", 2, "is no folder"),
+        (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "not number:hash"),
         ("drain eu-de --reason \udcff", 2, r"'\udcff' is not UTF-8"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
