@@ -6,6 +6,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Self
 
 import httpx
 import msgspec
@@ -38,13 +39,23 @@ class Load:
         self.address = process.faces()["traffic"]
         self.done = 0
         self.failed: list[str] = []
-        self.enough = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._clients: list[asyncio.Task[None]] = []
 
-    async def ask(self, keep: bool) -> None:
-        while not self.enough.is_set():
+    async def __aenter__(self) -> Self:
+        for keep, count in ((False, NEW_CONNECTIONS), (True, KEPT_CONNECTIONS)):
+            self._clients += [asyncio.create_task(self._ask(keep)) for _ in range(count)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._enough.set()
+        await asyncio.wait(self._clients, timeout=PATIENCE_S)
+
+    async def _ask(self, keep: bool) -> None:
+        while not self._enough.is_set():
             try:
                 client = await RawClient.connect(self.address)
-                while await self._one(client) and keep and not self.enough.is_set():
+                while await self._one(client) and keep and not self._enough.is_set():
                     pass
                 client.close()
             except (OSError, asyncio.IncompleteReadError, AssertionError, TimeoutError) as error:
@@ -59,122 +70,157 @@ class Load:
         return answer.headers.get("connection") != "close"
 
 
-async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> None:
-    hold = asyncio.Event()
+class Site:
+    """One seat of a region, where agents follow each other, and another region that observes it."""
 
-    async def streams(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, directory: Path, etcd: EtcdServer, shared: RedisServer, gpu: Address, stack: AsyncExitStack
+    ) -> None:
+        """Nothing runs yet; the stack ends whatever is started here."""
+        self._directory = directory
+        self._etcd = etcd
+        self._redis_url = shared.url
+        self._gpu = gpu
+        self._stack = stack
+        self._store = EtcdStore([etcd.endpoint])
+        stack.push_async_callback(self._store.close)
+        self._observer: AgentProcess
+        (directory / "tokens").write_text(TOKEN)
+
+    def _process(self, region: str, directory: str, like: AgentProcess | None = None) -> AgentProcess:
+        faces = like.faces() if like is not None else {}
+        one = AgentProcess(
+            "a",
+            self._directory / directory,
+            region=region,
+            etcd_endpoint=self._etcd.endpoint,
+            redis_url=self._redis_url if region == REGION else None,
+            endpoints_file=write_endpoints(
+                self._directory / region / "endpoints.yaml", [] if region == REGION else [self._gpu], slots=1000
+            ),
+            listens={face: faces[face] for face in ("traffic", "peer") if face in faces},
+            settings={
+                "STATE_DIR": str(self._directory / region / "state"),
+                "LIMITS": '{"idle_linger_s": 2.0}',
+                "REGISTRATION_TOKEN_FILE": str(self._directory / "tokens"),
+            },
+        )
+        self._stack.push_async_callback(asyncio.to_thread, one.kill)
+        one.start()
+        return one
+
+    async def start(self) -> AgentProcess:
+        """The first agent, once it serves and the observer takes its region for healthy.
+
+        The observer begins when there is something to see: a region that it had found failed would take a ramp to be
+        healthy again, longer than anybody here waits.
+        """
+        first = self._process(REGION, "0")
+        await until_told(lambda: asyncio.to_thread(lambda: bool(first.faces())))
+        await asyncio.to_thread(_register, first, self._gpu)
+        await asyncio.to_thread(first.wait_ready, PATIENCE_S)
+        self._observer = self._process("eu-es", "observer")
+        await asyncio.to_thread(self._observer.wait_ready, PATIENCE_S)
+        await until_told(self.seen_healthy)
+        return first
+
+    async def take_over(self, running: AgentProcess, directory: str) -> AgentProcess:
+        """A fresh agent on the ports of the one that runs, once its registration has replaced that one's."""
+        epoch = await self.registered()
+        fresh = self._process(REGION, directory, like=running)
+        await asyncio.to_thread(fresh.wait_ready, PATIENCE_S)
+
+        async def replaced() -> bool:
+            return await self.registered() > epoch
+
+        await until_told(replaced)
+        return fresh
+
+    async def registered(self) -> int:
+        """The epoch that is registered; 0 for nobody."""
+        item = await self._store.get(keys.agent(REGION, "a"))
+        return decode(item.value, AgentMember).epoch if item is not None else 0
+
+    async def seen(self) -> str:
+        """The state that the observer takes the region to be in."""
+        status = await asyncio.to_thread(self._observer.status)
+        return str(status["peers"][REGION]["state"])
+
+    async def seen_healthy(self) -> bool:
+        return await self.seen() == "healthy"
+
+
+class LongStream:
+    """A request whose answer an engine begins, and ends when it may."""
+
+    def __init__(self) -> None:
+        self._may_end = asyncio.Event()
+
+    async def engine(self, e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        """Answers every other request at once."""
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         if heard.header("x-request-id") == "long":
-            await hold.wait()
+            await self._may_end.wait()
         await asyncio.sleep(0.02)
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
+    async def begin(self, process: AgentProcess) -> RawClient:
+        self._may_end.clear()
+        client = await RawClient.connect(process.faces()["traffic"])
+        client.say(post(BODY, "X-Request-Id: long"))
+        await client.head()
+        return client
+
+    async def end_well(self, client: RawClient) -> None:
+        self._may_end.set()
+        assert [await client.chunk() for _ in range(3)] == [b"data: 1\n\n", b"data: [DONE]\n\n", b""]
+
+
+async def upgraded(
+    site: Site, running: AgentProcess, directory: str, long: LongStream, load: Load, shared: redis.Redis
+) -> AgentProcess:
+    """The agent that has taken over from the running one, which has left without losing a request."""
+    stream = await long.begin(running)
+    fresh = await site.take_over(running, directory)
+    assert fresh.faces()["traffic"] == running.faces()["traffic"]
+    newest, before = await site.registered(), load.done
+    leaving = asyncio.create_task(asyncio.to_thread(running.stop, PATIENCE_S))
+    began = time.monotonic()
+    while time.monotonic() - began < 2.0:
+        assert await site.seen() in ("healthy", "suspect"), "another region took the upgrade for a failure"
+        await asyncio.sleep(0.05)
+    assert not leaving.done(), "it waits for the long one"
+    assert await asyncio.to_thread(_health, running) == {"/readyz": 503, "/livez": 200}
+    assert await _told_requests(shared) >= 1
+    await long.end_well(stream)
+    await leaving
+    assert running.returncode == 0
+    assert '"cut": 0' in running.log_tail(), running.log_tail()
+    assert await site.registered() == newest, "the old one's withdrawal took the new one's registration"
+    assert load.done > before
+    return fresh
+
+
+async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> None:
     await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
-    store = EtcdStore([own_etcd.endpoint])
     shared = redis.Redis.from_url(own_redis.url)
-
-    async def registered() -> int:
-        """The epoch that is registered; 0 for nobody."""
-        item = await store.get(keys.agent(REGION, "a"))
-        return decode(item.value, AgentMember).epoch if item is not None else 0
-
+    long = LongStream()
     async with AsyncExitStack() as stack:
-        gpu = await stack.enter_async_context(engine(streams))
-        stack.push_async_callback(store.close)
-
-        def process(region: str, directory: str, like: AgentProcess | None = None) -> AgentProcess:
-            faces = like.faces() if like is not None else {}
-            one = AgentProcess(
-                "a",
-                tmp_path / directory,
-                region=region,
-                etcd_endpoint=own_etcd.endpoint,
-                redis_url=own_redis.url if region == REGION else None,
-                endpoints_file=write_endpoints(
-                    tmp_path / region / "endpoints.yaml", [] if region == REGION else [gpu.address], slots=1000
-                ),
-                listens={face: faces[face] for face in ("traffic", "peer") if face in faces},
-                settings={
-                    "STATE_DIR": str(tmp_path / region / "state"),
-                    "LIMITS": '{"idle_linger_s": 2.0}',
-                    "REGISTRATION_TOKEN_FILE": str(tmp_path / "tokens"),
-                },
-            )
-            stack.push_async_callback(asyncio.to_thread, one.kill)
-            one.start()
-            return one
-
-        (tmp_path / "tokens").write_text(TOKEN)
-        running, observer = process(REGION, "0"), process("eu-es", "observer")
-
-        async def listens() -> bool:
-            return bool(running.faces())
-
-        await until_told(listens)
-        await asyncio.to_thread(_register, running, gpu.address)
-        for one in (running, observer):
-            await asyncio.to_thread(one.wait_ready, PATIENCE_S)
-
-        async def seen() -> str:
-            status = await asyncio.to_thread(observer.status)
-            return str(status["peers"][REGION]["state"])
-
-        async def seen_healthy() -> bool:
-            return await seen() == "healthy"
-
-        await until_told(seen_healthy)
-        load = Load(running)
-        clients = [
-            asyncio.create_task(load.ask(keep))
-            for keep, count in ((False, NEW_CONNECTIONS), (True, KEPT_CONNECTIONS))
-            for _ in range(count)
-        ]
-        try:
-            for upgrade in range(1, UPGRADES + 1):
-                hold.clear()
-                long = await RawClient.connect(running.faces()["traffic"])
-                long.say(post(BODY, "X-Request-Id: long"))
-                await long.head()
-                epoch = await registered()
-                fresh = process(REGION, str(upgrade), like=running)
-                await asyncio.to_thread(fresh.wait_ready, PATIENCE_S)
-                assert fresh.faces()["traffic"] == running.faces()["traffic"]
-
-                async def taken_over(epoch: int = epoch) -> bool:
-                    return await registered() > epoch
-
-                await until_told(taken_over)
-                newest, before = await registered(), load.done
-                leaving = asyncio.create_task(asyncio.to_thread(running.stop, PATIENCE_S))
-                began = time.monotonic()
-                while time.monotonic() - began < 2.0:
-                    assert await seen() in ("healthy", "suspect"), "another region took the upgrade for a failure"
-                    await asyncio.sleep(0.05)
-                assert not leaving.done(), "it waits for the long one"
-                assert await asyncio.to_thread(_health, running) == {"/readyz": 503, "/livez": 200}
-                assert await _told_requests(shared) >= 1
-                hold.set()
-                assert await long.chunk() == b"data: 1\n\n"
-                assert await long.chunk() == b"data: [DONE]\n\n"
-                assert await long.chunk() == b""
-                await leaving
-                assert running.returncode == 0
-                assert '"cut": 0' in running.log_tail(), running.log_tail()
-                assert await registered() == newest, "the old one's withdrawal took the new one's registration"
-                assert load.done > before
-                running = fresh
-        finally:
-            load.enough.set()
-            await asyncio.wait(clients, timeout=PATIENCE_S)
+        gpu = await stack.enter_async_context(engine(long.engine))
+        site = Site(tmp_path, own_etcd, own_redis, gpu.address, stack)
+        running = await site.start()
+        async with Load(running) as load:
+            for number in range(1, UPGRADES + 1):
+                running = await upgraded(site, running, str(number), long, load, shared)
         assert load.failed == []
 
         async def nothing_told() -> bool:
             return await _told_requests(shared) == 0
 
         await until_told(nothing_told)
-        await until_told(seen_healthy)
+        await until_told(site.seen_healthy)
         await asyncio.to_thread(running.stop, PATIENCE_S)
-        assert await registered() == 0
+        assert await site.registered() == 0
 
 
 def _register(process: AgentProcess, gpu: Address) -> None:
