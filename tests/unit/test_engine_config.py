@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lab.engine.config import ConfigError, EnginesConfig, load_engines_config
+from lab.engine.models import MODELS
 
 ENGINE = {"name": "a", "model": "llama-3.1-8b", "accelerator": "h100"}
 
@@ -92,3 +93,8 @@ def test_a_missing_or_huge_file(tmp_path: Path) -> None:
     huge.write_bytes(b"#" * 1_000_001)
     with pytest.raises(ConfigError, match="larger than"):
         load_engines_config(huge)
+
+
+def test_the_models_that_there_are_are_documented() -> None:
+    told = (Path(__file__).parents[2] / "docs" / "lab-engine.md").read_text()
+    assert [name for name in MODELS if f"`{name}`" not in told] == []
