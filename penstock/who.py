@@ -169,7 +169,8 @@ def choose_endpoint(
     elif tried or same_zone:
         candidates = [one for one in candidates if one[1].name not in tried]
     best, as_good = _soonest(candidates, work)
-    if held:
+    # Nothing but a trial is done at once: that comes before what somebody holds.
+    if held and best > 0.0:
         holders = _spared(endpoints, work, held, tried)
         index = min(holders, key=holders.__getitem__)
         best = min(best, holders[index])

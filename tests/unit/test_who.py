@@ -174,3 +174,12 @@ def test_an_engine_that_says_it_is_full_comes_later() -> None:
 def test_an_old_view_still_knows_who_holds_what(seed: int) -> None:
     pool = [known(f"e{n}") for n in range(30)]
     assert chosen(pool, seed, work=CHAT, held={7: 0.01}, held_gap_s=0.1, view_age_s=9.0) == "e7"
+
+
+def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -> None:
+    pool = [endpoint("holds"), endpoint("tried again", 3, trial=True), endpoint("near")]
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=(2,)).index == 1
+    pool[1].trial = False
+    pool[1].reckon()
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0
