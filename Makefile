@@ -65,10 +65,10 @@ dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rule
 	@$(BIN)/python -m dashboards
 
 bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd (ARGS=--help)
-	@$(BIN)/python -m lab.bench.bench_propagation $(ARGS)
+	@$(BIN)/penstock-lab bench-propagation $(ARGS)
 
 bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's (ARGS=--help)
-	@$(BIN)/python -m lab.bench.bench_planner $(ARGS)
+	@$(BIN)/penstock-lab bench-planner $(ARGS)
 
 wheel: $(VENV)/.test  ## build dist/penstock-*.whl
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

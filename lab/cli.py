@@ -8,6 +8,8 @@ from control_plane.commands.on_demand import on_demand
 
 COMMANDS = {
     "bench-live": "lab.bench.live.command:bench_live",
+    "bench-planner": "lab.bench.bench_planner:bench_planner",
+    "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
     "bench-router": "lab.bench.router.command:bench_router",
     "demo": "lab.demo.command:demo",
     "engines": "lab.engine.command:engines",

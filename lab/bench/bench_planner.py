@@ -17,15 +17,16 @@ import statistics
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from lab.bench.planets import Planet, Size, planet
+from lab.planet.planet import program
 from penstock.plan import RegionPlan
 from penstock.planner.answers import Flows, cost
 from penstock.planner.cost import Cost, flows
@@ -169,19 +170,25 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def main() -> int:
-    """Measure every size in a process of its own; returns the exit code."""
-    parser = ArgumentParser("bench_planner", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("size", nargs="?", type=int, choices=range(len(SIZES)), help="measure one alone, print JSON")
-    alone = parser.parse_args().size
+def bench_planner(
+    alone: Annotated[
+        int | None, typer.Argument(min=0, max=len(SIZES) - 1, help="Measure this one alone, and print JSON.")
+    ] = None,
+) -> None:
+    """Measure how long plans take, cold and warm, and how they compare with the waterfall's.
+
+    Every size is measured in a process of its own.
+    """
     if alone is not None:
         size, ticks = SIZES[alone]
         json.dump(measure(size, ticks), sys.stdout)
-        return 0
+        return
     console, rows = Console(width=190), []
     for number, (size, _) in enumerate(SIZES):
         console.print(f"{size.name} ...", style="dim")
-        done = subprocess.run([sys.executable, "-m", __spec__.name, str(number)], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            [program("penstock-lab"), "bench-planner", str(number)], stdout=subprocess.PIPE, check=True
+        )
         rows.append(json.loads(done.stdout))
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=2) + "\n")
@@ -192,8 +199,3 @@ def main() -> int:
         f"{TARGET.name} warm: {target['warm_cpu_ms']:.1f} ms CPU, {target['warm_ms']:.1f} ms on the clock; "
         f"the target is {TARGET_WARM_MS:.0f} ms: {'met' if met else 'missed'}. Written to {OUT}."
     )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import pytest
 
-from lab.bench import bench_planner, bench_propagation
 from lab.bench.bench_planner import measure
 from lab.bench.planets import Size
 
@@ -18,18 +14,3 @@ def test_a_size_is_measured_and_the_flow_is_never_dearer_than_the_waterfall(size
     assert row["tables"] == size.origins * size.classes
     assert row["cost"]["total"] <= row["waterfall_cost"]["total"]
     assert all(row[name] > 0.0 for name in ("cold_ms", "warm_ms", "warm_cpu_ms", "loss_of_a_region_cpu_ms"))
-
-
-@pytest.mark.parametrize(("main", "name"), [(bench_planner.main, "planner"), (bench_propagation.main, "propagation")])
-def test_help_measures_nothing(
-    main: Callable[[], object], name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert f"make bench-{name}" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["bench", "--nonsense"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2

@@ -13,6 +13,7 @@ from lab.cli import COMMANDS, app
 def test_every_command_is_listed_and_explains_itself() -> None:
     listed = CliRunner().invoke(app, ["--help"])
     assert listed.exit_code == 0
+    assert {"bench-planner", "bench-propagation"} < set(COMMANDS)
     for name in COMMANDS:
         assert name in listed.output
         assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
