@@ -2,6 +2,7 @@
 
 Two things are learned of an endpoint, each a straight line that begins as its accelerator's prior and forgets slowly:
 time to the first byte against the prefill ahead of it, and time per unit of decode against the streams beside it.
+Policy's costs may be far off, so an endpoint's first answers say by how much, and the lines go on from there.
 Everything is relative to the reference accelerator, so endpoints of different make, and requests of different models,
 are comparable (see `penstock.cost`).
 """
