@@ -17,7 +17,6 @@ from lab.servers.ports import LOOPBACK, free_ports
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-ETCD_PORTS = ("2379", "2380")
 PORT = re.compile(r"\b(2379|8400|8500|860[012])\b")
 
 

@@ -20,15 +20,8 @@ from penstock.planner.losses import by_group, confinements, worst
 from penstock.planner.planned import Planned
 from penstock.planner.problem import Problem
 from penstock.snapshot import demand
-from tests.property.planner_worlds import (
-    NAMES,
-    PATIENT_S,
-    World,
-    WrittenOut,
-    assert_costs_what_is_written_out,
-    optimum,
-    worlds,
-)
+from tests.property.planner_worlds import NAMES, World, worlds
+from tests.property.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
 
 EPS = 10 * LEAST_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""

@@ -30,7 +30,6 @@ from regional_agent.shared_view_lua import agent_prefix
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
 SHORT_LEASE_S = 0.6
-ENDS = ("begin", "first byte", "end", "end twice")
 NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
 
 

@@ -16,15 +16,8 @@ from penstock.snapshot import demand
 from penstock.spillover import bounds
 from penstock.supply import supply
 from penstock.waterfall import plan as poured
-from tests.property.planner_worlds import (
-    MODELS,
-    NAMES,
-    PATIENT_S,
-    World,
-    assert_costs_what_is_written_out,
-    optimum,
-    worlds,
-)
+from tests.property.planner_worlds import MODELS, NAMES, World, worlds
+from tests.property.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
 
 EPSILON = 1e-6
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.plan import ClassPlan, RegionPlan
 from penstock.policy import Model, Policy, Region, Spillover
 from penstock.region_health import RegionHealth, RegionState
 from penstock.report import AgentReport, DemandReport, PoolReport
@@ -16,14 +16,10 @@ from penstock.residency import residency_class
 from penstock.snapshot import Held, Snapshot
 from penstock.steps import moved_share, step_towards
 from penstock.waterfall import plan
+from tests.property.planner_worlds import MODELS, NAMES, SERVING, TARGET, plans_before, subsets
 
-NAMES = ("a", "b", "c", "d")
-MODELS = ("m", "n")
-SERVING = (RegionState.HEALTHY, RegionState.SUSPECT)
-TARGET = 0.8
 EPS = 1e-3
 
-subsets = st.frozensets(st.sampled_from(NAMES), min_size=1)
 rates = st.floats(0.0, 200.0, allow_nan=False)
 
 
@@ -67,20 +63,6 @@ def worlds(draw: st.DrawFn) -> World:
         )
         agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
     return World(policy, Snapshot(agents, health), demand, usable)
-
-
-@st.composite
-def plans_before(draw: st.DrawFn) -> dict[str, RegionPlan]:
-    """Any plan in force: also one that sends a class where it may not be."""
-    plans = {}
-    for origin in draw(subsets):
-        classes = []
-        for where in draw(st.lists(subsets, max_size=4, unique=True)):
-            shares = draw(st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 1.0), min_size=1))
-            arcs = tuple(Arc(name, share / sum(shares.values()), ArcReason.HOME) for name, share in shares.items())
-            classes.append(ClassPlan(draw(st.sampled_from(MODELS)), residency_class(where).name, arcs, ()))
-        plans[origin] = RegionPlan(origin, 1, 1, "", 0.0, tuple(classes))
-    return plans
 
 
 def planned(world: World, previous: dict[str, RegionPlan], elapsed_s: float = 0.5) -> dict[str, RegionPlan]:

@@ -23,7 +23,7 @@ from penstock.policy import NearestBy
 from penstock.slices import in_force, planned_for
 from penstock.snapshot import demand
 from penstock.supply import supply
-from tests.property.planner_worlds import WrittenOut
+from tests.property.written_out import WrittenOut
 
 PATIENT_S = 60.0
 
