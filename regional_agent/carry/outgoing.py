@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
+LARGE_BYTES = 32 * 1024
+"""More in one write goes at once: an event loop may read several megabytes in a turn, from who could be told to wait
+once the other side is seen not to take them."""
+
 
 class Outgoing:
     """What waits for the end of the turn, of all connections of a listener or a pool, in order."""
@@ -26,6 +30,8 @@ class Outgoing:
                 self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self.flush)
         self._waiting.append((transport, data))
+        if len(data) > LARGE_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send what waits."""

@@ -17,6 +17,7 @@ from tests.chats import (
     says_nothing,
     streams_forever,
 )
+from tests.on_uvloop import on_uvloop
 from tests.patience import PATIENCE_S, until
 from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
@@ -91,6 +92,7 @@ async def test_a_client_that_leaves_before_an_answer_cancels_too(tmp_path: Path)
         await until(lambda: one.held() == 0)
 
 
+@on_uvloop
 async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_path: Path) -> None:
     sent_bytes = 0
 
@@ -113,6 +115,9 @@ async def test_a_client_that_never_reads_stops_its_engine_not_our_memory(tmp_pat
             before = sent_bytes
             await asyncio.sleep(0.3)
         assert sent_bytes < 64 * 1024 * 1024, "socket buffers, not the answer"
+        (connection,) = one.listener.connections
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < 1024 * 1024, "one read, and not a turn's"
         client.close()
         await until(lambda: one.held() == 0)
 
