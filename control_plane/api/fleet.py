@@ -75,7 +75,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         status = control_plane.status()
         found = (one for one in _pools(status) if region in (None, one.region) and model in (None, one.pool.model))
         page = paged(found, lambda one: f"{one.region}/{one.pool.model}", cursor, limit)
-        _must_be_some(control_plane, page, region)
+        _must_be_some(control_plane, page, region, model)
         return _page(status, page)
 
     @router.get("/endpoints", responses=gives(EndpointPage, "A page of endpoints, by region and name."))
@@ -100,7 +100,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
 
         # A large fleet has some ten thousand, and the lease wants to be renewed meanwhile.
         some = await asyncio.to_thread(page)
-        _must_be_some(control_plane, some, region)
+        _must_be_some(control_plane, some, region, model)
         seen_by = _seen_by(control_plane.status())
         return answer(EndpointPage(some.items, some.next_cursor, seen_by, left_out(snapshot, region)))
 
@@ -118,11 +118,16 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     return router
 
 
-def _must_be_some(control_plane: ControlPlane, page: Page[Any], region: str | None) -> None:
-    """Refuse a filter by a region that nobody knows: nothing is there, but not because the region has none."""
+def _must_be_some(control_plane: ControlPlane, page: Page[Any], region: str | None, model: str | None = None) -> None:
+    """Refuse a filter by a region or model that nobody knows: nothing is there, but not because it has none."""
     policy = control_plane.policy
-    if not page.items and region is not None and policy is not None and region not in policy.regions:
+    if page.items or policy is None:
+        return
+    if region is not None and region not in policy.regions:
         raise _no_region(control_plane, region)
+    if model is not None and model not in policy.models:
+        remedy = suggestion(model, policy.models, "GET /v1/pools has those that are reported")
+        raise Problem(404, f"the policy in force has no model {model!r}; {remedy}")
 
 
 def _no_region(control_plane: ControlPlane, name: str) -> Problem:

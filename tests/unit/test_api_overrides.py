@@ -203,6 +203,15 @@ async def test_a_filter_by_a_region_that_nobody_knows_is_refused(api: httpx.Asyn
         assert (await api.get(f"/v1/{resource}", params={"region": "eu-de"})).json()["items"] == []
 
 
+async def test_a_filter_by_a_model_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+    for resource in ("pools", "endpoints"):
+        refused = await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8"})
+        assert is_problem(refused, 404)
+        told = "the policy in force has no model 'llama-3.1-8'; did you mean llama-3.1-8b?"
+        assert refused.json()["detail"] == told
+        assert (await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8b"})).json()["items"] == []
+
+
 async def test_a_reason_and_an_expiry_have_to_be_given(api: httpx.AsyncClient) -> None:
     for missing in DRAIN:
         body = {name: value for name, value in DRAIN.items() if name != missing}
