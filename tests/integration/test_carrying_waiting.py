@@ -144,6 +144,7 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
         runs_on["gpu-0"].close()
         await until(lambda: len(gpu.heard) >= 2)
         assert gpu.heard[1].header("x-request-id") == "r0"
+        await until(lambda: one.waiting() == 2)
         runs_on["gpu-1"].close()
         assert (await clients[0].head())[0] == 200
         assert other.heard[1].header("x-request-id") == "r0", "not r1"
