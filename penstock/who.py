@@ -104,7 +104,7 @@ class EndpointView:
         if streams > self.limit or not self.ready or self.draining:
             self.terms = CLOSED
             return
-        if self.trial:
+        if self.trial and self.pressure <= 0.0:
             self.terms = AT_ONCE
             return
         weight = self.weight if self.weight > 1e-3 else 1e-3

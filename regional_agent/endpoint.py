@@ -33,6 +33,10 @@ MODELS_AGAIN_S = 0.5
 """The least between two of them, whatever clients ask it for that it has not."""
 
 
+FULL = 1.0
+"""What an engine says of its utilisation that takes no more."""
+
+
 class Load(NamedTuple):
     """What some agents have on an endpoint."""
 
@@ -242,6 +246,12 @@ class Endpoint:
     def heard_signals(self, told: Mapping[Signal, float]) -> None:
         """What its engine says of how full it is."""
         self.readings = heard(self.readings, told, self._judge.clock())
+
+    def busy(self) -> None:
+        """It turned a request down as too many: others come first for a while, or it would be offered every request."""
+        self.heard_signals({Signal.UTILISATION: FULL})
+        self.view.pressure = FULL
+        self.view.reckon()
 
     def broke(self) -> None:
         """A request could not connect: out until a good probe, which comes at once."""

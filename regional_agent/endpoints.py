@@ -43,6 +43,9 @@ LOAD_HEADER_EVERY_S = 0.1
 
 RETRY_AFTER = b"retry-after"
 
+BUSY_STATUSES = (429, 503)
+"""What an engine answers that has no room, as far as it is not broken."""
+
 log = structlog.get_logger()
 
 
@@ -150,7 +153,10 @@ class Endpoints:
         if status == 404:
             endpoint.missed()
         has_room = endpoint.view.in_flight <= endpoint.view.slots
-        return outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
+        outcome = outcome_of(status, says_when=says_when, has_room=has_room, rules=self._judge.rules)
+        if status in BUSY_STATUSES and outcome is Outcome.INCONCLUSIVE:
+            endpoint.busy()
+        return outcome
 
     def ejected(self, endpoint: Endpoint, outcome: Outcome) -> None:
         """A request that ended so was one too many."""

@@ -8,6 +8,8 @@ from random import Random
 import msgspec
 import pytest
 
+from penstock.ejection import Outcome
+from penstock.endpoint_health import ProbeOutcome
 from penstock.engine_signals import Signal
 from penstock.engines import EngineKind
 from penstock.policy import Model, Policy
@@ -396,6 +398,26 @@ async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: En
         endpoint.tick()
     assert (round(one.view.pressure, 6), other.view.pressure) == (0.5, 0.0)
     assert "TEXT" in other.signals_problem
+
+
+async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(endpoints: Endpoints) -> None:
+    """It has nothing to do and is the first choice of everybody: all would be turned down there first."""
+    pool = endpoints.pool("m")
+    busy, other = pool.endpoints
+    for one in pool.endpoints:
+        one.probed(ProbeOutcome.GOOD)
+    other.take()
+    assert choose_endpoint(pool.views, Random(1)).index == 0
+    assert endpoints.answered(busy, 400, []) is endpoints.answered(busy, 429, []) is Outcome.INCONCLUSIVE
+    assert choose_endpoint(pool.views, Random(1)).index == 1
+    assert choose_endpoint(pool.views, Random(1), tried={"gpu-1"}).index == 0, "but it is not closed"
+    for _ in range(5):
+        other.take()
+    assert choose_endpoint(pool.views, Random(1)).index == 0
+    other.give_back()
+    assert endpoints.answered(other, 503, [(b"retry-after", b"1")]) is Outcome.INCONCLUSIVE
+    assert other.view.pressure == busy.view.pressure == 1.0
+    assert endpoints.answered(busy, 500, []) is Outcome.SERVER_ERROR
 
 
 async def test_a_name_stands_for_its_addresses_as_they_come_and_go(

@@ -180,6 +180,9 @@ def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -
     pool = [endpoint("holds"), endpoint("tried again", 3, trial=True), endpoint("near")]
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=(2,)).index == 1
-    pool[1].trial = False
+    pool[1].pressure = 0.1
+    pool[1].reckon()
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
+    pool[1].trial, pool[1].pressure = False, 0.0
     pool[1].reckon()
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0
