@@ -126,7 +126,7 @@ class Exchange(Ending):
         elif stage is STREAMING:
             if self._relay is not None:
                 self._take_stock(self._relay)
-            if self._heard or self._client_stuck:
+            if self._heard or self._waits_for_client:
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
                 self._stall()
@@ -149,6 +149,11 @@ class Exchange(Ending):
     @property
     def _engine_stuck(self) -> bool:
         return self._upstream is not None and not self._upstream.writable
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """That an answer does not go on may be its client's doing: it takes none, or its upload is not over."""
+        return self._client_stuck or not (self._request.whole or self._engine_stuck)
 
     def _waits_for_failed_peer(self) -> bool:
         target = self._target

@@ -14,7 +14,7 @@ from regional_agent.carry.limits import Limits
 from regional_agent.carry.upstream import Address
 from regional_agent.carry.upstream_connection import UpstreamConnection
 from tests.agents import agent
-from tests.chats import BODY, answers, answers_after, code, is_busy, streams_forever
+from tests.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.patience import until
 from tests.planet import MODEL, plan
 from tests.sockets import RawClient, engine, post
@@ -134,6 +134,29 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
         assert (answer.status, code(answer.body)) == (status, why)
         assert await client.closed()
         assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"client_error": 1})
+
+
+async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of_its_client(tmp_path: Path) -> None:
+    async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(100_000)
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await reader.readexactly(100_000)
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    server = await asyncio.start_server(listens, "127.0.0.1", 0)
+    address, stall_s = Address(*server.sockets[0].getsockname()[:2]), 0.3
+    async with agent(tmp_path, [address], limits=replace(ROOMY, stall_timeout_s=stall_s)) as one:
+        client = await RawClient.connect(one.traffic)
+        client.say(upload_head(200_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
+        assert (await client.head())[0] == 200
+        assert await client.chunk() == b"data: 1\n\n"
+        await asyncio.sleep(3 * stall_s)
+        client.say(b"x" * 100_000)
+        assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
+        (endpoint,) = one.knowing.endpoints.every()
+        assert (endpoint.standing.failures, one.counted()) == (0, {"ok": 1})
+    server.close()
 
 
 async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
