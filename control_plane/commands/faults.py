@@ -13,6 +13,7 @@ import typer
 from control_plane.api_client import ApiError, ApiRefused
 from control_plane.client.secret_file import BadSecret
 from control_plane.contexts import BadContexts
+from control_plane.policy.errors import printable
 
 AT_FAULT = 2
 """Exit code: the command, or a file that it was given, has to be corrected."""
@@ -73,7 +74,7 @@ def fail(
 def complain(command: str, message: str) -> None:
     """Say what is wrong, and go on."""
     for line in message.splitlines():
-        print(f"penstock {command}: {line}", file=sys.stderr)
+        print(f"penstock {command}: {printable(line)}", file=sys.stderr)
 
 
 def fault_of(error: Exception) -> Fault | None:

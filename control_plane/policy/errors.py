@@ -29,11 +29,14 @@ class PolicyError(msgspec.Struct, frozen=True, order=True):
         place = f"{self.file}:{self.line}" if self.line else self.file
         field = f"{self.field}: " if self.field else ""
         # Names come from whoever wrote the file, and this is read in terminals and logs.
-        return "".join(map(_printable, f"{place}: {field}{self.problem}; {self.remedy}"))
+        return printable(f"{place}: {field}{self.problem}; {self.remedy}")
 
 
-def _printable(letter: str) -> str:
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+def printable(line: str) -> str:
+    """A line with what a terminal would obey spelled out."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line
+    )
 
 
 class PolicyRefused(Exception):

@@ -389,6 +389,13 @@ def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
     assert run("audit", "verify", str(exported)).stdout == told
 
 
+def test_a_message_holds_nothing_that_the_terminal_would_obey(token: str) -> None:
+    for words in (("policy", "lint", "\x1b[2J"), ("overrides", "list", "--url", "x\u202e", "--token-file", token)):
+        told = run(*words).stderr.rstrip("\n")
+        assert told.startswith("penstock ")
+        assert told.isprintable()
+
+
 def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
     for line in ("{}", "[", '{"before":' + "[" * 100_000):
         (tmp_path / "log").write_text(line)
