@@ -107,8 +107,9 @@ class EndpointView:
         if self.trial and self.pressure <= 0.0:
             self.terms = AT_ONCE
             return
-        weight = self.weight if self.weight > 1e-3 else 1e-3
-        speed = self.speed
+        weight, speed = self.weight, self.speed
+        if weight < 1e-3:
+            weight = 1e-3
         if speed is None:
             busy = streams / self.slots + self.pressure
             self.terms = (busy * self.service_s / weight, 0.0, 0.0)

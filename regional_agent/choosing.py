@@ -48,7 +48,15 @@ class Placement(Reservation):
     )
 
     def __init__(
-        self, endpoint: Endpoint, errand: Errand, prefill_us: int, decode_us: int, since: float, streams: int
+        self,
+        endpoint: Endpoint,
+        errand: Errand,
+        prefill_us: int,
+        decode_us: int,
+        since: float,
+        streams: int,
+        ahead_s: float,
+        prefill_over_at: float,
     ) -> None:
         """Made by `Chooser.choose`."""
         self.endpoint = endpoint
@@ -63,9 +71,9 @@ class Placement(Reservation):
         """Requests on the endpoint then, itself included."""
         self.queued = streams > endpoint.view.slots
         """The endpoint had no slot free."""
-        self.ahead_s = 0.0
+        self.ahead_s = ahead_s
         """Prefill (s, reference) that it waits for, its own included."""
-        self.prefill_over_at = since
+        self.prefill_over_at = prefill_over_at
         """When its prefill should be over, by the agent's clock (s)."""
         self.first_byte_at: float | None = None
         self.outcome: Outcome | None = None
@@ -89,9 +97,9 @@ class Chooser:
     def choose(self, errand: Errand, tried: Container[str], now: float) -> Placement | Reason:
         """An endpoint of this region with a reservation on it, or why there is none."""
         pool = self._endpoints.pool(errand.model)
-        tied = errand.session is not None or bool(errand.prefix)
+        remembers = pool.shares_endpoints or errand.session is not None or len(errand.prefix) > 0
         held, gap_s = NOTHING_HELD, 0.0
-        if tied or pool.shares_endpoints:
+        if remembers:
             held, gap_s = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
         who = choose_endpoint(
             pool.views,
@@ -108,9 +116,9 @@ class Chooser:
             full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
             return Reason.SATURATED if full else Reason.MODEL_NOT_READY
         endpoint = pool.endpoints[who.index]
-        if tied or pool.shares_endpoints:
+        if remembers:
             self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
-        return self._reserve(endpoint, errand, held.get(who.index, 0.0), now)
+        return self._reserve(endpoint, errand, held.get(who.index, 0.0) if held else 0.0, now)
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[Considered, ...]:
         """What `choose` would compare for a request of usual size; nothing is reserved or remembered.
@@ -183,13 +191,11 @@ class Chooser:
         speed, streams = view.speed, view.in_flight + 1
         prefill_us, decode_us = microseconds(errand.work, speed, streams, spared_s)
         until_s = (view.prefill_us + prefill_us) / MICROSECONDS
-        placement = Placement(endpoint, errand, prefill_us, decode_us, now, streams)
-        if speed is None:
-            placement.prefill_over_at = now + until_s
-        else:
-            placement.prefill_over_at = now + speed.start_s + until_s
-            if prefill_us:
-                placement.ahead_s = until_s / speed.prefill
+        start_s, ahead_s = 0.0, 0.0
+        if speed is not None:
+            start_s, ahead_s = speed.start_s, until_s / speed.prefill if prefill_us else 0.0
+        over_at = now + start_s + until_s
+        placement = Placement(endpoint, errand, prefill_us, decode_us, now, streams, ahead_s, over_at)
         return self._shared_view.reserve(placement)
 
 

@@ -269,7 +269,11 @@ class AgentMetrics:
         series = self._done.get((model, server, kind, outcome))
         if series is None:
             series = self._series(model, server, kind, outcome)
-        series.ended(ttft_s, total_s)
+        series.count += 1
+        if ttft_s is not None and series.ttft is not None:
+            series.ttft.saw(ttft_s)
+        if series.total is not None:
+            series.total.saw(total_s)
 
     def waited(self, model: str, waited_s: float, end: WaitEnd) -> None:
         """Measure how long (s) one request waited here for room; one that waits again counts again."""

@@ -50,14 +50,6 @@ class Series:
         self.ttft = ttft
         self.total = total
 
-    def ended(self, ttft_s: float | None, total_s: float) -> None:
-        """One more has ended: its time to the first byte, where one was sent, and to its end, in seconds."""
-        self.count += 1
-        if ttft_s is not None and self.ttft is not None:
-            self.ttft.saw(ttft_s)
-        if self.total is not None:
-            self.total.saw(total_s)
-
 
 class CounterOfSeries(Collector):
     """Every combination's count as one counter."""

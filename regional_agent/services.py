@@ -88,7 +88,7 @@ class TrafficService(_Service):
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._knowing, request, connection, leaving=connection.draining)
+            answer_health(self._knowing, request, connection, leaving=connection.listener.draining)
         else:
             self._not_found(connection, request)
         return None

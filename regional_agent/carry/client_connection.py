@@ -117,8 +117,8 @@ class ClientConnection(ClientTurns):
         return allowed_s
 
     def _check_idle(self, now: float) -> None:
-        idle_s = now - max(self._since, self._listener.draining_since)
-        if idle_s > (self._limits.idle_linger_s if self._listener.draining else self._limits.idle_timeout_s):
+        idle_s = now - max(self._since, self.listener.draining_since)
+        if idle_s > (self._limits.idle_linger_s if self.listener.draining else self._limits.idle_timeout_s):
             self._go_deaf(linger=False)
 
     # asyncio.Protocol
@@ -127,11 +127,11 @@ class ClientConnection(ClientTurns):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer_ip = peer[0] if peer else ""
-        if self._listener.secure:
+        if self.listener.secure:
             self.scheme = b"https"
-        refusal = self._listener.joined(self)
+        refusal = self.listener.joined(self)
         if refusal is not None:
-            self.abort() if self._listener.crowded else self._refuse(refusal, "too many connections")
+            self.abort() if self.listener.crowded else self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
         if self._mode is REQUESTS:
@@ -153,16 +153,16 @@ class ClientConnection(ClientTurns):
         """A client that closes its sending side has left, and `connection_lost` follows; in a tunnel it has not."""
         if self._mode is TUNNEL and self._receiver is not None:
             self._receiver.on_client_eof()
-            return not self._listener.secure
+            return not self.listener.secure
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._watch_no_more()
-        self._listener.left(self)
+        self.listener.left(self)
         for request in (*self._waiting, self._serving, self._current):
             if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-                self.bodies.let_go(request)
+                self.listener.bodies.let_go(request)
         self._waiting.clear()
         self._ahead.clear()
         self._receiver = None
@@ -176,7 +176,7 @@ class ClientConnection(ClientTurns):
         request = self._current = Request()
         self._take_header = request.headers.append
         self._in_head, self._fed_bytes = True, self._read_bytes
-        self._since = self._listener.clock()
+        self._since = self.listener.clock()
 
     def on_url(self, url: bytes) -> None:
         if self._current is not None:
@@ -208,8 +208,8 @@ class ClientConnection(ClientTurns):
             if request.length != 0:
                 self._expect_body(request)
         elif raw := raw_head(read, request.method):
-            location_header = self._listener.location_header
-            self._known = KnownRequest(raw, request, self.names_onward, location_header, self.scheme)
+            location_header = self.listener.location_header
+            self._known = KnownRequest(raw, request, self.listener.names_onward, location_header, self.scheme)
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current
@@ -270,7 +270,7 @@ class ClientConnection(ClientTurns):
                         self._take_whole(request)
                         return data[ends_at:]
                     self._current, self._left_bytes = request, length
-                    self._in_head, self._since = False, self._listener.clock()
+                    self._in_head, self._since = False, self.listener.clock()
                     return self._take_counted(data[body_at:])
             self._misses += 1
         self._read = data
@@ -299,7 +299,7 @@ class ClientConnection(ClientTurns):
         expected = None if request.plain else request.header(b"expect")
         if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
             return
-        refusal = self._listener.application.refuse_head(request)
+        refusal = self.listener.application.refuse_head(request)
         if refusal is not None:
             self._end_with(refusal)
         elif expected is not None and not request.http_1_0:
@@ -317,11 +317,11 @@ class ClientConnection(ClientTurns):
         elif request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
-        elif not self.bodies.may_keep(len(chunk)):
+        elif not self.listener.bodies.may_keep(len(chunk)):
             self._refuse(Reason.SATURATED, "too many large bodies at once")
         else:
             before = len(request.body)
-            self.bodies.keep(request, chunk)
+            self.listener.bodies.keep(request, chunk)
             self._start_early(request, before)
 
     def _start_early(self, request: Request, before_bytes: int) -> None:
@@ -332,7 +332,7 @@ class ClientConnection(ClientTurns):
         size = len(request.body)
         full = size >= self._limits.kept_body_bytes
         doubled = before_bytes.bit_length() != size.bit_length()
-        if not request.queued and (full or (doubled and self._listener.application.knows_enough(request))):
+        if not request.queued and (full or (doubled and self.listener.application.knows_enough(request))):
             request.queued, self._owes_continue = True, False
             self._waiting.append(request)
             if self._serving is None:

@@ -107,7 +107,7 @@ class ClientTurns(ClientWire):
             and request.keep_alive
             and request.whole
             and not request.upgrade
-            and not self._listener.draining
+            and not self.listener.draining
         )
         if not keep_alive:
             lines.append(b"connection: close\r\n")
@@ -123,9 +123,9 @@ class ClientTurns(ClientWire):
         A client that was not told of a close (the drain began after the answer did) may be sending already.
         """
         request, self._serving, self._handler = self._serving, None, None
-        self._since = self._listener.clock()
+        self._since = self.listener.clock()
         if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-            self.bodies.let_go(request)
+            self.listener.bodies.let_go(request)
         if request is None or not keep_alive or not request.keep_alive:
             self._go_deaf(linger=request is not None and not request.whole)
         elif self._waiting or self._last_words is not None or self._owes_continue or not self._reading:
@@ -145,7 +145,7 @@ class ClientTurns(ClientWire):
             self.abort()
 
     def pause_writing(self) -> None:
-        self._stuck_since = self._listener.clock()
+        self._stuck_since = self.listener.clock()
         if self._handler is not None:
             self._handler.on_client_writable(False)
 
@@ -164,7 +164,7 @@ class ClientTurns(ClientWire):
         if self._pumping:
             return
         self._pumping = True
-        handle = self._listener.application.handle
+        handle = self.listener.application.handle
         while self._serving is None and self._waiting and self._stuck_since is None and self._transport is not None:
             request = self._waiting.popleft()
             self._serving = request
@@ -174,7 +174,7 @@ class ClientTurns(ClientWire):
                 self._handler = handler
             else:
                 # Answered at once: whether the client takes it is known once it has been sent.
-                self._listener.outgoing.flush()
+                self.listener.outgoing.flush()
         self._pumping = False
         if self._serving is None and not self._waiting:
             if self._last_words is not None:
@@ -206,7 +206,7 @@ class ClientTurns(ClientWire):
         self._mode = DEAF
         current, self._current = self._current, None
         if current is not None and current.received_bytes > SMALL_BODY_BYTES:
-            self.bodies.let_go(current)
+            self.listener.bodies.let_go(current)
         if current is not None and current.started:
             if self._serving is current and self._handler is not None:
                 self._handler.on_request_refused(refusal)
@@ -221,7 +221,7 @@ class ClientTurns(ClientWire):
 
     def _say_last_words(self, refusal: Refusal, request: Request | None) -> None:
         self._last_words = None
-        status, lines, body = self._listener.application.refuse(refusal, request)
+        status, lines, body = self.listener.application.refuse(refusal, request)
         lines += [b"content-length: %d\r\n" % len(body), b"connection: close\r\n"]
         self.write(response_head(status, lines) + body)
         self._go_deaf(linger=True)
@@ -230,7 +230,7 @@ class ClientTurns(ClientWire):
         """Close once what was written has been sent; after that or LINGER_S, whichever comes first."""
         self._mode, self._owes_continue = DEAF, False
         for request in self._waiting:
-            self.bodies.let_go(request)
+            self.listener.bodies.let_go(request)
         self._waiting.clear()
         if linger:
             self._linger(LINGER_S)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from regional_agent.carry.relay import Relay
 
 if TYPE_CHECKING:
-    from regional_agent.carry.kept_bodies import KeptBodies
     from regional_agent.carry.listener import Listener
-    from regional_agent.carry.messages import PassingNames
 
 
 class ClientWire(asyncio.Protocol):
@@ -19,20 +17,20 @@ class ClientWire(asyncio.Protocol):
     __slots__ = (
         "_limits",
         "_linger_until",
-        "_listener",
         "_reading",
         "_since",
         "_stopped_reading_at",
         "_stuck_since",
         "_transport",
         "_watched",
+        "listener",
         "peer_ip",
         "scheme",
     )
 
     def __init__(self, listener: Listener) -> None:
         """Not connected yet."""
-        self._listener = listener
+        self.listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
         self._reading = True
@@ -50,17 +48,17 @@ class ClientWire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still there."""
         if self._transport is not None:
-            self._listener.outgoing.write(self._transport, data)
+            self.listener.outgoing.write(self._transport, data)
 
     def relay(self) -> Relay:
         """A shorter way for a stream of many small writes."""
         assert self._transport is not None
-        return Relay(self._listener.outgoing, self._transport)
+        return Relay(self.listener.outgoing, self._transport)
 
     def write_eof(self) -> None:
         """Say that nothing more will be written; where the transport cannot (TLS), close."""
         if self._transport is not None:
-            self._listener.outgoing.flush()
+            self.listener.outgoing.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
@@ -72,41 +70,26 @@ class ClientWire(asyncio.Protocol):
             self._transport.abort()
 
     @property
-    def draining(self) -> bool:
-        """Whether the listener is going away, so that responses should say so."""
-        return self._listener.draining
-
-    @property
-    def bodies(self) -> KeptBodies:
-        """The large bodies that are kept here."""
-        return self._listener.bodies
-
-    @property
     def trusted(self) -> bool:
         """Whether the other side is a proxy of ours, believed about who asked."""
-        return self._listener.trusts(self.peer_ip)
-
-    @property
-    def names_onward(self) -> PassingNames:
-        """Which headers of a request pass on from here."""
-        return self._listener.names_onward
+        return self.listener.trusts(self.peer_ip)
 
     def pause_reading(self) -> None:
         """Take no more bytes in."""
         if self._reading and self._transport is not None:
             self._transport.pause_reading()
-            self._reading, self._stopped_reading_at = False, self._listener.clock()
+            self._reading, self._stopped_reading_at = False, self.listener.clock()
             socket = self._transport.get_extra_info("socket")
             if socket is not None:
                 self._watched = socket.fileno()
-                self._listener.departures.watch(self, self._watched)
+                self.listener.departures.watch(self, self._watched)
 
     def resume_reading(self) -> None:
         """Go on after `pause_reading`; the pause is not counted as the client's time."""
         if not self._reading and self._transport is not None:
             self._transport.resume_reading()
             self._reading = True
-            self._since += self._listener.clock() - self._stopped_reading_at
+            self._since += self.listener.clock() - self._stopped_reading_at
             self._watch_no_more()
 
     def departed(self, *, wholly: bool) -> None:
@@ -115,21 +98,21 @@ class ClientWire(asyncio.Protocol):
 
     def _watch_no_more(self) -> None:
         if self._watched >= 0:
-            self._listener.departures.forget(self, self._watched)
+            self.listener.departures.forget(self, self._watched)
             self._watched = -1
 
     def _close(self) -> None:
         """Close when everything is written, which a client that does not read cannot put off for ever."""
         if self._transport is not None:
-            self._linger_until = self._listener.clock() + self._limits.write_stall_timeout_s
-            self._listener.outgoing.flush()
+            self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
+            self.listener.outgoing.flush()
             self._transport.close()
 
     def _linger(self, seconds: float) -> None:
         """Say that no more will be written, and read on for so long (s), so that the client gets to read it."""
         if self._transport is not None:
-            self._linger_until = self._listener.clock() + seconds
+            self._linger_until = self.listener.clock() + seconds
             self.resume_reading()
-            self._listener.outgoing.flush()
+            self.listener.outgoing.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()

@@ -137,8 +137,9 @@ class Ending:
             if self._relay is not None:
                 self._take_stock(self._relay)
             self._heard = True
-            self._sent_bytes += len(data)
-            self._tail = (self._tail[1], data if len(data) <= TAIL_BYTES else data[-TAIL_BYTES:])
+            size_bytes = len(data)
+            self._sent_bytes += size_bytes
+            self._tail = (self._tail[1], data if size_bytes <= TAIL_BYTES else data[-TAIL_BYTES:])
             self._client.write(data)
             if self._client_stuck and self._upstream is not None:
                 self._upstream.pause_reading()

@@ -181,7 +181,7 @@ class Exchange(Ending):
     def on_request_body(self, chunk: bytes) -> None:
         """More of a large body: keep it while it fits and nobody has it yet, pass it on once somebody has."""
         request, upstream = self._request, self._upstream
-        bodies = self._client.bodies
+        bodies = self._client.listener.bodies
         if upstream is None or (not request.forgotten and bodies.fits(request, chunk)):
             # Until somebody has the body all of it is kept. Reading pauses early enough for the rest of a read to fit.
             bodies.keep(request, chunk)
@@ -368,7 +368,7 @@ class Exchange(Ending):
         # It is sent to nobody again, and its answer may take minutes.
         request.body = b""
         if request.kept_bytes:
-            self._client.bodies.forget(request)
+            self._client.listener.bodies.forget(request)
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
         if self._ticket.errand.streaming:
             self._carrier.road.first_byte(target, now)
@@ -378,9 +378,8 @@ class Exchange(Ending):
             framed, framing = self._frame(answer.status)
         elif answer.status != 204:
             framing = b"content-length: %b\r\n" % length
-        self._keep_alive = (
-            framed and request.keep_alive and request.whole and not request.upgrade and not self._client.draining
-        )
+        draining = self._client.listener.draining
+        self._keep_alive = framed and request.keep_alive and request.whole and not request.upgrade and not draining
         self._unsent.append(
             b"%b%b%bx-request-id: %b\r\n%b\r\n"
             % (

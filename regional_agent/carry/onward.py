@@ -54,10 +54,10 @@ def request_onward(
 def _passing(request: Request, ticket: Ticket, client: ClientTurns) -> bytes:
     """What the target hears of the client, and of its headers."""
     if request.plain:
-        return request_lines_onward(request, client.names_onward, client.scheme, request.authority)
+        return request_lines_onward(request, client.listener.names_onward, client.scheme, request.authority)
     continued = request.header(b"traceparent") == ticket.traceparent.encode()
     return request_lines_onward(
-        request, client.names_onward, *_as_asked(request, ticket, client), keep_trace_state=continued
+        request, client.listener.names_onward, *_as_asked(request, ticket, client), keep_trace_state=continued
     )
 
 

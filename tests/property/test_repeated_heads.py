@@ -26,7 +26,7 @@ class Tells(Repeater):
     """Answers everything that it understood of a request, and what would be passed on."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
-        passing = request_lines_onward(request, connection.names_onward, connection.scheme, request.authority)
+        passing = request_lines_onward(request, connection.listener.names_onward, connection.scheme, request.authority)
         assert request.passing in (b"", passing)
         said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "passing")]
         connection.respond(200, [], repr((*said, bytes(request.body))).encode())
@@ -44,7 +44,7 @@ async def told(connection: ClientConnection, read: bytes) -> bytes:
     wire: Any = connection._transport
     wire.written.clear()
     connection.data_received(read)
-    connection._listener.outgoing.flush()
+    connection.listener.outgoing.flush()
     return bytes(wire.written) + (b" and ends" if wire.closed or wire.ended else b"")
 
 
@@ -169,12 +169,12 @@ def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
         connection = connected()
         assert (await told(connection, read)).startswith(b"HTTP/1.1 200")
         assert await told(connection, read[:-1]) == b""
-        now = connection._listener.clock()
+        now = connection.listener.clock()
         connection.check_timeouts(now + BOUNDS.body_timeout_s - 1.0)
         wire: Any = connection._transport
         assert wire.written == b""
         connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
-        connection._listener.outgoing.flush()
+        connection.listener.outgoing.flush()
         assert wire.written.startswith(b"HTTP/1.1 408")
 
     asyncio.run(body())
