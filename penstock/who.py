@@ -96,7 +96,7 @@ class EndpointView:
     @property
     def takes_more(self) -> bool:
         """Whether it may have one more request."""
-        return self.terms is not CLOSED
+        return self.terms[0] < NOBODY
 
     def reckon(self) -> None:
         """Work out `terms` again; whoever changes anything else does this."""
@@ -260,11 +260,11 @@ def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Ran
     for _ in range(MOST_DRAWS):
         index = int(draw() * count)
         one = endpoints[index]
-        if one.terms is not CLOSED and one.name not in tried and (not found or index != found[0][0]):
+        if one.terms[0] < NOBODY and one.name not in tried and (not found or index != found[0][0]):
             found.append((index, one))
             if len(found) == 2:
                 return found
-    open_ = [(index, one) for index, one in enumerate(endpoints) if one.terms is not CLOSED and one.name not in tried]
+    open_ = [(index, one) for index, one in enumerate(endpoints) if one.terms[0] < NOBODY and one.name not in tried]
     return rng.sample(open_, 2) if len(open_) > 2 else open_
 
 

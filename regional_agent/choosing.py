@@ -17,7 +17,7 @@ from penstock.usage import TAIL_BYTES, Usage, read_usage
 from penstock.who import NOTHING_HELD, choose_endpoint, consider
 from penstock.work import MICROSECONDS, microseconds
 from regional_agent.errand import Errand
-from regional_agent.shared_view import Reservation
+from regional_agent.reservation import Reservation
 
 if TYPE_CHECKING:
     from regional_agent.endpoint import Endpoint

@@ -21,8 +21,9 @@ from redis.exceptions import RedisError
 from control_plane.client.backoff import full_jitter_s
 from penstock.shared_counts import FRESH_S, LEASE_S, belief, believed
 from regional_agent.background import beat, cancel, keep_running
-from regional_agent.endpoint import NOTHING, Endpoint, Load
+from regional_agent.endpoint import NOTHING, Load
 from regional_agent.endpoints import Endpoints
+from regional_agent.reservation import Reservation
 from regional_agent.shared_view_lua import EXCHANGE, LARGEST_TOLD_BYTES, MOST_AGENTS, agent_prefix, index_key
 from regional_agent.shared_view_redis import ScriptConnection
 
@@ -79,20 +80,6 @@ class Told(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Told)
-
-
-class Reservation:
-    """One request's place on an endpoint, and the work that is reserved for it; knows what was given back."""
-
-    __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
-
-    def __init__(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Counts from `SharedView.reserve` on; of so much work at the endpoint's speed (microseconds)."""
-        self.endpoint = endpoint
-        self.prefill_us = prefill_us
-        """What is still reserved for prefill."""
-        self.decode_us = decode_us
-        self.released = False
 
 
 Reserved = TypeVar("Reserved", bound=Reservation)

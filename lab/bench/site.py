@@ -11,6 +11,7 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from lab.bench import compiled
 from lab.bench.cores import pinned_to
 from lab.geoip import write_geoip
 from lab.planet.bundle import SHIPPED_BUNDLE
@@ -44,6 +45,7 @@ SETTINGS = (
     "shipped policy bundle and a live plan from etcd; tenants by API key, residency by GeoIP of X-Forwarded-For",
     "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics, and a line of the"
     " access log for every request",
+    compiled.form(),
 )
 """What an agent here is set to, for people."""
 
@@ -166,5 +168,5 @@ class Site:
             log_path=self._directory / f"{name}.log",
             ready=http_ok(url(self._ports[agent_port(REGION, name, "admin")]) + "/readyz"),
             ports=[self._ports[agent_port(REGION, name, face)] for face in ("traffic", "peer", "admin")],
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, **compiled.environment()},
         )

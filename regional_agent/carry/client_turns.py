@@ -170,7 +170,7 @@ class ClientTurns(ClientWire):
             self._serving = request
             request.started = True
             handler = handle(request, self)
-            if self._serving is request:
+            if self._is_serving(request):
                 self._handler = handler
             else:
                 # Answered at once: whether the client takes it is known once it has been sent.
@@ -184,6 +184,10 @@ class ClientTurns(ClientWire):
                 self.write(CONTINUE)
         if not self._reading and self._mode is REQUESTS and not self._far_ahead:
             self._resume_unless_uploading()
+
+    def _is_serving(self, request: Request) -> bool:
+        """Asked anew: what was known of it before a call may be over, which types do not tell."""
+        return self._serving is request
 
     @property
     def _far_ahead(self) -> bool:

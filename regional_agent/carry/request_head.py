@@ -69,7 +69,8 @@ def _complete_target(request: Request, host: bytes | None) -> str | None:
         if absolute is None:
             return None if target == b"*" else "the request target is neither a path nor an absolute http URL"
         request.authority = absolute[1]
-        target = request.target = target[absolute.end() :] or b"/"
+        authority_end = absolute.end()
+        target = request.target = target[authority_end:] or b"/"
         if not target.startswith(b"/"):
             target = request.target = b"/" + target
     if request.authority and not _known_authority(request.authority):

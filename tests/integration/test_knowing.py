@@ -25,8 +25,8 @@ from penstock.signing import FleetKey
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.knowing import Knowing
 from regional_agent.metrics import AgentMetrics
+from regional_agent.reservation import Reservation
 from regional_agent.settings import AgentSettings
-from regional_agent.shared_view import Reservation
 from tests.patience import found, until
 from tests.small_http import Headers, SmallHttp
 

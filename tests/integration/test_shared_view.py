@@ -14,7 +14,8 @@ from regional_agent.background import cancel
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoint import Endpoint
 from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view import Reservation, SharedView, Waiting
+from regional_agent.reservation import Reservation
+from regional_agent.shared_view import SharedView, Waiting
 from regional_agent.shared_view_lua import agent_prefix, index_key
 from regional_agent.shared_view_redis import ScriptConnection
 from tests.patience import until

@@ -24,7 +24,8 @@ from regional_agent.background import cancel
 from regional_agent.carry.upstream import UpstreamPool
 from regional_agent.endpoint import NOTHING, Endpoint, Load
 from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view import Reservation, SharedView
+from regional_agent.reservation import Reservation
+from regional_agent.shared_view import SharedView
 from regional_agent.shared_view_lua import agent_prefix
 
 AGENTS = ("a", "b", "c")

@@ -1,0 +1,59 @@
+"""What may not stand in a module that is compiled, since mypyc passes over it or does it otherwise than Python."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+COMPILED = HOOK["mypyc"]["include"]
+
+
+def problems(source: str) -> list[str]:
+    """Each as the line and what is wrong with it."""
+    tree = ast.parse(source)
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple))
+    tuples = {ast.unparse(target) for node in assigned for target in node.targets}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            # Of a msgspec.Struct they say what crosses a wire and what may be changed.
+            case ast.ClassDef(keywords=[_, *_]):
+                found.append(f"{node.lineno}: options of class {node.name} are dropped")
+            case ast.ClassDef() if any(ast.unparse(base).endswith("Struct") for base in node.bases):
+                found.append(f"{node.lineno}: {node.name} is decoded by annotations, which are not kept")
+            case ast.Slice() if any(_does_something(inner) for inner in ast.walk(node)):
+                found.append(f"{node.lineno}: a call in the bounds of a slice is made twice")
+            case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[other]) if ast.unparse(other) in tuples:
+                found.append(f"{node.lineno}: a tuple of numbers has no identity")
+    return found
+
+
+def _does_something(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name("len")):
+            return False
+    return isinstance(node, ast.Call | ast.NamedExpr)
+
+
+@pytest.mark.parametrize("file", COMPILED)
+def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -> None:
+    assert problems((ROOT / file).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("class A(msgspec.Struct): x: int | None", "1: A is decoded by annotations, which are not kept"),
+        ("class A(Base, frozen=True): pass", "1: options of class A are dropped"),
+        ("SHUT = (1.0, 2.0)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
+        ("rest = view[os.write(descriptor, view):]", "1: a call in the bounds of a slice is made twice"),
+    ],
+)
+def test_what_mypyc_does_otherwise_is_found(source: str, problem: str) -> None:
+    assert problems(source) == [problem]
+    assert problems("rest = view[len(name):]") == []
