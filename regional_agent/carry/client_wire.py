@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from regional_agent.carry.listener import Listener
 
 
-class ClientWire(asyncio.Protocol):
-    """What a connection from a client is before anything is known of what it says."""
+class ClientWire:
+    """What a connection from a client is before anything is known of what it says.
+
+    What is built on it is an `asyncio.Protocol`, but inherits from nothing: with a base that
+    is not compiled, neither would it be.
+    """
 
     __slots__ = (
         "_limits",

@@ -8,7 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, cast
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.background import beat, keep_running
@@ -104,14 +104,14 @@ class Listener:
         self._socket = open_port(host, port)
         notice_vanishing(self._socket, self.limits.write_stall_timeout_s)
         if self._tls is None:
-            self._server = await loop.create_server(lambda: ClientConnection(self), sock=self._socket, backlog=BACKLOG)
+            self._server = await loop.create_server(self._connection, sock=self._socket, backlog=BACKLOG)
         else:
             self._socket.setblocking(False)
             self._socket.listen(BACKLOG)
             self._doorway = Doorway(
                 self._socket,
                 self._tls,
-                lambda: ClientConnection(self),
+                self._connection,
                 admits=self._admits,
                 on_ended=self._look_deserted,
                 timeout_s=self.limits.head_timeout_s,
@@ -119,6 +119,9 @@ class Listener:
         self._sweeper = keep_running("timeouts of connections", self._sweep)
         address = self._socket.getsockname()
         return address[0], address[1]
+
+    def _connection(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, ClientConnection(self))
 
     def hand_over(self) -> None:
         """Let new connections go to whoever else listens on the port; those on their way here are still taken."""

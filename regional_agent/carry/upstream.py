@@ -6,7 +6,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from regional_agent.carry.host_addresses import HostAddresses, Resolve
@@ -126,7 +126,7 @@ class UpstreamPool:
         for host in await self._hosts.of(address.host):
             try:
                 transport, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self, address),
+                    lambda: cast(asyncio.Protocol, UpstreamConnection(self, address)),
                     host,
                     address.port,
                     ssl=tls,
@@ -136,7 +136,7 @@ class UpstreamPool:
                 failed = error
             else:
                 notice_vanishing(transport.get_extra_info("socket"), VANISHED_S)
-                return connection
+                return cast(UpstreamConnection, connection)
         raise failed or OSError("it has no address")
 
     def close(self) -> None:

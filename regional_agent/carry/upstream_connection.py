@@ -33,8 +33,8 @@ MOST_INTERIM = 16
 _VERSIONS = frozenset({"1.1", "1.0"})
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time."""
+class UpstreamConnection:
+    """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time; a protocol as `ClientWire` is."""
 
     __slots__ = (
         "_chunks",
