@@ -8,7 +8,7 @@ request took (`usage` in OpenAI's answers).
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.policy import Cost, CostUnit
 from penstock.quantities import Ask, Work
@@ -16,40 +16,40 @@ from penstock.usage import MOST_TOKENS, Usage
 
 Key = TypeVar("Key")
 
-BYTES_PER_TOKEN = 4.0
+BYTES_PER_TOKEN: Final = 4.0
 """English text under the tokenizers of GPT-3 and Llama alike, until usage has been seen."""
 
-OVERHEAD_BYTES = 120
+OVERHEAD_BYTES: Final = 120
 """What of a request's JSON is not prompt: braces, field names, the model, roles."""
 
-ANSWER_TOKENS = 211.0
+ANSWER_TOKENS: Final = 211.0
 """Mean answer of a chat service (Azure LLM inference trace 2023, conversation), until usage has been seen."""
 
-TEXT_BYTES_PER_SECOND = 15.0
+TEXT_BYTES_PER_SECOND: Final = 15.0
 """Characters of English in a second of speech: about 150 words a minute."""
 
-MEMORY_REQUESTS = 50
+MEMORY_REQUESTS: Final = 50
 """A mean remembers about this many requests."""
 
-LIKE_ENOUGH = 2
+LIKE_ENOUGH: Final = 2
 """Answers to requests with a like limit after which their mean is what counts."""
 
 NEAREST_LIMITS = (0, -1, 1, -2, 2)
 """Where to look for those, in steps of half a doubling: limits twice or half as large are still of the same kind of
 request, and the largest ones, which cost most, are too rare to wait for two of each."""
 
-LEARN_EVERY_S = 0.02
+LEARN_EVERY_S: Final = 0.02
 """Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
 
-MOST_FOLLOWED = 4096
+MOST_FOLLOWED: Final = 4096
 """Means by (tenant, model) that are kept, and as many by limit; the least recently seen goes first."""
 
-DEFAULT_PIXELS = 1024 * 1024
-DEFAULT_STEPS = 30
+DEFAULT_PIXELS: Final = 1024 * 1024
+DEFAULT_STEPS: Final = 30
 """Where a request does not say: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
 
 
-_TOKEN = CostUnit.TOKEN
+_TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
 

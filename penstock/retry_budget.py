@@ -7,13 +7,15 @@ in the last ten seconds, plus ten a second.
 
 from __future__ import annotations
 
-SHARE = 0.2
+from typing import Final
+
+SHARE: Final = 0.2
 """Retries per request."""
 
-LEAST_PER_S = 10.0
+LEAST_PER_S: Final = 10.0
 """Retries a second that are always allowed."""
 
-WINDOW_S = 10.0
+WINDOW_S: Final = 10.0
 """What counts as lately, in seconds."""
 
 

@@ -15,38 +15,39 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from sys import float_info
+from typing import Final
 
 from penstock.chosen import Considered, Who
 from penstock.quantities import NO_WORK, Speed, Work
 from penstock.reasons import Reason, Rejection
 from penstock.work import MICROSECONDS
 
-STALE_SHARE_OF_SERVICE = 0.1
+STALE_SHARE_OF_SERVICE: Final = 0.1
 """A view older than this share of the mean service time is too old to rank a whole pool by."""
 
-NEAR_TIE = 0.02
-NEAR_TIE_S = 0.05
+NEAR_TIE: Final = 0.02
+NEAR_TIE_S: Final = 0.05
 """Scores that are worse than the best by this share of it, at most by so long (s), are as good as equal: guesses are
 not more exact, and agents that see the same view must not all choose the same endpoint."""
 
-NEWCOMER_S = 1e6
+NEWCOMER_S: Final = 1e6
 """What counts against an endpoint (s) that has more requests than it has earned: all others come first."""
 
-NEWCOMER_UNTIL = 8
+NEWCOMER_UNTIL: Final = 8
 """Completions after which an endpoint is no newcomer."""
 
-ZONE_GAP_S = 0.05
+ZONE_GAP_S: Final = 0.05
 """How much later (s) a request may be done in its own zone rather than in another."""
 
 NOTHING_HELD: Mapping[int, float] = {}
 
-NOBODY = float("inf")
+NOBODY: Final = float("inf")
 """The score of an endpoint that may not have the request."""
 
-MOST_S = float_info.max
+MOST_S: Final = float_info.max
 """What every other score is below."""
 
-MOST_DRAWS = 8
+MOST_DRAWS: Final = 8
 """Endpoints that are drawn at random to find two open ones, before all are looked at for it."""
 
 CLOSED = (NOBODY, 0.0, 0.0)

@@ -12,35 +12,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.accelerators import PACES, Pace
 from penstock.quantities import Speed, Work
 
-MEMORY = 50.0
+MEMORY: Final = 50.0
 """About how many observations a line remembers."""
 
-PRIOR_WEIGHT = 2.0
+PRIOR_WEIGHT: Final = 2.0
 """The prior counts as this many observations."""
 
-CROWDING = 0.02
+CROWDING: Final = 0.02
 """How much (as a share of a lone stream's time) each further stream slows a decode, until it has been learned: batches
 are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022)."""
 
-CALIBRATED_AFTER = 4
+CALIBRATED_AFTER: Final = 4
 """Observations after which an endpoint's own speed is believed instead of its prior."""
 
-LEAST_RATIO = 1e-6
+LEAST_RATIO: Final = 1e-6
 """No endpoint is more times as fast as its prior: nothing takes no time."""
 
-LEARN_EVERY_S = 0.02
+LEARN_EVERY_S: Final = 0.02
 """Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
 
-MOST_SURPRISE = 4.0
+MOST_SURPRISE: Final = 4.0
 """An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
 hit must not turn a line over."""
 
-LEAST_OF_PRIOR = 0.05
+LEAST_OF_PRIOR: Final = 0.05
 """A slope falls to no less than this share of the prior: more of the same is never free."""
 
 FRESH_S, FADED_S = 30.0, 180.0
@@ -48,10 +48,10 @@ FRESH_S, FADED_S = 30.0, 180.0
 counts for nothing from the second on: one that was slow for a while is tried again, and does not stand idle for ever.
 Where all of them are silent nothing fades. Within a line, what is older than its newest fades likewise."""
 
-LEFT_WEIGHT = 1.0
+LEFT_WEIGHT: Final = 1.0
 """What has faded in a line counts as this many observations."""
 
-MICROSECONDS = 1_000_000
+MICROSECONDS: Final = 1_000_000
 
 
 def left_of(age_s: float) -> float:

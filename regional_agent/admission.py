@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock import route_context, trace_context
 from penstock.cost import Expectations
@@ -34,22 +34,22 @@ from regional_agent.ticket import Ticket
 if TYPE_CHECKING:
     from regional_agent.knowing import Knowing
 
-MOST_ADMITTED = 4096
+MOST_ADMITTED: Final = 4096
 """Tenants x places whose masks are kept at once."""
 
-MOST_SENDERS = 16_384
+MOST_SENDERS: Final = 16_384
 """Keys x addresses that are recognised; the oldest goes first."""
 
-IDS_AT_ONCE = 64
+IDS_AT_ONCE: Final = 64
 """Trace ids that are drawn together."""
 
-UNTOLD_COST = Cost()
+UNTOLD_COST: Final = Cost()
 """Of a model that a policy of another region knows and ours does not, yet."""
 
-_ROUTE_HEADER = route_context.HEADER.encode()
-_NO_POLICY = "this agent has no policy yet"
-_NO_ID = "0" * 16
-_SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_ROUTE_HEADER: Final = route_context.HEADER.encode()
+_NO_POLICY: Final = "this agent has no policy yet"
+_NO_ID: Final = "0" * 16
+_SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 Masks = dict[str, Mask | Refusal]
 """What the mask says of requests of one tenant from one place, by model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.answers import Answers
 from penstock.policy import Model
@@ -11,13 +12,13 @@ from penstock.service_objective import ObjectiveReport, ServiceObjective
 from regional_agent.metrics import RequestOutcome
 from regional_agent.objective_tally import ObjectiveTally
 
-_OK = RequestOutcome.OK
+_OK: Final = RequestOutcome.OK
 """In Python 3.11, to read a member off its class is a function call."""
 
-_NOT_OURS = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
+_NOT_OURS: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
 """Ends that say nothing of the fleet."""
 
-_BY_POLICY = frozenset(
+_BY_POLICY: Final = frozenset(
     {
         Reason.UNKNOWN_KEY,
         Reason.UNKNOWN_MODEL,

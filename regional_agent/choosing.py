@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.chosen import Considered
 from penstock.cost import Expectations, worked
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regional_agent.shared_view import SharedView
 
 
-_TOKEN = CostUnit.TOKEN
+_TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
 from penstock.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
@@ -23,17 +23,17 @@ from regional_agent.endpoint_fields import EndpointSpec
 if TYPE_CHECKING:
     from regional_agent.endpoint_pool import Pool
 
-UNTOLD_SERVICE_S = Model("").expected_service_s
+UNTOLD_SERVICE_S: Final = Model("").expected_service_s
 """The prior of a model that policy does not name."""
 
-MODELS_EVERY_S = 5.0
+MODELS_EVERY_S: Final = 5.0
 """Time (s) between two questions for what an engine that is ready has loaded."""
 
-MODELS_AGAIN_S = 0.5
+MODELS_AGAIN_S: Final = 0.5
 """The least between two of them, whatever clients ask it for that it has not."""
 
 
-FULL = 1.0
+FULL: Final = 1.0
 """What an engine says of its utilisation that takes no more."""
 
 
@@ -47,7 +47,7 @@ class Load(NamedTuple):
     """Reserved for the rest, in microseconds."""
 
 
-NOTHING = Load(0, 0, 0)
+NOTHING: Final = Load(0, 0, 0)
 
 
 class Judge(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import structlog
 
@@ -32,18 +33,18 @@ from regional_agent.endpoint_fields import EndpointSpec
 from regional_agent.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
 from regional_agent.endpoint_pool import Pool
 
-LOOK_S = 1.0
+LOOK_S: Final = 1.0
 """Time (s) between two looks at whether the file has changed."""
 
-TIDY_S = 0.2
+TIDY_S: Final = 0.2
 """Time (s) between two refreshes of the pools' mean service times, and of what is retired."""
 
-LOAD_HEADER_EVERY_S = 0.1
+LOAD_HEADER_EVERY_S: Final = 0.1
 """Least time (s) between two load headers of one endpoint that are read."""
 
-RETRY_AFTER = b"retry-after"
+RETRY_AFTER: Final = b"retry-after"
 
-BUSY_STATUSES = (429, 503)
+BUSY_STATUSES: Final = (429, 503)
 """What an engine answers that has no room, as far as it is not broken."""
 
 log = structlog.get_logger()
@@ -337,5 +338,5 @@ def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:
     return list(by_name.values())
 
 
-_EMPTY = Pool()
-_NEVER_READ = (-1, -1, -1)
+_EMPTY: Final = Pool()
+_NEVER_READ: Final = (-1, -1, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from penstock.cost import Expectations
 from penstock.policy import Cost, CostUnit
@@ -11,25 +11,25 @@ from penstock.stickiness import BLOCK_BYTES, prefix_keys, session_key
 from regional_agent.carry.messages import Request
 from regional_agent.classify import Asked, Raw
 
-SESSION_HEADER = b"x-session-id"
+SESSION_HEADER: Final = b"x-session-id"
 """Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
 
-LONGEST_SESSION_BYTES = 256
+LONGEST_SESSION_BYTES: Final = 256
 
-EMBEDDINGS = b"/v1/embeddings"
+EMBEDDINGS: Final = b"/v1/embeddings"
 
-MOST_AT_ONCE = 128
-MOST_STEPS = 1000
-MOST_PIXELS = 1 << 28
+MOST_AT_ONCE: Final = 128
+MOST_STEPS: Final = 1000
+MOST_PIXELS: Final = 1 << 28
 """What a body may claim to ask for; more is taken for this."""
 
-PROMPT_BEGINS_BYTES = 64 * 1024
+PROMPT_BEGINS_BYTES: Final = 64 * 1024
 """The prompt is looked for in this much of a body; one that begins later is compared from the body's beginning."""
 
-_TOKEN = CostUnit.TOKEN
+_TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
-_PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
+_PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 
 
 class Errand:

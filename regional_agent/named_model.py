@@ -7,32 +7,33 @@ of which only the beginning is here. Then the `x-model` header, then `?model=` o
 from __future__ import annotations
 
 import re
+from typing import Final
 from urllib.parse import parse_qs
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.messages import Request
 from regional_agent.classify import LONGEST_MODEL, UPLOAD_PATHS, Asked, classify
 
-MODEL_HEADER = b"x-model"
+MODEL_HEADER: Final = b"x-model"
 
-MOST_TOKENS = 50_000
+MOST_TOKENS: Final = 50_000
 """Strings and brackets of a large JSON body's beginning that are looked at: some ten milliseconds."""
 
-LARGEST_FORM_HEAD_BYTES = 16 * 1024
+LARGEST_FORM_HEAD_BYTES: Final = 16 * 1024
 """The boundary line and headers of one part of a form."""
 
-_STRING = rb'"((?:[^"\\]|\\.)*+)'
-_TOKEN = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
+_STRING: Final = rb'"((?:[^"\\]|\\.)*+)'
+_TOKEN: Final = re.compile(_STRING + rb'(?:"(?:\s*+:\s*+' + _STRING + rb'")?)?|[{}\[\]]', re.DOTALL)
 """A bracket, or a string, with its value where that is a string too. A string without an end counts as one to the end:
 otherwise each quote in it would be tried as a beginning."""
-_BOUNDARY = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_DISPOSITION = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+)", re.IGNORECASE)
-_PARAMETER = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
+_BOUNDARY: Final = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_DISPOSITION: Final = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+)", re.IGNORECASE)
+_PARAMETER: Final = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
 
-MOST_PARTS = 64
+MOST_PARTS: Final = 64
 """Parts of a form, and fields of a query, that are looked at."""
 
-TELL_US = "name it in an x-model header"
+TELL_US: Final = "name it in an x-model header"
 
 
 def is_json(request: Request) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from typing import Final
 
 from penstock.service_objective import ObjectiveReport, ServiceObjective
 
-LATELY_S = 300.0
+LATELY_S: Final = 300.0
 """What an agent calls lately (s): long enough for a share of few requests, short enough to see a failure."""
 
-STEP_S = 15.0
+STEP_S: Final = 15.0
 """Time (s) between two of the moments that lately may begin at."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock import route_context
 from penstock.decision import decide
@@ -33,18 +33,18 @@ from regional_agent.waiting import Answer, Place
 if TYPE_CHECKING:
     from regional_agent.knowing import Knowing
 
-MOST_ATTEMPTS = 6
+MOST_ATTEMPTS: Final = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
 
-MOST_BROKEN = 2
+MOST_BROKEN: Final = 2
 """Engines that may break under one request before they answer; it is offered to no third, for it may be what breaks
 them."""
 
-BUSY_REST_S = 0.5
+BUSY_REST_S: Final = 0.5
 """A request that engines turned down as busy waits at least so long (s) before it is offered to them again. Nobody else
 is kept from them: what one is told (429 for a quota of its own, say) says nothing of the others."""
 
-_FALLS_BACK = frozenset({Reason.NONE_READY, Reason.SATURATED})
+_FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
 """Refusals for want of a place to run, which a lighter model may have."""
 
 _SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE

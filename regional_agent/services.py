@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,15 +25,15 @@ from regional_agent.ticket import Ticket
 if TYPE_CHECKING:
     from regional_agent.knowing import Knowing
 
-JSON = b"content-type: application/json\r\n"
-TEXT = b"content-type: text/plain; charset=utf-8\r\n"
+JSON: Final = b"content-type: application/json\r\n"
+TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
-PROBE_PATH = probe.PATH.encode()
-ROUTE_HEADER = route_context.HEADER.encode()
+PROBE_PATH: Final = probe.PATH.encode()
+ROUTE_HEADER: Final = route_context.HEADER.encode()
 
-READS = frozenset({b"GET", b"HEAD"})
+READS: Final = frozenset({b"GET", b"HEAD"})
 
-RESIDENCY_REASONS = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
+RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
 """Refusals at a server that mean its origin should never have sent the request."""
 
 

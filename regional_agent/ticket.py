@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.policy import Policy
 from penstock.reasons import Reason
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NO_NAMES: frozenset[str] = frozenset()
 
-_ENGINE_FAILED = Reason.ENGINE_FAILED
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """In Python 3.11, to read a member off its class is a function call."""
 
 

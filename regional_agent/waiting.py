@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.load import expected_wait_s
 from penstock.queueing import CREDIT_WAIT_S, Queue, Waiting, give_up_at, retry_after_s
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from regional_agent.shared_view import SharedView
     from regional_agent.ticket import Target, Ticket
 
-LOOK_S = 0.1
+LOOK_S: Final = 0.1
 """Time (s) between two looks at what nobody announces, while somebody waits."""
 
-MOST_IN_VAIN = 8
+MOST_IN_VAIN: Final = 8
 """At one look, no more than this many are asked for whom there turns out to be nothing."""
 
-MOST_AT_ONCE = 256
+MOST_AT_ONCE: Final = 256
 """Requests that are sent off in one turn of the event loop; the others follow in the next ones."""
 
 Answer = Callable[["Target | Refusal"], None]

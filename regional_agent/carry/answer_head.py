@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from regional_agent.carry.messages import (
     NO_BODY_STATUSES,
     Header,
@@ -10,10 +12,10 @@ from regional_agent.carry.messages import (
 )
 from regional_agent.carry.repeated_head import RepeatedHead
 
-MAY_DIFFER = frozenset({b"content-length", b"date", b"x-request-id"})
+MAY_DIFFER: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 """Headers whose value may be another while the rest of a head means the same."""
 
-_NOT_COUNTED = frozenset({b"transfer-encoding", b"upgrade"})
+_NOT_COUNTED: Final = frozenset({b"transfer-encoding", b"upgrade"})
 """With these it is not the length alone that says where an answer ends."""
 
 

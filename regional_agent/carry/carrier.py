@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from random import Random
+from typing import Final
 
 from penstock.reasons import Refusal
 from penstock.retry_budget import RetryBudget
@@ -22,7 +23,7 @@ from regional_agent.metrics import AgentMetrics
 from regional_agent.road import Road
 from regional_agent.ticket import Target, Ticket
 
-MOST_SIGNATURES = 4096
+MOST_SIGNATURES: Final = 4096
 
 
 class Signatures(dict[str, bytes]):

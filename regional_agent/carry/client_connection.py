@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
@@ -32,13 +32,13 @@ from regional_agent.carry.request_head import complete_head, head_bytes
 if TYPE_CHECKING:
     from regional_agent.carry.listener import Listener
 
-LARGEST_READ_BYTES = 256 * 1024
+LARGEST_READ_BYTES: Final = 256 * 1024
 """What the event loop reads at once; the end of one request and the start of the next may share it."""
 
-MOST_AHEAD = 256
+MOST_AHEAD: Final = 256
 """Requests of one connection that may wait parsed: reading stops long before, but one read holds many small ones."""
 
-CHUNK_OVERHEAD_BYTES = 16 * 1024
+CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
 """Chunk sizes, extensions and trailers of one body may take this much beyond eight times the body."""
 
 

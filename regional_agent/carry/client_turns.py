@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.reasons import Reason, Refusal
 from regional_agent.carry.client_wire import ClientWire
@@ -13,17 +13,17 @@ from regional_agent.carry.messages import Request, response_head
 if TYPE_CHECKING:
     from regional_agent.carry.listener import Listener
 
-SMALL_BODY_BYTES = 64 * 1024
+SMALL_BODY_BYTES: Final = 64 * 1024
 """A body above this is looked at before it is whole, and counts towards `Limits.most_kept_bytes`."""
 
-LINGER_S = 2.0
+LINGER_S: Final = 2.0
 """After a refusal, what the client still sends is read and dropped for this long (s): closing at once would reset the
 connection, and the client might never read why."""
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-STAYS = b"connection: keep-alive\r\n"
+STAYS: Final = b"connection: keep-alive\r\n"
 """Said to HTTP/1.0 clients alone: without it they take the connection's end for the answer's."""
 
 
@@ -242,4 +242,4 @@ class ClientTurns(ClientWire):
             self._close()
 
 
-_LATER = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})
+_LATER: Final = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})

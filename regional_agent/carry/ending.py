@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.reasons import Reason, Refusal
 from penstock.usage import TAIL_BYTES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from regional_agent.waiting import Place
 
 
-_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+_EVENT_ENDS: Final = (b"\n\n\r\n", b"\r\n\r\n\r\n")
 """The empty line that ends an event, and the end of its chunk."""
 
 
@@ -53,7 +53,7 @@ class Stage(Enum):
 SEEKING, WAITING, SENT, REFUSED, STREAMING, TUNNEL, DONE = Stage
 """In Python 3.11, to read a member off its class is a function call; so for the outcome and kinds of most requests."""
 _OK, _HOME, _FORWARDED = RequestOutcome.OK, RequestKind.HOME, RequestKind.FORWARDED
-_SATURATED = Reason.SATURATED
+_SATURATED: Final = Reason.SATURATED
 
 
 class Ending:

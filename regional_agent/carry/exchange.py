@@ -8,7 +8,7 @@ what has been kept of it decides whether it can be sent again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock import orca
 from penstock.reasons import Reason, Refusal
@@ -27,16 +27,16 @@ from regional_agent.ticket import Target
 if TYPE_CHECKING:
     pass
 
-BUSY_STATUSES = frozenset({429, 503})
+BUSY_STATUSES: Final = frozenset({429, 503})
 """What an engine answers when it will not start a request now; vLLM, TGI and Triton all use 503 or 429 for it."""
 
-REFUSAL_S = 1.0
+REFUSAL_S: Final = 1.0
 """How long (s) the rest of a refusal is read, so that its connection can be used again; then it is closed."""
 
-STALE_S = 1.0
+STALE_S: Final = 1.0
 """A kept connection that ends so soon (s) after a request was written to it was closing already."""
 
-LOOKS_FOR_STALL = 20
+LOOKS_FOR_STALL: Final = 20
 """A stream is looked at so often in the time that it may bring nothing; a stall is noticed so much later."""
 
 _OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
@@ -429,5 +429,5 @@ class Exchange(Ending):
         self._client.finished(keep_alive=self._keep_alive)
 
 
-_FAILURES = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
-_REASONS = {reason.value.encode(): reason for reason in Reason}
+_FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
+_REASONS: Final = {reason.value.encode(): reason for reason in Reason}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from regional_agent.carry.messages import NOT_FOR_ENGINES, PassingNames, Request, request_lines_onward
 from regional_agent.carry.repeated_head import RepeatedHead
 
-MAY_DIFFER = frozenset(
+MAY_DIFFER: Final = frozenset(
     {b"authorization", b"content-length", b"traceparent", b"x-forwarded-for", b"x-request-id"},
 )
 """Headers whose value may be another: they are read by name, each for itself, and what passes on has none of them."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from http import HTTPStatus
+from typing import Final
 
 from penstock import orca
 
 Header = tuple[bytes, bytes]
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -29,19 +30,19 @@ HOP_BY_HOP = frozenset(
     }
 )
 
-HOP_BY_HOP_ANYWAY = HOP_BY_HOP | {b"close"}
+HOP_BY_HOP_ANYWAY: Final = HOP_BY_HOP | {b"close"}
 """What Connection may name without any effect."""
 
-OWN_PREFIX = b"x-penstock-"
+OWN_PREFIX: Final = b"x-penstock-"
 """Headers that only Penstock sets."""
 
-TIMEOUT_HEADER = b"x-request-timeout-ms"
+TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 """How long the sender still waits for the answer, in milliseconds. Clients may send it; engines and peers get what is
 left of it."""
 
-REQUEST_ID_HEADER = b"x-request-id"
+REQUEST_ID_HEADER: Final = b"x-request-id"
 
-WRITTEN_ANEW = frozenset(
+WRITTEN_ANEW: Final = frozenset(
     {
         b"content-length",
         b"expect",
@@ -60,7 +61,7 @@ WRITTEN_ANEW = frozenset(
 )
 """Headers that say something of this hop: what the next one hears of it, we say ourselves."""
 
-CLIENT_ADDRESSES = frozenset(
+CLIENT_ADDRESSES: Final = frozenset(
     {
         b"cf-connecting-ip",
         b"cf-connecting-ipv6",
@@ -80,13 +81,13 @@ CLIENT_ADDRESSES = frozenset(
 )
 """Where CDNs and other proxies say it besides."""
 
-NOT_FOR_ENGINES = WRITTEN_ANEW | CLIENT_ADDRESSES | {b"authorization"}
+NOT_FOR_ENGINES: Final = WRITTEN_ANEW | CLIENT_ADDRESSES | {b"authorization"}
 """The client's key is for us, and its address nobody else's business."""
 
-NO_BODY_STATUSES = frozenset({204, 304})
+NO_BODY_STATUSES: Final = frozenset({204, 304})
 """Answers that end with their head (RFC 9110, section 6.4.1)."""
 
-RARE_HEADERS = frozenset(
+RARE_HEADERS: Final = frozenset(
     {
         b"expect",
         b"tracestate",
@@ -100,11 +101,11 @@ RARE_HEADERS = frozenset(
 )
 """Headers that this hop acts on and most requests do not have."""
 
-MOST_NAMES_KEPT = 1024
-LONGEST_NAME_KEPT_BYTES = 64
+MOST_NAMES_KEPT: Final = 1024
+LONGEST_NAME_KEPT_BYTES: Final = 64
 
-_REASON_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
-_STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _REASON_PHRASES.items()}
+_REASON_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _REASON_PHRASES.items()}
 
 
 class Request:
@@ -240,11 +241,11 @@ class PassingNames(dict[bytes, bytes]):
         return start
 
 
-TO_ENGINE = PassingNames(NOT_FOR_ENGINES)
+TO_ENGINE: Final = PassingNames(NOT_FOR_ENGINES)
 """Where no proxy says in a header where clients are."""
 
-_FROM_ENGINE = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
-_FROM_PEER = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
+_FROM_ENGINE: Final = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
+_FROM_PEER: Final = PassingNames(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
 
 
 def request_lines_onward(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from regional_agent.carry.client_turns import ClientTurns
 from regional_agent.carry.messages import Request, request_lines_onward
@@ -11,12 +11,14 @@ from regional_agent.ticket import Forward, Target, Ticket
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address
 
-MOST_HOSTS_KEPT = 4096
+MOST_HOSTS_KEPT: Final = 4096
 
-_BEGINNING = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
-_COUNTED = _BEGINNING + b"content-length: %d\r\n\r\n%b"
-_CHUNKED = _BEGINNING + b"transfer-encoding: chunked\r\n\r\n"
-_UPGRADING = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
+_BEGINNING: Final = (
+    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
+)
+_COUNTED: Final = _BEGINNING + b"content-length: %d\r\n\r\n%b"
+_CHUNKED: Final = _BEGINNING + b"transfer-encoding: chunked\r\n\r\n"
+_UPGRADING: Final = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
 
 _host_lines: dict[Address, bytes] = {}
 

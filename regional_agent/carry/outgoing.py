@@ -7,8 +7,9 @@ time; written one by one between decisions, each pays for a wake-up: a quarter o
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
-LARGE_BYTES = 32 * 1024
+LARGE_BYTES: Final = 32 * 1024
 """More in one write goes at once: an event loop may read several megabytes in a turn, from who could be told to wait
 once the other side is seen not to take them."""
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from typing import Final
 
 from regional_agent.carry.messages import Header
 
-LONGEST_HEAD_BYTES = 4096
+LONGEST_HEAD_BYTES: Final = 4096
 """Longer ones are not remembered: each connection holds one."""
 
-LONGEST_VALUE_BYTES = 256
+LONGEST_VALUE_BYTES: Final = 256
 
-MOST_MISSES = 8
+MOST_MISSES: Final = 8
 """A connection on which so many heads in a row were others than before is no longer compared: one of a proxy, say, that
 mixes what its clients send."""
 
-_LOOKS = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
-_VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+_LOOKS: Final = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
+_VALUE: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 
 Gap = tuple[int, re.Pattern[bytes], bytes, bytes]
 """Which header it is of, what a value there has to look like, and what follows it: with the value that was there, and

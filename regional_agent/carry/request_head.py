@@ -8,10 +8,11 @@ what makes two readers disagree (RFC 9112, sections 3.2, 6.1 and 11.2) is here.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from regional_agent.carry.messages import Request
 
-MAY_NOT_REPEAT = (
+MAY_NOT_REPEAT: Final = (
     b"authorization",
     b"content-type",
     b"expect",
@@ -24,8 +25,8 @@ MAY_NOT_REPEAT = (
 )
 """Headers of which two would let two readers pick different ones."""
 
-_AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")
-_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 
 
 def complete_head(request: Request, version: str) -> str | None:
@@ -82,7 +83,7 @@ def _complete_target(request: Request, host: bytes | None) -> str | None:
 
 
 _seen_authorities: set[bytes] = set()
-MOST_AUTHORITIES_KEPT = 256
+MOST_AUTHORITIES_KEPT: Final = 256
 
 
 def _known_authority(authority: bytes) -> bool:

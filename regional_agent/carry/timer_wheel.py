@@ -6,9 +6,9 @@ To look at thousands of open streams ten times a second costs as much as to rela
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-SLOT_S = 0.1
+SLOT_S: Final = 0.1
 """How often the wheel is turned, and how exactly (s) it keeps a time."""
 
 

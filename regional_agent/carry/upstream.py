@@ -6,7 +6,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from regional_agent.carry.host_addresses import HostAddresses, Resolve
@@ -16,19 +16,19 @@ from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed
 from regional_agent.carry.vanishing import VANISHED_S, notice_vanishing
 
-CONNECT_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S: Final = 1.0
 """A listener in reach answers a SYN within a round trip; longest terrestrial ones are below 0.4 s."""
 
-TLS_TIMEOUT_S = 3.0
+TLS_TIMEOUT_S: Final = 3.0
 """A TLS handshake takes two more round trips and some arithmetic."""
 
-MOST_IDLE_PER_ADDRESS = 64
+MOST_IDLE_PER_ADDRESS: Final = 64
 """Connections kept for reuse to one address."""
 
-CLOSING_S = 0.01
+CLOSING_S: Final = 0.01
 """What it takes (s) until connections that were closed are gone."""
 
-_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Address(NamedTuple):

@@ -8,7 +8,7 @@ looked at: bytes beyond it would be taken for the next request's answer.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
@@ -22,15 +22,15 @@ from regional_agent.carry.whole_chunk import is_whole_chunk
 if TYPE_CHECKING:
     from regional_agent.carry.upstream import Address, UpstreamPool
 
-LARGEST_HEAD_BYTES = 64 * 1024
+LARGEST_HEAD_BYTES: Final = 64 * 1024
 """Response heads (status line and headers) above this are garbage, and so is more than this without a body byte."""
 
-MOST_HEADERS = 256
+MOST_HEADERS: Final = 256
 
-MOST_INTERIM = 16
+MOST_INTERIM: Final = 16
 """Interim (1xx) responses before the real one; more are a fault."""
 
-_VERSIONS = frozenset({"1.1", "1.0"})
+_VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 
 class UpstreamConnection:

@@ -5,10 +5,12 @@ Nothing of it is interpreted: its first line is compared with the one that we wo
 
 from __future__ import annotations
 
-LARGEST_BODY_BYTES = 4096
+from typing import Final
+
+LARGEST_BODY_BYTES: Final = 4096
 """Larger ones are rare and go through the parser, as everything else does."""
 
-_END = b"\r\n"
+_END: Final = b"\r\n"
 
 
 def _size_lines() -> dict[int, bytes]:
@@ -17,8 +19,8 @@ def _size_lines() -> dict[int, bytes]:
     return {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
 
 
-_SIZE_LINES = _size_lines()
-_NONE = b"no chunk"
+_SIZE_LINES: Final = _size_lines()
+_NONE: Final = b"no chunk"
 
 
 def is_whole_chunk(data: bytes) -> bool:
