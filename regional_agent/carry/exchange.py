@@ -8,7 +8,7 @@ what has been kept of it decides whether it can be sent again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock import orca
 from penstock.reasons import Reason, Refusal
@@ -23,9 +23,6 @@ from regional_agent.carry.upstream_connection import UpstreamConnection
 from regional_agent.carry.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 from regional_agent.metrics import RequestOutcome, RetryReason
 from regional_agent.ticket import Target
-
-if TYPE_CHECKING:
-    pass
 
 BUSY_STATUSES: Final = frozenset({429, 503})
 """What an engine answers when it will not start a request now; vLLM, TGI and Triton all use 503 or 429 for it."""
