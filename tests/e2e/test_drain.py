@@ -82,10 +82,10 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
                         break
                     await asyncio.sleep(BETWEEN_S)
             assert drained.status_code == 201, drained.text
+            since = len(clients.regions)
             for at in (0, 1):
                 engine = url(planet.ports[engine_port("eu-es", f"eu-es-{at}")])
                 (await operator.post(f"{engine}/lab/faults", json={"refuse_health": True})).raise_for_status()
-            since = len(clients.regions)
             await clients.until_all_from("eu-es")
             leaving = clients.regions[since:-ENOUGH]
             assert leaving.count("eu-de") > 1, "they leave by steps, not at once"
