@@ -119,9 +119,11 @@ class Operator:
         """The first status of `server` for which `holds`."""
         async with asyncio.timeout(within_s):
             while True:
-                status = await self.status(server)
-                if holds(status):
-                    return status
+                # One that was paused closes what idled too long meanwhile, perhaps just as it is asked.
+                with suppress(httpx.ReadError, httpx.RemoteProtocolError):
+                    status = await self.status(server)
+                    if holds(status):
+                        return status
                 await asyncio.sleep(0.02)
 
     async def leader_among(
