@@ -1,5 +1,6 @@
 """Whatever happens to a pool's endpoints, its numbers are those of its members, and ejection keeps to its bounds."""
 
+from collections.abc import Sequence
 from random import Random
 
 from hypothesis import given
@@ -23,9 +24,31 @@ events = st.one_of(
 )
 
 
+Event = ProbeOutcome | Outcome | str | float | int
+
+
+def happen(members: Sequence[Endpoint], which: int, event: Event, pools: Sequence[Pool], now: list[float]) -> None:
+    """One thing to one member, or time to all of them; a string is a break."""
+    one = members[which]
+    if isinstance(event, ProbeOutcome):
+        one.probed(event)
+    elif isinstance(event, Outcome):
+        one.ended(event, now[0])
+    elif isinstance(event, int):
+        one.heard_of_others(Load(event, 1000 * event, 2000 * event))
+    elif isinstance(event, float):
+        now[0] += event
+        for each in members:
+            each.tick()
+        for pool in pools:
+            pool.judge()
+    else:
+        one.broke()
+
+
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
 def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
-    history: list[tuple[int, ProbeOutcome | Outcome | str | float | int]], most_ejected_share: float
+    history: list[tuple[int, Event]], most_ejected_share: float
 ) -> None:
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, most_ejected_share=most_ejected_share)
@@ -36,20 +59,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         one.pools = (pool,)
     pool.fill(members)
     for which, event in history:
-        one = members[which]
-        if isinstance(event, ProbeOutcome):
-            one.probed(event)
-        elif isinstance(event, Outcome):
-            one.ended(event, now[0])
-        elif isinstance(event, int):
-            one.heard_of_others(Load(event, 1000 * event, 2000 * event))
-        elif isinstance(event, float):
-            now[0] += event
-            for each in members:
-                each.tick()
-            pool.judge()
-        else:
-            one.broke()
+        happen(members, which, event, [pool], now)
         ready = [each for each in members if each.view.ready]
         alive = [each for each in members if each.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
@@ -63,7 +73,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120))
 def test_pools_that_share_members_agree_with_them(
-    history: list[tuple[int, ProbeOutcome | Outcome | str | float | int]],
+    history: list[tuple[int, Event]],
 ) -> None:
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, most_ejected_share=1.0)
@@ -77,21 +87,7 @@ def test_pools_that_share_members_agree_with_them(
     for one in members:
         one.probed(ProbeOutcome.GOOD)
     for which, event in history:
-        one = members[which]
-        if isinstance(event, ProbeOutcome):
-            one.probed(event)
-        elif isinstance(event, Outcome):
-            one.ended(event, now[0])
-        elif isinstance(event, int):
-            one.heard_of_others(Load(event, 1000 * event, 2000 * event))
-        elif isinstance(event, float):
-            now[0] += event
-            for each in members:
-                each.tick()
-            for pool in pools:
-                pool.judge()
-        else:
-            one.broke()
+        happen(members, which, event, pools, now)
         for pool in pools:
             ready = [each for each in pool.endpoints if each.view.ready]
             assert (pool.ready, pool.in_flight) == (len(ready), sum(each.view.in_flight for each in ready))
