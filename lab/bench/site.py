@@ -45,7 +45,6 @@ SETTINGS = (
     "shipped policy bundle and a live plan from etcd; tenants by API key, residency by GeoIP of X-Forwarded-For",
     "in-flight counts shared through Redis, health probes, reports to the control plane, all metrics, and a line of the"
     " access log for every request",
-    compiled.form(),
 )
 """What an agent here is set to, for people."""
 

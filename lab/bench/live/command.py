@@ -13,6 +13,7 @@ import structlog
 import typer
 from rich.console import Console
 
+from lab.bench import compiled
 from lab.bench.live.contest import LiveRun, Setup, contest
 from lab.bench.live.fleet import INSTANCES, MAX_NUM_SEQS, engines_of, workload_of
 from lab.bench.live.report import PENSTOCK, Conditions, LiveResults, balancer, live_results, live_table
@@ -140,4 +141,4 @@ def _settings(setup: Setup) -> tuple[str, ...]:
     if setup.balancer is not None:
         return setup.balancer.settings
     told = f"told of every engine: accelerator type, {MAX_NUM_SEQS} slots, {QUEUE_PER_ENGINE} more that may wait in it"
-    return (*SETTINGS, told)
+    return (*SETTINGS, compiled.form(), told)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from lab.bench import compiled
 from lab.bench.cores import Cores
 from lab.bench.peers.bare_relay import BareRelay
 from lab.bench.peers.envoy import Envoy
@@ -78,7 +79,7 @@ def start_field(directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS) ->
         site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router)
         running.enter_context(site)
         version = importlib.metadata.version(PENSTOCK)
-        agent = Contestant(PENSTOCK, version, SETTINGS, site.agents[0], site.traffic_ports[0])
+        agent = Contestant(PENSTOCK, version, (*SETTINGS, compiled.form()), site.agents[0], site.traffic_ports[0])
         others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
         yield Field(backends.ports, (agent, *others), missing)
 
