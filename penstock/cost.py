@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from penstock.policy import Cost, CostUnit
 from penstock.quantities import Ask, Work
-from penstock.usage import MOST_TOKENS, Usage
+from penstock.usage import MAX_TOKENS, Usage
 
 Key = TypeVar("Key")
 
@@ -72,7 +72,7 @@ class Expectations:
         """How many tokens the prompt in a body of this size likely has."""
         ratio = self._tokens_per_byte.get(model)
         tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
-        return tokens if 1.0 <= tokens <= MOST_TOKENS else min(MOST_TOKENS, max(1.0, tokens))
+        return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
 
     def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
         """How many tokens an answer to this tenant likely has."""

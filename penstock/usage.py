@@ -13,7 +13,7 @@ import msgspec
 TAIL_BYTES = 2048
 """Usage is looked for in this many last bytes of an answer."""
 
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 """A request of more tokens is not believed, nor guessed: bodies with inlined images are large for other reasons."""
 
 _NAME = b'"usage"'
@@ -52,7 +52,7 @@ def read_usage(tail: bytes) -> Usage | None:
         said = _decoder.decode(found[1])
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not (0 < said.prompt_tokens <= MOST_TOKENS and 0 <= said.completion_tokens <= MOST_TOKENS):
+    if not (0 < said.prompt_tokens <= MAX_TOKENS and 0 <= said.completion_tokens <= MAX_TOKENS):
         return None
     cached = said.prompt_tokens_details.cached_tokens if said.prompt_tokens_details is not None else None
     return Usage(said.prompt_tokens, said.completion_tokens, max(0, min(cached or 0, said.prompt_tokens)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import structlog
 import typer
 import uvloop
 
 from control_plane.client.geoip import BadGeoDatabase
+from control_plane.client.logs import configure_logs
 from control_plane.client.secret_file import BadSecret
 from regional_agent.carry.tls import BadTlsFiles
 from regional_agent.daemon import serve
@@ -21,16 +21,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=
 @app.command()
 def run() -> None:
     """Serve one region's GPU pools. Settings come from PENSTOCK_AGENT_* variables; docs/running.md has them."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    configure_logs()
     try:
         settings = load_settings()
         uvloop.run(serve(settings))

@@ -8,6 +8,7 @@ from penstock.cost import Expectations
 from penstock.policy import Cost, CostUnit
 from penstock.quantities import Ask, Work
 from penstock.stickiness import BLOCK_BYTES, prefix_keys, session_key
+from penstock.usage import MAX_TOKENS
 from regional_agent.carry.messages import Request
 from regional_agent.classify import Asked, Raw
 
@@ -83,6 +84,8 @@ def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
         count = _whole(asked.n, MOST_AT_ONCE) or 1
     if unit is _TOKEN:
         most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+        if most is not None:
+            most = max(1, min(most, MAX_TOKENS))
         return Ask(size_bytes, request.path != EMBEDDINGS, most, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         steps = _whole(asked.steps, MOST_STEPS) or _whole(asked.num_inference_steps, MOST_STEPS)

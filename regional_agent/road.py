@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from penstock import route_context
 from penstock.decision import decide
 from penstock.draws import takes_its_share
@@ -49,6 +51,9 @@ _FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
 
 _SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
 """In Python 3.11, to read a member off its class is a function call."""
+
+
+log = structlog.get_logger()
 
 
 class Road:
@@ -145,7 +150,10 @@ class Road:
     def first_byte(self, target: Target, now: float) -> None:
         """The answer's first byte has come."""
         if isinstance(target, Placement):
-            self.chooser.first_byte(target, now)
+            try:
+                self.chooser.first_byte(target, now)
+            except Exception:
+                log.exception("learning from a first byte failed", endpoint=target.endpoint.name)
 
     def look(self, target: Target, now: float) -> None:
         """No byte has come yet; called now and then."""
@@ -165,13 +173,17 @@ class Road:
         knowing, endpoint = self._knowing, target.endpoint
         knowing.shared_view.release(target)
         knowing.waiting.room_appeared()
-        if service_s is not None:
-            endpoint.completed(service_s)
-            if target.outcome is None:
-                self.chooser.ended(target, now, tail)
-        outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
-        if endpoint.ended(outcome, target.since):
-            knowing.endpoints.ejected(endpoint, outcome)
+        try:
+            if service_s is not None:
+                endpoint.completed(service_s)
+                if target.outcome is None:
+                    self.chooser.ended(target, now, tail)
+            outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
+            if endpoint.ended(outcome, target.since):
+                knowing.endpoints.ejected(endpoint, outcome)
+        except Exception:
+            # The request has ended and everything it held is released: a fault in what is learned from it ends here.
+            log.exception("learning from a finished request failed", endpoint=endpoint.name, model=target.errand.model)
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""

@@ -32,7 +32,7 @@ def serve(
     # Here, so that the other commands do not wait for a web framework and an etcd client to load.
     from control_plane.access.api_keys import BadApiKeys
     from control_plane.client.geoip import BadGeoDatabase
-    from control_plane.logs import configure_logs
+    from control_plane.client.logs import configure_logs
     from control_plane.serve import CannotListen
     from control_plane.serve import serve as run
     from control_plane.settings import BadSettings, load_settings

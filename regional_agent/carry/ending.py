@@ -10,6 +10,8 @@ import asyncio
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from penstock.reasons import Reason, Refusal
 from penstock.usage import TAIL_BYTES
 from regional_agent.carry.access_log import AccessLine
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from regional_agent.carry.carrier import Carrier
     from regional_agent.waiting import Place
 
+
+log = structlog.get_logger()
 
 _EVENT_ENDS: Final = (b"\n\n\r\n", b"\r\n\r\n\r\n")
 """The empty line that ends an event, and the end of its chunk."""
@@ -229,18 +233,32 @@ class Ending:
             self._take_stock(self._relay)
         carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
         self._stage = DONE
-        if self._place is not None:
-            carrier.road.leave(self._place)
+        # Everything that is held is released before anything is counted: what fails there must not keep a slot.
+        carrier.active.remove(self)
         now = carrier.clock()
+        try:
+            if self._place is not None:
+                carrier.road.leave(self._place)
+        finally:
+            try:
+                if target is not None:
+                    measured = outcome is _OK and stage is not TUNNEL
+                    carrier.road.settle(target, now, now - self._sent_at if measured else None, self._tail)
+            finally:
+                if ticket.counted:
+                    carrier.road.over(ticket)
+        try:
+            self._count(outcome, now)
+        except Exception:
+            log.exception("counting a finished request failed", model=ticket.model, outcome=outcome)
+
+    def _count(self, outcome: RequestOutcome, now: float) -> None:
+        """Adds the finished request to what the region reports, to the metrics and to the access log."""
+        carrier, ticket, target = self._carrier, self._ticket, self._target
         server = NO_SERVER
         kind: str = _HOME if ticket.context is None else _FORWARDED
         if target is not None:
-            measured = outcome is _OK and stage is not TUNNEL
-            service_s = now - self._sent_at if measured else None
-            carrier.road.settle(target, now, service_s, self._tail)
             server, kind = target.region, target.kind
-        if ticket.counted:
-            carrier.road.over(ticket)
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
         if ticket.context is None:
@@ -249,7 +267,6 @@ class Ending:
         access_log = carrier.access_log
         if access_log is not None and access_log.wants(outcome is _OK):
             access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
-        carrier.active.remove(self)
 
     def _line(
         self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float

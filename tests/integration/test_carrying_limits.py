@@ -330,3 +330,17 @@ async def test_a_head_is_counted_wherever_it_begins(tmp_path: Path, before: byte
             assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 431
         assert not gpu.heard
+
+
+async def test_a_number_of_any_length_in_a_body_keeps_nothing_reserved(tmp_path: Path) -> None:
+    usage = b'{"usage": {"prompt_tokens": 9, "completion_tokens": 9}}'
+
+    async def script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(usage), usage))
+
+    async with engine(script) as gpu, agent(tmp_path, [gpu.address]) as one:
+        for digits in (1, 400, 4000):
+            body = b'{"model": "%b", "messages": [], "max_tokens": %b}' % (MODEL.encode(), b"9" * digits)
+            assert (await ask(one, body=body)).status == 200
+            assert one.held() == 0
+            assert not list(one.carrier.active)

@@ -18,7 +18,7 @@ from penstock.cost import (
 )
 from penstock.policy import Cost, CostUnit
 from penstock.quantities import Ask
-from penstock.usage import MOST_TOKENS, Usage
+from penstock.usage import MAX_TOKENS, Usage
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
@@ -87,7 +87,7 @@ def test_a_limit_not_seen_yet_is_guessed_by_those_within_a_doubling_and_by_none_
     assert expectations.answer_tokens("exact", "m", 4000) == pytest.approx(230)
 
 
-@given(st.integers(1, MOST_TOKENS), st.integers(1, MOST_TOKENS))
+@given(st.integers(1, MAX_TOKENS), st.integers(1, MAX_TOKENS))
 def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_factor_of_one_and_a_half(
     limit: int, other: int
 ) -> None:

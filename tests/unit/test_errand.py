@@ -10,6 +10,7 @@ import pytest
 from penstock.cost import Expectations
 from penstock.policy import Cost, CostUnit
 from penstock.stickiness import BLOCK_BYTES
+from penstock.usage import MAX_TOKENS, Usage
 from regional_agent.carry.messages import Request
 from regional_agent.classify import Asked, classify
 from regional_agent.errand import MOST_AT_ONCE, Errand, errand_of
@@ -77,3 +78,13 @@ def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
     assert errand(TOKENS, user="u").session not in (None, by_header)
     assert errand(TOKENS).session is None
     assert errand(TOKENS, user=None).session is None
+
+
+@pytest.mark.parametrize("limit", [10**400, -(10**400), 0])
+def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
+    bounded = errand(TOKENS, messages=prompt("x"), max_tokens=limit)
+    assert bounded.ask.most_tokens is not None
+    assert 1 <= bounded.ask.most_tokens <= MAX_TOKENS
+    learned = Expectations()
+    learned.saw("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
+    assert learned.guess(TOKENS, "t", "m", bounded.ask).decode_s > 0.0

@@ -1,0 +1,107 @@
+"""Logs as JSON lines on standard error, libraries' logs included, with a limit on lines that repeat."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+MAX_REPEATS = 10
+"""Lines of one event that are written within one window; the rest are counted and dropped."""
+
+REPEAT_WINDOW_S = 10.0
+"""Time (s) over which lines of one event are counted."""
+
+MAX_EVENTS = 1024
+"""Events that are counted at once; the one that was seen first is forgotten first."""
+
+Key = tuple[str, str, str]
+
+
+class RepeatLimit:
+    """Drops lines of an event that repeats faster than MAX_REPEATS in REPEAT_WINDOW_S.
+
+    The first line after a drop carries the number of dropped lines as `dropped_repeats`. A fault that every request
+    meets would otherwise write one traceback for each request.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
+        self._windows: dict[Key, tuple[float, int]] = {}
+        """By event: when its window began (s), and how many lines came since."""
+
+    def allow(self, key: Key) -> int | None:
+        """Count a line of an event: None where the line is to be dropped, else the lines dropped before it."""
+        now = self._clock()
+        began_at, count = self._windows.pop(key, (now, 0))
+        dropped = 0
+        if now - began_at >= REPEAT_WINDOW_S:
+            dropped, began_at, count = max(0, count - MAX_REPEATS), now, 0
+        if len(self._windows) >= MAX_EVENTS:
+            del self._windows[next(iter(self._windows))]
+        self._windows[key] = (began_at, count + 1)
+        return dropped if count < MAX_REPEATS else None
+
+    def __call__(self, logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """For structlog's chain of processors."""
+        dropped = self.allow((method, str(event.get("event")), _exception_of(event.get("exc_info"))))
+        if dropped is None:
+            raise structlog.DropEvent
+        if dropped:
+            event["dropped_repeats"] = dropped
+        return event
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """For a handler of the standard library's logging."""
+        dropped = self.allow((record.name, f"{record.pathname}:{record.lineno}", _exception_of(record.exc_info)))
+        if dropped:
+            record.msg = f"{record.msg} (dropped_repeats={dropped})"
+        return dropped is not None
+
+
+def configure_logs() -> None:
+    """Send structlog's and the standard library's logs the same way; call once, before anything logs."""
+    limit = RepeatLimit()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # As text and without local variables, which may hold secrets.
+        structlog.processors.format_exc_info,
+    ]
+    render = structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[limit, *shared, render],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(limit.filter)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # APScheduler warns of each tick that it skips while the tick before waits for the store; that is expected.
+    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
+
+
+def _exception_of(exc_info: Any) -> str:
+    """The type of an exception and the line that raised it; empty where there is none."""
+    if exc_info is True:
+        exc_info = sys.exc_info()
+    error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    if not isinstance(error, BaseException):
+        return ""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}" if traceback is not None else ""
+    return f"{type(error).__name__} {line}"

@@ -1,0 +1,98 @@
+"""Whatever fails after an answer (learning, counting, logging), everything that the request held is released."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.cost import Expectations
+from penstock.policy import Quota
+from penstock.work import SpeedLearner
+from regional_agent.answer_tally import AnswerTally
+from regional_agent.carry.access_log import AccessLog
+from regional_agent.choosing import Chooser
+from regional_agent.endpoint import Endpoint
+from regional_agent.metrics import AgentMetrics
+from tests.agents import agent
+from tests.chats import JSON_ANSWER, SSE_HEAD, chunk
+from tests.patience import until
+from tests.planet import MODEL
+from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+
+STEPS: tuple[tuple[Any, str], ...] = (
+    (Chooser, "first_byte"),
+    (Chooser, "ended"),
+    (Expectations, "saw"),
+    (Expectations, "wants"),
+    (SpeedLearner, "wants"),
+    (Endpoint, "completed"),
+    (Endpoint, "ended"),
+    (AnswerTally, "ended"),
+    (AgentMetrics, "request_done"),
+    (AccessLog, "wants"),
+    (AccessLog, "add"),
+)
+"""What runs after an answer has begun, or at its end."""
+
+ENDINGS = ("whole", "stream", "cut", "left")
+
+
+class Defect(Exception):
+    """A fault in a step."""
+
+
+async def _script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    kind = heard.header("x-request-id")
+    if kind == "whole":
+        writer.write(JSON_ANSWER)
+        return
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    if kind == "stream":
+        writer.write(b"0\r\n\r\n")
+    elif kind == "cut":
+        writer.close()
+    else:
+        await asyncio.Event().wait()
+
+
+async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: list[str]) -> None:
+    access_log = AccessLog(directory / "access.log", 1.0, Random(1))
+    async with engine(_script) as gpu, agent(directory, [gpu.address], access_log=access_log) as one:
+        policy = one.knowing.directives.policy
+        quota = Quota(None, 1, concurrent=1)
+        tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
+        one.knowing.directives.policy = msgspec.structs.replace(policy, tenants=tenants)
+        with ExitStack() as faults:
+            for step in failing:
+                owner, name = STEPS[step]
+                faults.enter_context(patch.object(owner, name, side_effect=Defect(name)))
+            for ending in endings:
+                stream = ending != "whole"
+                body = msgspec.json.encode({"model": MODEL, "stream": stream, "messages": [], "max_tokens": 5})
+                client = await RawClient.connect(one.traffic)
+                client.say(post(body, f"X-Request-Id: {ending}"))
+                status, _ = await client.head()
+                assert status == 200, f"the request before holds its quota: {ending}, {failing}"
+                if ending == "stream":
+                    assert await client.chunk() == b"data: 1\n\n"
+                    assert await client.chunk() == b"", "the client gets all of the answer"
+                client.close()
+                await until(lambda: one.held() == 0 and not list(one.carrier.active))
+                assert one.knowing.quotas.running("open") == 0
+    access_log.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.frozensets(st.integers(0, len(STEPS) - 1)), st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=4))
+def test_counters_return_to_zero_whatever_fails_after_an_answer(failing: frozenset[int], endings: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_serve_with_faults(Path(directory), failing, endings))
