@@ -30,16 +30,16 @@ from control_plane.api.idempotency import Idempotency
 from control_plane.api.leaders_word import LeadersWord
 from control_plane.api.openapi import describe, operation_id
 from control_plane.api.strictness import as_described, tell_methods
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.daemon import ControlPlane
-from control_plane.places import Places
 
 
 class UnguardedRoute(Exception):
     """A route that asks nobody who they are: a defect, found at the start."""
 
 
-def create_app(control_plane: ControlPlane, access: Access, places: Places | None = None) -> FastAPI:
-    """The API of one control plane; `access` knows who may call it, and `places` where addresses are.
+def create_app(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:
+    """The API of one control plane; `access` knows who may call it, and `geoip` locates addresses.
 
     Raises:
         UnguardedRoute: a resource forgot to say whom it is for.
@@ -55,7 +55,7 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
     app.state.access = access
     problems.install(app)
     describe(app)
-    places = places or Places(None, control_plane.now)
+    geoip = geoip or GeoIpLookup(None)
     tell_methods(app)
     # These ask for no caller: they tell nothing of the fleet, or what they take is signed.
     open_routers = (
@@ -68,8 +68,8 @@ def create_app(control_plane: ControlPlane, access: Access, places: Places | Non
     for router in (
         status.routes(control_plane),
         plans.routes(control_plane),
-        explain.routes(control_plane, places),
-        steer.routes(control_plane, places),
+        explain.routes(control_plane, geoip),
+        steer.routes(control_plane, geoip),
         what_if.routes(control_plane),
         fleet.routes(control_plane),
         tenants.routes(control_plane),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -25,11 +24,11 @@ from control_plane.app import create_app
 from control_plane.client.etcd import EtcdStore
 from control_plane.client.etcd_connection import Tls
 from control_plane.client.fleet_key import load_fleet_key
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.client.members import Member
 from control_plane.connections import BoundedConnection
 from control_plane.daemon import ControlPlane
 from control_plane.forwarded import behind_proxies
-from control_plane.places import Places
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.readers import BundleReader
 from control_plane.policy.repository import RepositoryReader
@@ -69,7 +68,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     secret_file = settings.policy_webhook_secret_file
     webhook_secret = load_webhook_secret(secret_file) if secret_file is not None else None
     ca_file = settings.control_plane_ca_file
-    places = Places(settings.geoip_file, time.monotonic)
+    geoip = GeoIpLookup(settings.geoip_file)
     listener = _listen(settings.listen)
     scheme = "https" if certificate is not None else "http"
     url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
@@ -83,7 +82,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         webhook_secret=webhook_secret,
         trust=authorities(ca_file) if ca_file is not None else None,
     )
-    app = create_app(control_plane, access, places)
+    app = create_app(control_plane, access, geoip)
     # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
     app.openapi()
     config = _http(settings, app)
@@ -94,7 +93,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     campaign = await control_plane.start()
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
-    besides = []
+    besides = [asyncio.create_task(geoip.keep_reloading(), name="geoip")]
     if certificate is not None and config.ssl is not None:
         besides.append(asyncio.create_task(certificate.keep_fresh(config.ssl), name="certificate"))
     _log.info("listening", name=settings.name, url=url)

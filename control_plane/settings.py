@@ -169,8 +169,8 @@ class ControlPlaneSettings(BaseSettings):
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "sub"
     """Claim that names the caller in the audit log."""
     geoip_file: Path | None = None
-    """MaxMind City or Country database, to advise and explain by clients' addresses; opened anew when it changes. None
-    leaves every address nowhere."""
+    """MaxMind City or Country database, to advise and explain by clients' addresses, read into memory; read again
+    when it changes. None leaves every address nowhere."""
 
     @model_validator(mode="after")
     def _one_policy(self) -> ControlPlaneSettings:

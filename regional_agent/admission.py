@@ -83,7 +83,9 @@ class Admission:
         self._expectations = expectations
         self._location_header = knowing.locator.header
         self._policy: Policy | None = None
-        """What all that is kept here was worked out under."""
+        """The policy that everything cached here was worked out under."""
+        self._located_by = knowing.locator.generation
+        """The generation of the GeoIP database that the senders were located by."""
         self._keyring: Keyring
         self._senders: dict[About, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
@@ -103,6 +105,9 @@ class Admission:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=SHORTEST_RETRY_S)
         if policy is not self._policy:
             self._begin(policy)
+        if knowing.locator.generation != self._located_by:
+            self._located_by = knowing.locator.generation
+            self._senders.clear()
         headers = request.by_name or request.index()
         told = headers.get(self._location_header)
         # Anybody else's word changes nothing, so it is not kept by it either.

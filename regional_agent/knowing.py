@@ -108,7 +108,7 @@ class Knowing:
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, memory=LeaseMemory(settings.state_dir)
         )
-        self._expiry: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
         self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock, metrics.waited)
@@ -146,7 +146,9 @@ class Knowing:
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()
-        self._expiry = keep_running("registrations", self.registrations.keep_expiring)
+        self._loops.append(keep_running("registrations", self.registrations.keep_expiring))
+        if self.locator.geoip.available:
+            self._loops.append(keep_running("geoip", self.locator.geoip.keep_reloading))
         self.shared_view.start()
         self._directory.start()
         self.directives.start()
@@ -163,10 +165,8 @@ class Knowing:
         await self.peers.stop()
         self.waiting.close()
         await self.shared_view.stop()
-        if self._expiry is not None:
-            await cancel([self._expiry])
+        await cancel(self._loops)
         await self.endpoints.stop()
-        self.locator.close()
         await self._store.close()
 
     async def announce(self, *, peer_url: str, admin_url: str) -> None:
@@ -246,6 +246,7 @@ class Knowing:
             "endpoints_problem": self.endpoints.problem,
             "dns": self.endpoints.dns.status(),
             "registration_problem": self.registrations.problem or None,
+            "geoip_problem": self.locator.geoip.problem,
             "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
             "pools": self._pool_reports(),
             "waiting": {model: self.waiting.waiting_here(model) for model in self.endpoints.pools},

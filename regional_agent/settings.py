@@ -159,7 +159,8 @@ class AgentSettings(BaseSettings):
     server_errors_eject: bool = True
     """Whether 5xx answers other than 502, 503 and 504 count as failures; false where clients can provoke them."""
     geoip_file: Path | None = None
-    """MaxMind City or Country database; None leaves every client's location unknown."""
+    """MaxMind City or Country database, read into memory; read again when it changes. None leaves every client's
+    location unknown."""
     fleet_key_file: Path
     """The fleet's shared secret, one key a line, newest first."""
     state_dir: Path

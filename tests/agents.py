@@ -96,7 +96,7 @@ class FixedKnowing:
         self.quotas = Quotas(lambda: self.agents_here)
         self.location: Location = NOWHERE
         self.locator: Any = locator or SimpleNamespace(
-            header=b"", locate_client=lambda ip, forwarded_for, told: self.location
+            header=b"", generation=0, locate_client=lambda ip, forwarded_for, told: self.location
         )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)

@@ -8,19 +8,19 @@ from fastapi import FastAPI
 
 from control_plane.access.access import Access
 from control_plane.app import create_app
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.daemon import ControlPlane
-from control_plane.places import Places
 
 _description: dict[str, Any] | None = None
 
 
-def served(control_plane: ControlPlane, access: Access, places: Places | None = None) -> FastAPI:
+def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:
     """The API, described beforehand as `penstock serve` does it: in the first request it would cost the lease.
 
     Every control plane's description is the same, so one is made for all the tests of a process.
     """
     global _description
-    app = create_app(control_plane, access, places)
+    app = create_app(control_plane, access, geoip)
     app.openapi_schema = _description
     _description = app.openapi()
     return app

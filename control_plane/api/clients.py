@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from control_plane.client.geoip import parse_address
-from control_plane.places import Places
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.policy.suggestion import suggestion
 from control_plane.problems import Problem
 from penstock.countries import country_flaw
@@ -46,7 +46,7 @@ class ClientPlace(BaseModel):
     country: Country | None = None
     subdivision: Subdivision | None = None
 
-    def location(self, places: Places) -> Location:
+    def location(self, geoip: GeoIpLookup) -> Location:
         """The place.
 
         Raises:
@@ -61,7 +61,7 @@ class ClientPlace(BaseModel):
         address = parse_address(self.ip)
         if address is None:
             raise Problem(422, f"ip: {self.ip!r} is no IP address")
-        return places.locate(address)
+        return geoip.find(address)[0]
 
 
 def policy_in_force(policy: Policy | None) -> Policy:

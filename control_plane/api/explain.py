@@ -11,10 +11,10 @@ from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
 from control_plane.api.clients import ClientPlace, policy_in_force, region_of
 from control_plane.api.openapi import gives
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.client.store import StoreError
 from control_plane.daemon import ControlPlane
 from control_plane.explained import Explained
-from control_plane.places import Places
 from control_plane.problems import Problem
 from control_plane.rollout.orders import NotKept
 from control_plane.surveying import policy_status
@@ -48,7 +48,7 @@ class ExplainRequest(ClientPlace):
     )
 
 
-def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
+def routes(control_plane: ControlPlane, geoip: GeoIpLookup) -> APIRouter:
     """Explains."""
     router = APIRouter(prefix="/v1", tags=["explain"])
     rng = Random()
@@ -62,7 +62,7 @@ def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
         """
         plan = control_plane.plans.get(body.origin)
         policy = await _obeyed(control_plane, plan)
-        asked = _asked(policy, body, places)
+        asked = _asked(policy, body, geoip)
         now = control_plane.now()
         views = believed_views(policy, control_plane.snapshot, asked.origin, asked.model, now)
         explanation = explain(policy, plan, asked, views, rng)
@@ -93,7 +93,7 @@ def _provenance(control_plane: ControlPlane, plan: RegionPlan | None, digest: st
     return newest.provenance if newest.digest == digest else None
 
 
-def _asked(policy: Policy, body: ExplainRequest, places: Places) -> Asked:
+def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> Asked:
     origin = region_of(policy, body.origin, "origin")
     for region in body.tried:
         region_of(policy, region, "tried")
@@ -104,6 +104,6 @@ def _asked(policy: Policy, body: ExplainRequest, places: Places) -> Asked:
         tenant = tenant_by_key(policy, body.key_digest)
         if tenant is None:
             raise Problem(422, "key_digest: no tenant has this key")
-    if body.ip is not None and not places.known:
+    if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
-    return Asked(origin, body.model, tenant, body.location(places), dict(body.tried), body.overflow)
+    return Asked(origin, body.model, tenant, body.location(geoip), dict(body.tried), body.overflow)

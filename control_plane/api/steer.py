@@ -13,8 +13,8 @@ from control_plane.access.required import Viewer
 from control_plane.api.answers import answer
 from control_plane.api.clients import ClientPlace, policy_in_force
 from control_plane.api.openapi import gives
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.daemon import ControlPlane
-from control_plane.places import Places
 from penstock.policy import Policy
 from penstock.region_health import RegionState
 from penstock.snapshot import pools
@@ -48,10 +48,10 @@ class Steered(msgspec.Struct, frozen=True):
     policy_digest: str
 
 
-def routes(control_plane: ControlPlane, places: Places) -> APIRouter:
+def routes(control_plane: ControlPlane, geoip: GeoIpLookup) -> APIRouter:
     """Advises."""
     router = APIRouter(prefix="/v1/steer", tags=["explain"])
-    lookout = _Lookout(control_plane, places)
+    lookout = _Lookout(control_plane, geoip)
 
     @router.get("", responses=gives(Advice, "Entry regions, best first."))
     async def one(caller: Viewer, client: Annotated[SteerClient, Query()]) -> Response:
@@ -83,20 +83,20 @@ class _Sight(msgspec.Struct, frozen=True):
     steer: Steer
     states: dict[str, RegionState]
     ready: set[tuple[str, str]]
-    places: Places
+    geoip: GeoIpLookup
 
     def advise(self, client: SteerClient) -> Advice:
         """Advice for one client."""
-        about = Client(client.location(self.places), client.tenant, client.model)
+        about = Client(client.location(self.geoip), client.tenant, client.model)
         return self.steer.advise(about, self.states, self.ready)
 
 
 class _Lookout:
     """Sees the fleet as this control plane knows it, and keeps what follows from policy alone."""
 
-    def __init__(self, control_plane: ControlPlane, places: Places) -> None:
+    def __init__(self, control_plane: ControlPlane, geoip: GeoIpLookup) -> None:
         self._control_plane = control_plane
-        self._places = places
+        self._geoip = geoip
         self._steer: tuple[Policy, Steer] | None = None
 
     def look(self) -> _Sight:
@@ -111,4 +111,4 @@ class _Lookout:
         snapshot, now = self._control_plane.snapshot, self._control_plane.now()
         states = {region: snapshot.state(region) for region in policy.regions}
         ready = {where for where, one in pools(snapshot, now).items() if one.report.ready > 0}
-        return _Sight(policy, self._steer[1], states, ready, self._places)
+        return _Sight(policy, self._steer[1], states, ready, self._geoip)

@@ -52,7 +52,6 @@ def locator() -> Iterator[Locator]:
         writer.to_db_file(str(file))
         made = Locator(file, [ip_network("10.0.0.0/8")], "X-Country")
         yield made
-        made.close()
 
 
 def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]) -> Location:

@@ -39,9 +39,12 @@ class Here:
     def __init__(self, first: Policy) -> None:
         self.directives = SimpleNamespace(policy=first)
         self.located: list[bytes] = []
+        self.locator = SimpleNamespace(
+            header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
+        )
         knowing = SimpleNamespace(
             directives=self.directives,
-            locator=SimpleNamespace(header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate),
+            locator=self.locator,
             demand=SimpleNamespace(offered=lambda model, permitted: None),
         )
         key = FleetKey(b"tests-only-tests-only-tests-only")
@@ -126,6 +129,15 @@ def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
     here.directives.policy = policy(keys=("blue",))
     assert here.whose("red", b"10.0.0.1") is Reason.UNKNOWN_KEY
+
+
+def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
+    here = Here(policy(ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))))
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.locator.locate_client = lambda ip, chain, told: Location("FR")
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.locator.generation += 1
+    assert here.whose("red", b"10.0.0.1") is Reason.MISDIRECTED
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

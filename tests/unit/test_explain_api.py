@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,21 @@ from control_plane.api import what_if as what_if_module
 from control_plane.api.steer import MOST_CLIENTS
 from control_plane.client import keys
 from control_plane.client.codec import encode
+from control_plane.client.geoip_lookup import GeoIpLookup
 from control_plane.daemon import ControlPlane
 from control_plane.explained import Explained
-from control_plane.places import LOOK_S, Places
 from control_plane.policy.folder import read_folder
 from control_plane.what_if import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.explain import Standing
-from penstock.geography import NOWHERE
 from penstock.provenance import Provenance
 from penstock.reasons import Reason
 from penstock.steer import Advice
 from tests.patience import until
 from tests.reports import MODEL, offered, packed, report
 from tests.served import served
-from tests.stores import SetClock, put
+from tests.stores import put
 from tests.unit.test_control_plane_app import OPERATOR, PLANET, REGIONS, TOKEN, control_plane, is_problem, leading
-from tests.unit.test_locate import write as write_other_geoip
 
 __all__ = ["control_plane"]
 
@@ -43,7 +40,7 @@ DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123b
 @pytest.fixture
 async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     write_geoip(tmp_path / "geo.mmdb")
-    app = served(control_plane, Access(TOKEN), Places(tmp_path / "geo.mmdb", control_plane.now))
+    app = served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb"))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
         yield client
@@ -263,25 +260,6 @@ async def test_what_cannot_be_reckoned(http: httpx.AsyncClient, body: dict[str, 
     response = await http.post("/v1/what-if", json=body)
     assert is_problem(response, 422)
     assert says in response.json()["detail"]
-
-
-def test_a_new_database_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    file, clock = tmp_path / "geo.mmdb", SetClock()
-    write_other_geoip(file)
-    places, new_york = Places(file, clock), ip_address(NEW_YORK)
-    assert places.locate(ip_address("203.0.113.9")).country == "DE"
-    write_geoip(tmp_path / "new")
-    (tmp_path / "new").rename(file)
-    assert places.locate(new_york) == NOWHERE
-    clock.now += LOOK_S
-    assert places.locate(new_york).country == "US"
-    (tmp_path / "broken").write_text("nonsense")
-    (tmp_path / "broken").rename(file)
-    clock.now += LOOK_S
-    assert places.locate(new_york).country == "US"
-    file.unlink()
-    clock.now += LOOK_S
-    assert places.locate(new_york).country == "US"
 
 
 async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:
