@@ -42,7 +42,7 @@ SHAPE = [
     ("places.yaml", "city: Frankfurt", 'city: "Frank\\u202efurt"', "places.yaml:4: city: has the character \\u202e, which nobody sees; remove it"),
     ("operating.yaml", "T02:00Z", "T02:00", "operating.yaml:5: starts_at does not say by whose clocks it is; write Z behind starts_at for UTC, or name the time_zone"),
     ("operating.yaml", "time_zone: null", "time_zone: Europe/Berlin", "operating.yaml:5: starts_at is in UTC and time_zone is named; write starts_at as clocks there show it, without the Z; or time_zone: null"),
-    ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is no moment: month must be in 1..12; write a moment that exists, such as 2026-12-01T02:00Z"),
+    ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is not a valid date and time; write a date and time of the calendar, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
     ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:30: hits_to_rise: input should be a valid integer; write a number, without quotes"),

@@ -16,9 +16,9 @@ PERIOD_S = {"daily": 86_400.0, "weekly": 7 * 86_400.0}
 def _on_the_calendar(moment: str) -> str:
     try:
         datetime.fromisoformat(moment)
-    except ValueError as error:
-        remedy = {"remedy": "write a moment that exists, such as 2026-12-01T02:00Z"}
-        raise PydanticCustomError(REMEDY, f"is no moment: {error}", remedy) from None
+    except ValueError:
+        remedy = {"remedy": "write a date and time of the calendar, such as 2026-12-01T02:00Z"}
+        raise PydanticCustomError(REMEDY, "is not a valid date and time", remedy) from None
     return moment
 
 
