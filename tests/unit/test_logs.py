@@ -60,6 +60,7 @@ def test_events_that_are_counted_are_bounded() -> None:
 
 
 def test_the_standard_librarys_logs_are_limited_by_the_line_that_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog_before = structlog.get_config()
     before = logging.getLogger().handlers[:], logging.getLogger().level
     try:
         logs.configure_logs()
@@ -67,7 +68,7 @@ def test_the_standard_librarys_logs_are_limited_by_the_line_that_logs(capsys: py
             logging.getLogger("asyncio").error("Fatal error on transport %s", number)
         lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**structlog_before)
         logging.getLogger().handlers[:], logging.getLogger().level = before
     assert len(lines) == MAX_REPEATS
     assert lines[0]["event"] == "Fatal error on transport 0"
