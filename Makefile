@@ -1,7 +1,9 @@
 # Two commands do all their own set-up: `make demo` and `make test`.
-# Everything lives in .venv and out/; `make clean` removes both.
+# Everything lives in .venv and out/; `make clean` removes both. Other Pythons: make test PYTHON=python3.14 VENV=.venv-3.14
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The oldest supported Python that runs (a version manager may put commands on PATH that do not), as in CI's full run.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
@@ -84,7 +86,7 @@ test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the tests of the router, with it
 		$(or $(ARGS),$(TOGETHER) $(TESTS_OF_ROUTER))
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) out dist
+	rm -rf $(VENV) .venv-* out dist
 
 $(VENV)/bin/pip:
 	@test -n '$(PYTHON)' || { echo 'Penstock needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3.11' >&2; exit 2; }
