@@ -110,7 +110,7 @@ $(VENV)/.bench: $(VENV)/.demo
 	@$(PIP) -e '.[lab,bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
 	@touch $@
 
-$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock control_plane regional_agent lab policies -type f -not -name '*.pyc') | $(VENV)/.demo
+$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent lab policies -type f -not -name '*.pyc') | $(VENV)/.demo
 	@rm -rf dist out/wheel $(COMPILED)
 	@mkdir -p out/wheel
 	@$(PIP) -e '.[lab,compile]'

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import httpx
 import msgspec
 
-from control_plane.api_client import ApiError, NobodyAnswers
-from penstock.explain import Explanation
+from control_plane.cli.api_client import ApiError, NobodyAnswers
+from penstock.routing.explain import Explanation
 
 TIMEOUT_S = 5.0
 """How long (s) an agent may take to answer."""

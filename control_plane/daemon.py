@@ -11,48 +11,54 @@ from random import Random
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from control_plane.audit.chain import AuditEntry
-from control_plane.audit.log import AuditLog
-from control_plane.campaign import Campaign
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.informer import Informer
-from control_plane.client.lease import Registration
-from control_plane.client.members import AgentMember, Member
-from control_plane.client.store import ConfigStore, StoreError
-from control_plane.events import EventLog
-from control_plane.fleet import Fleet
-from control_plane.intake import Intake, Receipt
-from control_plane.journal import Journal
-from control_plane.kept_answers import KeptAnswers
-from control_plane.leader_link import LeaderLink
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import ConfigStore, StoreError
+from adapters.store.informer import Informer
+from adapters.store.lease import Registration
+from adapters.store.members import AgentMember, Member
+from adapters.store.mirror import Mirror
+from control_plane.api.idempotency_store import KeptAnswers
+from control_plane.audit.audit_chain import AuditEntry
+from control_plane.audit.audit_log import AuditLog
+from control_plane.events.change_detector import LOOK_S, Glimpse, Noticing
+from control_plane.events.event_log import EventLog
+from control_plane.events.journal import Journal
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_client import LeaderLink
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.mirror import Mirror
-from control_plane.noticing import LOOK_S, Glimpse, Noticing
-from control_plane.overrides.ledger import Ledger
-from control_plane.overrides.shown import OverrideStatus, shown
-from control_plane.plan_history import PlanHistory
-from control_plane.planning import TICK_S, Planning
-from control_plane.policy.webhook_secret import WebhookSecret
-from control_plane.policy_polling import PolicyPolling
-from control_plane.policy_revisions import Revisions
-from control_plane.policy_source import PolicySource
-from control_plane.policy_webhook import PolicyWebhook
-from control_plane.publishing import Publisher
-from control_plane.rollout.orders import Orders
-from control_plane.rollout.shown import summary
-from control_plane.rollout.staging import Staging
-from control_plane.rounds import Rounds
-from control_plane.status import MOST_SHORTFALLS, LeaderStatus, Status, StoreStatus
-from control_plane.surveying import agent_statuses, arc_statuses, plan_status, policy_status, region_statuses
-from penstock.maintenance import windows
-from penstock.plan import RegionPlan
-from penstock.policy import Policy
-from penstock.region_health import RegionState
-from penstock.rollout import Rollout
-from penstock.signing import FleetKey
-from penstock.snapshot import Snapshot
-from penstock.supply import supply
+from control_plane.overrides.override_resource import OverrideStatus, shown
+from control_plane.overrides.override_store import Ledger
+from control_plane.planning.fleet_snapshot import Fleet
+from control_plane.planning.periodic_job import Rounds
+from control_plane.planning.plan_history import PlanHistory
+from control_plane.planning.planning_loop import TICK_S, Planning
+from control_plane.planning.publishing import Publisher
+from control_plane.planning.report_intake import Intake, Receipt
+from control_plane.policy.source.policy_polling import PolicyPolling
+from control_plane.policy.source.policy_revisions import Revisions
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.policy_webhook import PolicyWebhook
+from control_plane.policy.source.webhook_secret import WebhookSecret
+from control_plane.rollout.rollout_actions import Orders
+from control_plane.rollout.rollout_resource import summary
+from control_plane.rollout.rollout_runner import Staging
+from control_plane.status.status import MOST_SHORTFALLS, LeaderStatus, Status, StoreStatus
+from control_plane.status.status_builder import (
+    agent_statuses,
+    arc_statuses,
+    plan_status,
+    policy_status,
+    region_statuses,
+)
+from penstock.fleet.capacity import supply
+from penstock.fleet.snapshot import Snapshot
+from penstock.health.region_health import RegionState
+from penstock.overrides.maintenance import windows
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy
+from penstock.rollout.state_machine import Rollout
+from penstock.wire.signing import FleetKey
 
 SHOWN_BACKOFF_CAP_S = 3.0
 """Longest wait (s) before what is only shown to people is read again from a store that was away."""

@@ -12,10 +12,10 @@ from enum import StrEnum
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from penstock.plan import RegionPlan
-from penstock.region_health import RegionState
-from penstock.rollout import Phase
-from penstock.shortfall import Shortfall
+from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
+from penstock.rollout.state_machine import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""

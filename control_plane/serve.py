@@ -15,27 +15,27 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from control_plane.access.access import Access
-from control_plane.access.api_keys import ApiKeys
-from control_plane.access.jwks import Jwks
-from control_plane.access.oidc import Oidc, OidcTrust
-from control_plane.admin_token import load_admin_token
-from control_plane.app import create_app
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.etcd_connection import Tls
-from control_plane.client.fleet_key import load_fleet_key
-from control_plane.client.geoip_lookup import GeoIpLookup
-from control_plane.client.members import Member
-from control_plane.connections import BoundedConnection
+from adapters.etcd.etcd_connection import Tls
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.fleet_key import load_fleet_key
+from adapters.geoip_lookup import GeoIpLookup
+from adapters.store.members import Member
+from control_plane.api.app import create_app
+from control_plane.api.client_connections import BoundedConnection
+from control_plane.api.forwarded_for import behind_proxies
+from control_plane.api.tls_certificate import Certificate, authorities
+from control_plane.auth.admin_token import load_admin_token
+from control_plane.auth.api_keys import ApiKeys
+from control_plane.auth.authentication import Access
+from control_plane.auth.jwks import Jwks
+from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.daemon import ControlPlane
-from control_plane.forwarded import behind_proxies
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.readers import BundleReader
-from control_plane.policy.repository import RepositoryReader
-from control_plane.policy.webhook_secret import load_webhook_secret
-from control_plane.policy_source import PolicySource
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.readers import BundleReader
+from control_plane.policy.source.repository import RepositoryReader
+from control_plane.policy.source.webhook_secret import load_webhook_secret
 from control_plane.settings import ControlPlaneSettings, HostPort
-from control_plane.tls import Certificate, authorities
 
 DRAIN_S = 2
 """How long (s) requests under way may take to end when the process stops."""

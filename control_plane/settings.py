@@ -19,9 +19,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from control_plane.access.callers import Role
-from control_plane.client.members import named
-from control_plane.policy.repository_url import why_unusable
+from adapters.store.members import named
+from control_plane.auth.callers import Role
+from control_plane.policy.source.repository_url import why_unusable
 
 PREFIX = "PENSTOCK_"
 

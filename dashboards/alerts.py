@@ -17,8 +17,8 @@ from dashboards.recording_rules import (
     UTILISATION,
 )
 from dashboards.rules import Alert
-from penstock.region_health import RegionState
-from penstock.rollout import Phase
+from penstock.health.region_health import RegionState
+from penstock.rollout.state_machine import Phase
 
 _OBJECTIVE_RUNBOOK = """
             1. Panel "Service objectives attained": is it one region or all? `penstock status` has the last minutes.

@@ -31,7 +31,7 @@ from dashboards.recording_rules import (
     STATE_CODES,
     UTILISATION,
 )
-from penstock.region_health import RegionState
+from penstock.health.region_health import RegionState
 
 STATE_COLOURS = {
     RegionState.UNKNOWN: GREY,

@@ -6,19 +6,19 @@ import sys
 
 import typer
 
-from control_plane.commands.on_demand import on_demand
+from control_plane.cli.lazy_commands import on_demand
 
 COMMANDS = {
-    "bench-live": "lab.bench.live.command:bench_live",
+    "bench-live": "lab.bench.live.bench_live_command:bench_live",
     "bench-planner": "lab.bench.bench_planner:bench_planner",
     "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
-    "bench-router": "lab.bench.router.command:bench_router",
-    "demo": "lab.demo.command:demo",
-    "engines": "lab.engine.command:engines",
-    "replay": "lab.replay.command:replay",
-    "simulate-choosing": "lab.simulate.command:simulate_choosing",
-    "simulate-live": "lab.simulate.live_command:simulate_live",
-    "wan": "lab.wan.command:wan",
+    "bench-router": "lab.bench.router.bench_router_command:bench_router",
+    "demo": "lab.demo.demo_command:demo",
+    "engines": "lab.engine.engine_command:engines",
+    "replay": "lab.replay.replay_command:replay",
+    "simulate-choosing": "lab.simulate.simulate_choosing_command:simulate_choosing",
+    "simulate-live": "lab.simulate.simulate_live_command:simulate_live",
+    "wan": "lab.wan.wan_command:wan",
 }
 """Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""
 

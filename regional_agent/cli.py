@@ -7,13 +7,13 @@ import sys
 import typer
 import uvloop
 
-from control_plane.client.geoip import BadGeoDatabase
-from control_plane.client.logs import configure_logs
-from control_plane.client.secret_file import BadSecret
-from regional_agent.carry.tls import BadTlsFiles
+from adapters.geoip import BadGeoDatabase
+from adapters.logs import configure_logs
+from adapters.secret_file import BadSecret
+from regional_agent.config.settings import BadSettings, load_settings
 from regional_agent.daemon import serve
-from regional_agent.endpoint_file import BadEndpointFile
-from regional_agent.settings import BadSettings, load_settings
+from regional_agent.endpoints.endpoint_file import BadEndpointFile
+from regional_agent.http.tls_contexts import BadTlsFiles
 
 app = typer.Typer(add_completion=False, no_args_is_help=False, rich_markup_mode=None)
 

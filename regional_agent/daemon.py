@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from control_plane.client.fleet_key import load_fleet_key
-from regional_agent.carry.access_log import AccessLog
-from regional_agent.carry.carrier import Carrier
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Application, Listener, leave
-from regional_agent.carry.port import is_served
-from regional_agent.carry.tls import ClientTls, Reloadable, ServerTls, keep_reloading
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.descriptors import raise_limit, shares_of
-from regional_agent.knowing import Knowing
-from regional_agent.metrics import AgentMetrics
-from regional_agent.road import Road
+from adapters.fleet_key import load_fleet_key
+from regional_agent.config.file_descriptors import raise_limit, shares_of
+from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
+from regional_agent.http.limits import Limits
+from regional_agent.http.listen_port import is_served
+from regional_agent.http.listener import Application, Listener, leave
+from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
+from regional_agent.proxy.access_log import AccessLog
+from regional_agent.proxy.proxy import Carrier
+from regional_agent.routing.router import Road
+from regional_agent.runtime import Knowing
 from regional_agent.services import AdminService, PeerService, TrafficService
-from regional_agent.settings import PREFIX, AgentSettings, BadSettings
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 
 log = structlog.get_logger()
 

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock import probe, route_context
-from penstock.reasons import Reason, Refusal
-from regional_agent import endpoint_registration
-from regional_agent.carry.carrier import Carrier
-from regional_agent.carry.client_turns import ClientTurns
-from regional_agent.carry.errors import refusal_response
-from regional_agent.carry.exchange import Exchange
-from regional_agent.carry.messages import TIMEOUT_HEADER, Request
-from regional_agent.classify import INFERENCE_PATHS, TUNNEL_PATHS
-from regional_agent.explaining import BadQuestion, explain_here
-from regional_agent.metrics import CONTENT_TYPE
-from regional_agent.named_model import is_json, named_model
-from regional_agent.road import Road
-from regional_agent.ticket import Ticket
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire import probe, route_context
+from regional_agent.endpoints import endpoint_registration
+from regional_agent.http.messages import TIMEOUT_HEADER, Request
+from regional_agent.http.request_sequence import ClientTurns
+from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.proxy import Carrier
+from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
+from regional_agent.routing.explain_service import BadQuestion, explain_here
+from regional_agent.routing.model_name import is_json, named_model
+from regional_agent.routing.request_context import Ticket
+from regional_agent.routing.router import Road
+from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from regional_agent.knowing import Knowing
+    from regional_agent.runtime import Knowing
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"

@@ -14,13 +14,13 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.access.access import Access
-from control_plane.access.callers import Caller
-from control_plane.api.whole_body import given, read
-from control_plane.claim import Claim, Kept, Phase, current
-from control_plane.client.store import StoreError
-from control_plane.kept_answers import LARGEST_ANSWER_BYTES, KeptAnswers
-from control_plane.problems import STORE_RETRY_S, problem
+from adapters.store.claim import Claim, Kept, Phase, current
+from adapters.store.config_store import StoreError
+from control_plane.api.body_replay import given, read
+from control_plane.api.idempotency_store import LARGEST_ANSWER_BYTES, KeptAnswers
+from control_plane.api.problems import STORE_RETRY_S, problem
+from control_plane.auth.authentication import Access
+from control_plane.auth.callers import Caller
 
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")

@@ -13,9 +13,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from control_plane import problems
-from control_plane.api import idempotency
-from control_plane.api.answers import JSON
+from control_plane.api import idempotency, problems
+from control_plane.api.json_responses import JSON
 
 _REF = "#/components/schemas/{name}"
 _COMPONENTS = "x-components"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Header
 
-from control_plane.problems import Problem
+from control_plane.api.problems import Problem
 
 IfMatch = Annotated[
     str | None,

@@ -1,1 +1,1 @@
-"""The policy bundle: YAML files that people write, checked whole and compiled to `penstock.policy.Policy`."""
+"""The policy bundle: YAML files that people write, checked whole and compiled to `penstock.policy.policy.Policy`."""

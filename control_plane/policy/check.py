@@ -11,8 +11,8 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from control_plane.policy.bundle_errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError
 from control_plane.policy.documents import Document, Path
-from control_plane.policy.errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.kinds.shape import REMEDY, REMEDY_BY_PATTERN, PolicyDocument
 from control_plane.policy.suggestion import suggestion

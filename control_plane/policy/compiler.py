@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from control_plane.client.codec import CodecError, encode
-from control_plane.policy.belonging import (
+from adapters.store.codec import CodecError, encode
+from control_plane.policy.bundle_errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.bundle_limits import (
     LARGEST_BUNDLE_BYTES,
     LARGEST_FILE_BYTES,
     MOST_DOCUMENTS,
@@ -20,10 +21,10 @@ from control_plane.policy.belonging import (
 )
 from control_plane.policy.check import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
-from control_plane.policy.errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.kinds.models import CostShape, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
-from control_plane.policy.kinds.places import RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
@@ -34,13 +35,12 @@ from control_plane.policy.kinds.routing import (
     SpilloverLimitDocument,
     SpilloverOrderDocument,
 )
-from control_plane.policy.kinds.senders import AnonymousAccessDocument, QuotaShape, TenantDocument
-from control_plane.policy.kinds.serving import CostShape, ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
+from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaShape, TenantDocument
 from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import moment_of, time_zone
-from penstock.policy import (
+from penstock.policy.policy import (
     AcceptedLoss,
     Cost,
     CostUnit,
@@ -64,8 +64,8 @@ from penstock.policy import (
     Tenant,
     Version,
 )
-from penstock.service_objective import ServiceObjective
-from penstock.time_zone import TimeZone
+from penstock.policy.service_objective import ServiceObjective
+from penstock.policy.time_zone import TimeZone
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """What a text that could not be read as YAML says of its documents."""

@@ -20,8 +20,8 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from control_plane.policy.belonging import MOST_DOCUMENTS_OF_FILE
-from control_plane.policy.errors import MOST_ERRORS, PolicyError, spelled
+from control_plane.policy.bundle_errors import MOST_ERRORS, PolicyError, spelled
+from control_plane.policy.bundle_limits import MOST_DOCUMENTS_OF_FILE
 
 MOST_DEPTH = 8
 """Levels of nesting; no kind needs half of them."""

@@ -10,9 +10,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from control_plane.policy.belonging import LARGEST_FILE_BYTES, SUFFIX, belongs, count_error, text_of
-from control_plane.policy.errors import PolicyError, PolicyRefused
-from control_plane.policy.readers import Bundle
+from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
+from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES, SUFFIX, belongs, count_error, text_of
+from control_plane.policy.source.readers import Bundle
 
 POLL_S = 0.5
 """Time (s) between two looks at a folder. A change counts when the second look at it finds no other: whoever writes

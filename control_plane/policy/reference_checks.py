@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from control_plane.policy.check import Catalogue
 from control_plane.policy.documents import Document
+from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operating import MaintenanceWindowDocument
-from control_plane.policy.kinds.places import RegionDocument
+from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument, SpilloverOrderDocument
-from control_plane.policy.kinds.senders import AnonymousAccessDocument, TenantDocument
-from control_plane.policy.kinds.serving import ModelDocument, ModelVersionsDocument
+from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 

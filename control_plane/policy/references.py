@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from control_plane.policy.bundle_errors import PolicyError
 from control_plane.policy.check import Catalogue
 from control_plane.policy.documents import Document, Path
-from control_plane.policy.errors import PolicyError
-from control_plane.policy.kinds.places import BlocDocument, RegionDocument
+from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from control_plane.policy.suggestion import suggestion
-from penstock.countries import COUNTRIES
+from penstock.policy.countries import COUNTRIES
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 
-from control_plane.policy.belonging import (
+from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.bundle_limits import (
     LARGEST_BUNDLE_BYTES,
     LARGEST_FILE_BYTES,
     MOST_FILES,
@@ -13,7 +14,6 @@ from control_plane.policy.belonging import (
     count_error,
     text_of,
 )
-from control_plane.policy.errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 
 MOST_MEMBERS = 4 * MOST_FILES
 """Of everything in the archive, documentation and folders too."""

@@ -12,10 +12,10 @@ from functools import cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
 
+from control_plane.policy.bundle_errors import PolicyError
 from control_plane.policy.documents import Document
-from control_plane.policy.errors import PolicyError
 from control_plane.policy.suggestion import suggestion
-from penstock.time_zone import ClockChange, TimeZone, local_s, moment
+from penstock.policy.time_zone import ClockChange, TimeZone, local_s, moment
 
 YEARS = range(2000, 2100)
 """Every year that a document may write; after them clocks stay as they are at their end."""

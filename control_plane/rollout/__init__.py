@@ -1,1 +1,1 @@
-"""The staged rollout of policy: what `penstock.rollout` decides, kept in the store and done by whoever leads."""
+"""The staged rollout of policy: what `penstock.rollout.state_machine` decides, stored and carried out by the leader."""

@@ -27,17 +27,17 @@ from rich.table import Table
 
 from lab.bench.planets import Planet, Size, planet
 from lab.planet.planet import program
-from penstock.plan import RegionPlan
-from penstock.planner.answers import Flows, cost
-from penstock.planner.cost import Cost, flows
-from penstock.planner.distances import Distances
-from penstock.planner.flow import FlowPlanner
-from penstock.planner.losses import confinements
-from penstock.planner.planned import Planned
-from penstock.slices import planned_for
-from penstock.snapshot import Snapshot, demand
-from penstock.supply import supply
-from penstock.waterfall import pour
+from penstock.fleet.capacity import supply
+from penstock.fleet.snapshot import Snapshot, demand
+from penstock.planning.linear_program.distances import Distances
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.linear_program.n_minus_one import confinements
+from penstock.planning.linear_program.plan_cost import Cost, flows
+from penstock.planning.linear_program.solution import Flows, cost
+from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_slices import planned_for
+from penstock.planning.planner import Planned
+from penstock.planning.waterfall import pour
 
 SIZES = (
     (Size(10, 10, 5, 2), 40),

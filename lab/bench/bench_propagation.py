@@ -27,7 +27,7 @@ from dulwich.repo import Repo
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from lab.bench.results import (
+from lab.bench.bench_results import (
     Goal,
     Machine,
     closing_line,
@@ -45,11 +45,11 @@ from lab.planet.planet import program
 from lab.planet.secret_files import write_secret, write_secrets
 from lab.quantile import quantile
 from lab.servers.etcd import start_etcd
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import start_server
-from penstock.snapshot import SETTLE_S
+from penstock.fleet.snapshot import SETTLE_S
 
 AGENTS = 100
 PROCESSES = 4

@@ -9,12 +9,12 @@ from random import Random
 
 import msgspec
 
-from penstock.planner.distances import Distances
-from penstock.policy import Model, Policy, Region
-from penstock.region_health import RegionHealth, RegionState
-from penstock.report import AgentReport, DemandReport, PoolReport
-from penstock.residency import residency_class
-from penstock.snapshot import Held, Snapshot
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.linear_program.distances import Distances
+from penstock.policy.policy import Model, Policy, Region
+from penstock.policy.residency import residency_class
 
 HUBS = (
     (50.1, 8.7),

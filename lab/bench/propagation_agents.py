@@ -16,9 +16,9 @@ from random import Random
 import structlog
 import uvloop
 
-from control_plane.client.etcd import EtcdStore
-from penstock.policy import Policy
-from regional_agent.directives import Directives
+from adapters.etcd.etcd_store import EtcdStore
+from penstock.policy.policy import Policy
+from regional_agent.config.active_config import Directives
 
 
 async def obey(endpoint: str, directory: Path, regions: list[str]) -> None:

@@ -24,7 +24,7 @@ from lab.planet.configs import (
     write_json,
 )
 from lab.planet.planet import ask, program
-from lab.planet.ports import assign_ports
+from lab.planet.planet_ports import assign_ports
 from lab.planet.secret_files import write_secrets
 from lab.planet.topology import Engine, Region, Topology, agent_port, control_plane_port, engine_port
 from lab.servers.errors import NotReady

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lab.demo.demo_workload import Ask
 from lab.demo.records import Answer, Attempt, Outcome, Served
-from lab.demo.workload import Ask
 from lab.planet.configs import Ports, url
 from lab.planet.sites import entry_rtt_ms, nearest_first
 from lab.planet.topology import Topology, entry_link

@@ -17,19 +17,19 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from lab.demo.demo_report import Setting, build_report, write_report
+from lab.demo.inputs import Material, gather
 from lab.demo.listing import print_where_everything_listens
-from lab.demo.material import Material, gather
+from lab.demo.output_dir import NEEDED_BYTES, alone_in, check_space
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
-from lab.demo.report import Setting, build_report, write_report
-from lab.demo.room import NEEDED_BYTES, alone_in, check_space
 from lab.demo.screen import Screen, make_screen
 from lab.demo.story import Story
 from lab.demo.verdict import Check, judge
 from lab.geoip import write_geoip
 from lab.planet.bundle import write_bundle
 from lab.planet.planet import Planet
-from lab.planet.ports import assign_ports
+from lab.planet.planet_ports import assign_ports
 
 
 class Options(msgspec.Struct, frozen=True):

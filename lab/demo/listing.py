@@ -8,11 +8,11 @@ from shlex import quote
 
 from rich.console import Console
 
-from lab.demo.workload import TENANT_KEYS
+from lab.demo.demo_workload import TENANT_KEYS
 from lab.planet.configs import ADMIN_TOKEN_FILE, FLEET_KEY_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, FACES, agent_port, engine_port
-from lab.servers.ports import LOOPBACK
+from lab.servers.free_ports import LOOPBACK
 
 
 def print_where_everything_listens(planet: Planet, console: Console, directory: Path) -> None:

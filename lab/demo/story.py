@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from functools import partial
 
 from lab.demo.clients import as_served, entries_of
+from lab.demo.demo_workload import Ask
 from lab.demo.records import Event, EventKind, Run, Served
 from lab.demo.scenario import Act, ActName, Scenario
 from lab.demo.screen import Screen
 from lab.demo.tally import Tally
 from lab.demo.watching import AgentWatch, WitnessWatch, every
-from lab.demo.workload import Ask
 from lab.planet.planet import Planet
 from lab.planet.topology import agent_port
 from lab.replay.outcome import Outcome
 from lab.replay.replayer import Replayer
 from lab.servers.errors import ServerError
-from lab.servers.ports import LOOPBACK
+from lab.servers.free_ports import LOOPBACK
 from lab.witness import Witness
 
 HEAD_START_S = 0.5

@@ -7,12 +7,12 @@ import time
 from itertools import count
 from random import Random
 
-from lab.engine.answer import Answer
 from lab.engine.completion_request import BadRequest, parse_completion
-from lab.engine.config import EndpointConfig
-from lab.engine.engine import Engine
+from lab.engine.engine_config import EndpointConfig
+from lab.engine.engine_http import HttpConnection
+from lab.engine.engine_response import Answer
+from lab.engine.fake_engine import Engine
 from lab.engine.faults import parse_faults
-from lab.engine.http_connection import HttpConnection
 from lab.engine.openai_format import CompletionFormat, error_body, models_body
 from lab.engine.witness_log import WitnessEvent, WitnessLog
 

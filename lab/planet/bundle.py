@@ -9,7 +9,7 @@ import yaml
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from lab.wan.matrix import RttMatrix
-from penstock.policy import Policy
+from penstock.policy.policy import Policy
 
 _IN_WHEEL = Path(__file__).parent / "shipped"
 

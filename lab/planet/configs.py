@@ -17,7 +17,7 @@ from lab.planet.topology import (
     engine_port,
     peer_link,
 )
-from lab.servers.ports import LOOPBACK
+from lab.servers.free_ports import LOOPBACK
 from lab.wan.matrix import RttMatrix
 
 Ports = Mapping[str, int]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lab.geoip import ClientSite
 from lab.wan.matrix import SHIPPED_SITES
-from penstock.geography import estimated_rtt_ms, great_circle_km
+from penstock.policy.geography import estimated_rtt_ms, great_circle_km
 
 
 def entry_rtt_ms(site: ClientSite, region: str) -> float:

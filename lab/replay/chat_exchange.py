@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lab.replay.http_connection import HttpConnection
+from lab.replay.client_http import HttpConnection
 from lab.replay.sse import EventStream, EventTooLong
 
 MOST_ERROR_BYTES = 65_536

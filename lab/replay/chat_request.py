@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lab.replay.workload import PlannedRequest
+from lab.replay.replay_workload import PlannedRequest
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 
 BYTES_PER_TOKEN = 4

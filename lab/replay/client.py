@@ -14,7 +14,7 @@ from lab.replay.entry import Entry, choose_entry
 from lab.replay.health_checks import HealthChecks
 from lab.replay.journey import REGIONS_HEADER, RETRY_AFTER_HEADER, Journey, header_text
 from lab.replay.outcome import Outcome, TryResult
-from lab.replay.workload import PlannedRequest
+from lab.replay.replay_workload import PlannedRequest
 
 
 class Patience(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from lab.replay.http_connection import HttpConnection
+from lab.replay.client_http import HttpConnection
 
 MOST_IDLE = 64
 """Connections kept for later; further ones are closed when their answer is over."""

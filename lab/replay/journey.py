@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.replay.chat_exchange import ChatExchange
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind, Try, TryResult, judge
-from lab.replay.workload import PlannedRequest
+from lab.replay.replay_workload import PlannedRequest
 
 REGION_HEADER = b"x-penstock-region"
 ENDPOINT_HEADER = b"x-penstock-endpoint"

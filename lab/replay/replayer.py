@@ -14,7 +14,7 @@ from lab.replay.client import Client, Patience
 from lab.replay.entry import Entry
 from lab.replay.journey import Journey
 from lab.replay.outcome import Outcome
-from lab.replay.workload import PlannedRequest
+from lab.replay.replay_workload import PlannedRequest
 
 MOST_IN_FLIGHT = 20_000
 """Requests under way at a time; further ones fail with the code "replayer_full", so the limit shows if it is met."""

@@ -19,7 +19,7 @@ from typing import Self
 
 from lab.servers import die_with_parent
 from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
-from lab.servers.ports import is_free
+from lab.servers.free_ports import is_free
 
 POLL_S = 0.02
 TAIL_BYTES = 4096

@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from lab.servers.binaries import find_binary
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import tcp_reply
 from lab.servers.starting import PORT_TRIES, start_server

@@ -11,7 +11,7 @@ import msgspec
 from lab.quantile import quantile
 from lab.simulate.region import EngineKind, Region, Strategy
 from lab.traces.generate import Arrivals, generate
-from penstock.policy import Cost, CostUnit
+from penstock.policy.policy import Cost, CostUnit
 
 MODEL = "llama-3.1-8b"
 

@@ -12,17 +12,17 @@ import msgspec
 
 from lab.engine.batching import Sequence as EngineSequence
 from lab.simulate.clock import VirtualClock
-from lab.simulate.engine import SimulatedEngine
+from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
-from penstock.cost import OVERHEAD_BYTES, Expectations, worked
-from penstock.load import mean_with, pool_service_s
-from penstock.policy import Cost
-from penstock.quantities import Ask, Work
-from penstock.queueing import LONGEST_WAIT_S, Queue, Waiting
-from penstock.turns import YIELD_S, Head, Turns
-from penstock.usage import Usage
-from penstock.who import EndpointView, choose_endpoint
-from penstock.work import MICROSECONDS, SpeedLearner, microseconds, speeds
+from penstock.admission.fair_queueing import YIELD_S, Head, Turns
+from penstock.admission.queueing import LONGEST_WAIT_S, Queue, Waiting
+from penstock.fleet.expected_wait import mean_with, pool_service_s
+from penstock.policy.policy import Cost
+from penstock.routing.cost_estimate import OVERHEAD_BYTES, Expectations, worked
+from penstock.routing.endpoint_selection import EndpointView, choose_endpoint
+from penstock.routing.speed_learning import MICROSECONDS, SpeedLearner, microseconds, speeds
+from penstock.routing.usage import Usage
+from penstock.routing.work import Ask, Work
 
 EXCHANGE_S = 0.02
 """Time (s) between two looks at what the other agents have in flight."""

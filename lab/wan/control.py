@@ -13,8 +13,8 @@ from typing import cast
 import httptools
 import msgspec
 
-from lab.wan.config import Fault
 from lab.wan.network import Selector, Wan
+from lab.wan.wan_config import Fault
 
 MOST_BODY_BYTES = 65_536
 PATIENCE_S = 10.0

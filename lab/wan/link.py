@@ -8,8 +8,8 @@ from random import Random
 
 import msgspec
 
-from lab.wan.config import Fault, FaultMode, LinkPlan, WanConfigError
 from lab.wan.crossing import Crossing
+from lab.wan.wan_config import Fault, FaultMode, LinkPlan, WanConfigError
 
 BACKLOG = 1024
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
-from penstock.geography import estimated_rtt_ms, great_circle_km
+from penstock.policy.geography import estimated_rtt_ms, great_circle_km
 
 COLUMNS = ["from", "to", "rtt_ms"]
 
@@ -98,9 +98,9 @@ def _milliseconds(path: Path, number: int, text: str) -> float:
 
 
 def estimate_matrix(sites: Mapping[str, tuple[float, float]]) -> str:
-    """The CSV of a matrix estimated from latitude and longitude (degrees), see `penstock.geography`."""
+    """The CSV of a matrix estimated from latitude and longitude (degrees), see `penstock.policy.geography`."""
     lines = [
-        "# Round trips (ms) computed from great-circle distances by penstock.geography.estimated_rtt_ms:",
+        "# Round trips (ms) computed from great-circle distances by penstock.policy.geography.estimated_rtt_ms:",
         "# stretched fibre there and back plus 1 ms of gear. Estimates, not measurements.",
         ",".join(COLUMNS),
     ]

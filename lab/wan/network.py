@@ -7,8 +7,8 @@ from random import Random
 
 import msgspec
 
-from lab.wan.config import Fault, LinkPlan
 from lab.wan.link import Link, LinkStatus
+from lab.wan.wan_config import Fault, LinkPlan
 
 
 class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

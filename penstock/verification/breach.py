@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy import Policy
-from penstock.residency import cite
-from penstock.verification.reading import forbidding
+from penstock.policy.policy import Policy
+from penstock.policy.residency import cite
+from penstock.verification.rule_reading import forbidding
 from penstock.verification.situations import Situation
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.geography import NOWHERE, Location
-from penstock.policy import Policy
-from penstock.residency import RequestFacts, applies, names_sender
+from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.policy import Policy
+from penstock.policy.residency import RequestFacts, applies, names_sender
 
 MOST_LISTED = 4
 """Names in a row, before the others are only counted."""

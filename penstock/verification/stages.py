@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
-from penstock.decision import Decision, admit_at_origin, decide, within_mask
-from penstock.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
-from penstock.policy import Policy
-from penstock.reasons import Reason, Refusal
-from penstock.region_health import RegionState
-from penstock.residency import Mask, residency_class
-from penstock.route_context import RouteContext, accept, seal
-from penstock.signing import FleetKey
-from penstock.steer import Client, Steer
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, residency_class
+from penstock.routing.decision import Decision, admit_at_origin, decide, within_mask
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_selection import RegionView, Where
+from penstock.routing.steering import Client, Steer
 from penstock.verification.breach import Breach, breach
-from penstock.verification.reading import permitted
+from penstock.verification.rule_reading import permitted
 from penstock.verification.situations import Situation
-from penstock.where import RegionView, Where
+from penstock.wire.route_context import RouteContext, accept, seal
+from penstock.wire.signing import FleetKey
 
 MOST_REGIONS = 6
 """Of a residency class up to so large every set of losses is enumerated."""

@@ -6,16 +6,16 @@ from itertools import combinations
 
 import msgspec
 
-from penstock.decision import decide
-from penstock.plan import RegionPlan
-from penstock.policy import Policy
-from penstock.reasons import Refusal
-from penstock.region_health import RegionState
-from penstock.residency import Mask, ResidencyClass, cite
-from penstock.verification.reading import forbidding
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, ResidencyClass, cite
+from penstock.routing.decision import decide
+from penstock.routing.reasons import Refusal
+from penstock.routing.region_selection import RegionView
+from penstock.verification.rule_reading import forbidding
 from penstock.verification.situations import Situation
 from penstock.verification.stages import EveryDraw
-from penstock.where import RegionView
 
 MOST_LOST = 2
 """Losses of up to so many regions at once are looked at."""

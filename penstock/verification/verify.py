@@ -28,16 +28,16 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy import NearestBy, Policy
-from penstock.residency import ResidencyClass, cite, residency_class
+from penstock.policy.policy import NearestBy, Policy
+from penstock.policy.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach
-from penstock.verification.idle import warnings
-from penstock.verification.planning import planned
-from penstock.verification.reading import forbidding, permitted
+from penstock.verification.ineffective_rules import warnings
+from penstock.verification.maintenance_windows import window_warnings
+from penstock.verification.plan_checks import planned
+from penstock.verification.rule_reading import forbidding, permitted
 from penstock.verification.situations import Situation, situations
 from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_the_gate
 from penstock.verification.survival import Survival, survival
-from penstock.verification.windows import window_warnings
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo_process import left_behind, start
+from tests.support.demo_process import left_behind, start
 
 
 @pytest.mark.timeout(240)

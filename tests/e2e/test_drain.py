@@ -13,7 +13,7 @@ import pytest
 from lab.geoip import SITES
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port, engine_port
-from tests.live_planets import BETWEEN_S, BODY, KEY, running
+from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 
 ENOUGH = 20
 """As many answers in a row from one region show that all of them come from there."""

@@ -15,9 +15,9 @@ from lab.geoip import SITES
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
-from tests.control_planes import rollout_rules
-from tests.live_planets import BETWEEN_S, BODY, KEY, running
-from tests.patience import found
+from tests.support.control_planes import rollout_rules
+from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
+from tests.support.wait import found
 
 WITHIN_S = 90.0
 RULES = rollout_rules(

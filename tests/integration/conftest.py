@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import ConfigStore
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.config_store import ConfigStore
+from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
-from tests.control_planes import Operator
-from tests.engines import Connect, EngineProcess
-from tests.patience import PATIENCE_S
+from tests.support.control_planes import Operator
+from tests.support.engines import Connect, EngineProcess
+from tests.support.wait import PATIENCE_S
 
 
 @pytest.fixture

@@ -5,17 +5,17 @@ from random import Random
 
 import pytest
 
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.members import AgentMember
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import ConfigStore, Delete, Put
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import ConfigStore, Delete, Put
+from adapters.store.members import AgentMember
+from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
-from regional_agent import agent_directory
-from regional_agent.agent_directory import MOST_AGENTS_PER_REGION, AgentDirectory
-from regional_agent.carry.upstream import Address
-from tests.patience import until
+from regional_agent.peers import agent_directory
+from regional_agent.peers.agent_directory import MOST_AGENTS_PER_REGION, AgentDirectory
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.wait import until
 
 Start = Callable[..., AgentDirectory]
 

@@ -14,22 +14,22 @@ import msgspec
 import pytest
 import uvicorn
 
-from control_plane.access.access import Access
-from control_plane.access.callers import Caller, Role
-from control_plane.admin_token import AdminToken
-from control_plane.api import events as events_module
-from control_plane.client.members import Member
-from control_plane.client.memory import MemoryStore
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.api.routes import events_routes as events_module
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.authentication import Access
+from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
-from control_plane.events import Kind
+from control_plane.events.event_log import Kind
 from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import PolicySource
-from lab.servers.ports import LOOPBACK
-from penstock.endpoint_report import EndpointCondition, EndpointReport
-from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
-from tests.patience import PATIENCE_S, until, until_told
-from tests.reports import KEY, MODEL, endpoint, offered, packed, report
-from tests.served import served
+from control_plane.policy.source.policy_source import PolicySource
+from lab.servers.free_ports import LOOPBACK
+from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
+from tests.support.api_app import served
+from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
+from tests.support.reports import KEY, MODEL, endpoint, offered, packed, report
+from tests.support.wait import PATIENCE_S, until, until_told
 
 
 class Api:

@@ -19,9 +19,9 @@ from schemathesis.checks import ignored_auth, positive_data_acceptance
 from schemathesis.schemas import BaseSchema
 
 from lab.servers.etcd import start_etcd
-from tests.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
-from tests.patience import PATIENCE_S
-from tests.reports import offered, packed, report
+from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
+from tests.support.reports import offered, packed, report
+from tests.support.wait import PATIENCE_S
 
 EXAMPLES = 15
 """Requests for each operation and kind of data."""

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from control_plane.access.callers import Caller, Role
-from control_plane.audit.chain import BEGINNING, AuditHead, verify_chain
-from control_plane.audit.log import LARGEST_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
-from control_plane.client import keys
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
-from tests.faulty_store import FaultyStore
-from tests.stores import put
+from adapters.store import keys
+from adapters.store.config_store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_chain import BEGINNING, AuditHead, verify_chain
+from control_plane.audit.audit_log import LARGEST_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
+from control_plane.auth.callers import Caller, Role
+from tests.support.faulty_store import FaultyStore
+from tests.support.stores import put
 
 CALLER = Caller("duty", Role.OPERATOR)
 

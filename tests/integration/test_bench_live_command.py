@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.bench.live.report import LiveResults
+from lab.bench.live.bench_live_report import LiveResults
 
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 

@@ -17,7 +17,7 @@ from lab.bench.router.backends import PACE_PATH, Pace
 from lab.bench.router.chat import ANSWER_BYTES, CHUNK, REQUEST_BODY_BYTES, Client, answer, chat_request
 from lab.bench.router.load import Load
 from lab.bench.router.streams import Streams
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import start_server

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from lab.bench import pinned
-from lab.bench.router.report import Results
+from lab.bench.router.bench_router_report import Results
 
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
 TINY = [

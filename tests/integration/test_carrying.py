@@ -7,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import agent
-from tests.chats import (
-    BODY,
-    SSE_HEAD,
-    answers,
-    ask,
-    chunk,
-    says_nothing,
-    streams_forever,
-)
-from tests.on_uvloop import on_uvloop
-from tests.patience import PATIENCE_S, until
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.agents import agent
+from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, says_nothing, streams_forever
+from tests.support.on_uvloop import on_uvloop
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
 
 
 async def test_a_stream_flows_as_it_comes(tmp_path: Path) -> None:

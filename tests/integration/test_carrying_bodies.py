@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.upstream import Address
-from regional_agent.carry.upstream_connection import UpstreamConnection
-from tests.agents import agent
-from tests.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
-from tests.patience import until
-from tests.planet import MODEL, plan
-from tests.sockets import RawClient, engine, post
-from tests.uploads import LIMITS, taker, upload_head
+from regional_agent.http.limits import Limits
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agents import agent
+from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import RawClient, engine, post
+from tests.support.uploads import LIMITS, taker, upload_head
+from tests.support.wait import until
 
 ROOMY = Limits(idle_linger_s=0.0)
 

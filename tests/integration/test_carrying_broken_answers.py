@@ -9,18 +9,11 @@ from random import Random
 
 import pytest
 
-from regional_agent.carry.access_log import AccessLog
-from tests.agents import agent
-from tests.chats import (
-    BODY,
-    JSON_ANSWER,
-    SSE_HEAD,
-    answers,
-    ask,
-    chunk,
-)
-from tests.patience import until
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.proxy.access_log import AccessLog
+from tests.support.agents import agent
+from tests.support.chats import BODY, JSON_ANSWER, SSE_HEAD, answers, ask, chunk
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> None:

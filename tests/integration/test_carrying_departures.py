@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from regional_agent.carry.tls import ClientTls, ServerTls
-from regional_agent.carry.upstream_connection import UpstreamConnection
-from tests.agents import Agent, agent
-from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.chats import BODY, full, streams_forever
-from tests.on_uvloop import on_uvloop
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import RawClient, engine, post
-from tests.tunnels import UPGRADE, echoing
-from tests.uploads import LIMITS, taker, upload_head
+from regional_agent.http.tls_contexts import ClientTls, ServerTls
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from tests.support.agents import Agent, agent
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.chats import BODY, full, streams_forever
+from tests.support.on_uvloop import on_uvloop
+from tests.support.planet import MODEL
+from tests.support.sockets import RawClient, engine, post
+from tests.support.tunnels import UPGRADE, echoing
+from tests.support.uploads import LIMITS, taker, upload_head
+from tests.support.wait import until
 
 AUDIO = ("Content-Type: audio/wav", f"X-Model: {MODEL}")
 HALF = upload_head(200_000, *AUDIO) + b"x" * 70_000

@@ -9,22 +9,12 @@ from random import Random
 
 import pytest
 
-from regional_agent.carry.access_log import AccessLog
-from regional_agent.carry.upstream import Address
-from tests.agents import agent
-from tests.chats import (
-    BODY,
-    JSON_ANSWER,
-    NOBODY,
-    SSE_HEAD,
-    answers,
-    ask,
-    chunk,
-    code,
-    is_busy,
-)
-from tests.patience import PATIENCE_S, until
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.proxy.access_log import AccessLog
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agents import agent
+from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
 
 
 async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import agent
-from tests.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
-from tests.planet import plan
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.agents import agent
+from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
+from tests.support.planet import plan
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 
 CHUNKED = CHAT + b"Transfer-Encoding: chunked\r\n\r\n"
 WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)

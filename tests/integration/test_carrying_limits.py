@@ -8,15 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.carry.client_addresses import counted_as
-from regional_agent.carry.client_connection import MOST_AHEAD, ClientConnection
-from regional_agent.carry.limits import Limits
-from tests.agents import LARGEST_BODY_BYTES, Agent, agent
-from tests.chats import BODY, CHAT, SSE_HEAD, answers, answers_after, ask, chunk, code, says_nothing, streams_forever
-from tests.patience import PATIENCE_S, until
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
-from tests.uploads import upload_head
+from regional_agent.http.client_addresses import counted_as
+from regional_agent.http.client_connection import MOST_AHEAD, ClientConnection
+from regional_agent.http.limits import Limits
+from tests.support.agents import LARGEST_BODY_BYTES, Agent, agent
+from tests.support.chats import (
+    BODY,
+    CHAT,
+    SSE_HEAD,
+    answers,
+    answers_after,
+    ask,
+    chunk,
+    code,
+    says_nothing,
+    streams_forever,
+)
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.uploads import upload_head
+from tests.support.wait import PATIENCE_S, until
 
 
 def limits(**changed: float) -> Limits:

@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.geography import Location
-from penstock.region_health import RegionState
-from regional_agent.carry.limits import Limits
-from tests.agents import agent
-from tests.chats import (
-    BODY,
-    NOBODY,
-    SSE_HEAD,
-    answers,
-    ask,
-    chunk,
-    code,
-    says_nothing,
-    streams_forever,
-)
-from tests.patience import until
-from tests.planet import plan
-from tests.sockets import Heard, RawClient, Script, ScriptedEngine, engine, post
+from penstock.health.region_health import RegionState
+from penstock.policy.geography import Location
+from regional_agent.http.limits import Limits
+from tests.support.agents import agent
+from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, says_nothing, streams_forever
+from tests.support.planet import plan
+from tests.support.sockets import Heard, RawClient, Script, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 
 async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path: Path) -> None:

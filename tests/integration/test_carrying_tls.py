@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import leave
-from regional_agent.carry.tls import BadTlsFiles, ClientTls, ServerTls
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.carry.upstream_sink import ConnectFailed
-from tests.agents import agent
-from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.chats import BODY, answers
-from tests.on_uvloop import on_uvloop
-from tests.patience import PATIENCE_S, until
-from tests.planet import plan
-from tests.sockets import Answer, RawClient, engine, post
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import leave
+from regional_agent.http.tls_contexts import BadTlsFiles, ClientTls, ServerTls
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import ConnectFailed
+from tests.support.agents import agent
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.chats import BODY, answers
+from tests.support.on_uvloop import on_uvloop
+from tests.support.planet import plan
+from tests.support.sockets import Answer, RawClient, engine, post
+from tests.support.wait import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from random import Random
 
-from regional_agent.carry.access_log import AccessLog
-from tests.agents import agent
-from tests.chats import BODY, answers
-from tests.patience import PATIENCE_S, until
-from tests.planet import plan
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
-from tests.tunnels import UPGRADE, echoing
+from regional_agent.proxy.access_log import AccessLog
+from tests.support.agents import agent
+from tests.support.chats import BODY, answers
+from tests.support.planet import plan
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.tunnels import UPGRADE, echoing
+from tests.support.wait import PATIENCE_S, until
 
 
 async def test_a_websocket_goes_through_both_ways_and_ends_a_half_at_a_time(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from regional_agent.carry.listener import leave
-from tests.agents import Agent, agent
-from tests.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
-from tests.patience import PATIENCE_S, until
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.http.listener import leave
+from tests.support.agents import Agent, agent
+from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
 
 
 async def one_more(one: Agent, *headers: str) -> RawClient:

@@ -12,17 +12,18 @@ from typing import Any
 
 import httpx
 
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.store import Changed
-from control_plane.status import Status
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode
+from adapters.store.config_store import Changed
+from control_plane.status.status import Status
 from lab.servers.etcd import EtcdServer
-from penstock.plan import RegionPlan
-from tests.control_planes import REGIONS, Agents, ControlPlaneServer, Operator, control_planes, roll_out_at_once
-from tests.patience import PATIENCE_S
-from tests.reports import offered, packed, report
-from tests.stores import Following
+from penstock.planning.plan import RegionPlan
+from tests.support.control_planes import REGIONS, Agents, ControlPlaneServer, Operator, control_planes, roll_out_at_once
+from tests.support.paths import PLANET
+from tests.support.reports import offered, packed, report
+from tests.support.stores import Following
+from tests.support.wait import PATIENCE_S
 
 TAKEOVER_WITHIN_S = 4.0
 EU = ("eu-de", "eu-es")
@@ -188,7 +189,7 @@ async def test_reports_that_are_not_the_fleets_or_make_no_sense_change_nothing(
 async def test_a_bad_policy_folder_leaves_the_last_good_policy_in_force_even_after_a_restart(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path
 ) -> None:
-    bundle = Path(shutil.copytree(Path(__file__).parents[2] / "policies" / "planet", tmp_path / "bundle"))
+    bundle = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     roll_out_at_once(bundle)
     spillover = bundle / "spillover.yaml"
     good = spillover.read_text()

@@ -9,11 +9,11 @@ import httpx
 import msgspec
 
 from lab.servers.etcd import EtcdServer
-from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.chats import BODY, answers
-from tests.patience import PATIENCE_S
-from tests.planet import policy
-from tests.sockets import RawClient, engine, post
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chats import BODY, answers
+from tests.support.planet import policy
+from tests.support.sockets import RawClient, engine, post
+from tests.support.wait import PATIENCE_S
 
 DESCRIPTORS = 300
 

@@ -7,17 +7,17 @@ from random import Random
 import msgspec
 import pytest
 
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import ConfigStore, Delete, KeyValue, Put, StoreUnavailable
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, StoreUnavailable
+from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy import Model, Policy, Region
-from regional_agent.directives import Directives
-from tests.patience import until
-from tests.policy_releases import before_logics_had_names, with_a_logic_to_come
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Model, Policy, Region
+from regional_agent.config.active_config import Directives
+from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
+from tests.support.wait import until
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from penstock.ejection import EjectionRules, Trust
-from regional_agent.carry.fetch import fetch
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.endpoint import Endpoint, Judge
-from tests.agents import Agent, agent
-from tests.engines import EngineProcess, running_engines
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from penstock.health.outlier_ejection import EjectionRules, Trust
+from regional_agent.endpoints.endpoint import Endpoint, Judge
+from regional_agent.http.limits import Limits
+from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from tests.support.agents import Agent, agent
+from tests.support.engines import EngineProcess, running_engines
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 RULES = EjectionRules(base_s=0.4, consecutive_failures=3)
 SICK, WELL = 0, 1
@@ -34,7 +34,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 
 @pytest.fixture(autouse=True)
 def hasty_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.Judge", lambda rng: Judge(RULES, 0.0, rng=rng))
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_set.Judge", lambda rng: Judge(RULES, 0.0, rng=rng))
 
 
 @asynccontextmanager

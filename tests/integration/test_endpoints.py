@@ -8,20 +8,20 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.ejection import Outcome
-from penstock.endpoint_health import ProbeOutcome
-from penstock.engine_signals import Signal
-from penstock.engines import EngineKind
-from penstock.policy import Model, Policy
-from penstock.who import choose_endpoint
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.endpoint import UNTOLD_SERVICE_S, Endpoint, Load
-from regional_agent.endpoint_fields import EndpointSpec
-from regional_agent.endpoint_file import BadEndpointFile
-from regional_agent.endpoint_signals import LARGEST_PAGE_BYTES
-from regional_agent.endpoints import Endpoints
-from tests.patience import until
-from tests.small_http import Headers, SmallHttp
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_kinds import EngineKind
+from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import Outcome
+from penstock.policy.policy import Model, Policy
+from penstock.routing.endpoint_selection import choose_endpoint
+from regional_agent.endpoints.endpoint import UNTOLD_SERVICE_S, Endpoint, Load
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_file import BadEndpointFile
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_signals import LARGEST_PAGE_BYTES
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import until
 
 
 class Engine(SmallHttp):
@@ -294,7 +294,7 @@ async def test_a_server_that_moved_is_another_server(
 async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoint.MODELS_EVERY_S", 0.1)
+    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_EVERY_S", 0.1)
     file = tmp_path / "endpoints.yaml"
     file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
     engines[0].models, engines[1].models = ["base", "m"], []
@@ -316,7 +316,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
 async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_has_none_again_and_again(
     endpoints: Endpoints, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoint.MODELS_EVERY_S", 3600.0)
+    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_EVERY_S", 3600.0)
     for engine in engines:
         engine.models = ["m"]
     endpoints.start()
@@ -423,7 +423,7 @@ async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(e
 async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoint_dns.RESOLVE_S", 0.05)
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_dns.RESOLVE_S", 0.05)
     answers: list[list[str] | OSError] = [OSError("no such host")]
 
     async def resolve(host: str) -> list[str]:

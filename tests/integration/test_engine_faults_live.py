@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engines import Connect, EngineProcess, running_engines
-from tests.patience import until
+from tests.support.engines import Connect, EngineProcess, running_engines
+from tests.support.wait import until
 
 NAMES = ("slow", "hang", "errors", "dies", "ill", "rejects", "knobs")
 CHAT = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "hello"}]}

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from lab.witness import read_witness
-from tests.engines import PROGRAM, running_engines
-from tests.patience import until, until_told
+from tests.support.engines import PROGRAM, running_engines
+from tests.support.wait import until, until_told
 
 MODEL = "llama-3.1-8b"
 ENGINE = {"name": "a", "model": MODEL, "accelerator": "h100", "cold_start_s": 0, "time_scale": 10}

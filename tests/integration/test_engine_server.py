@@ -13,8 +13,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.engines import Connect, EngineProcess, running_engines
-from tests.patience import PATIENCE_S, until_told
+from tests.support.engines import Connect, EngineProcess, running_engines
+from tests.support.wait import PATIENCE_S, until_told
 
 MODEL = "llama-3.1-8b"
 

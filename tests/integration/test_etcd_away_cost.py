@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from lab.servers.etcd import EtcdServer
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 
 MOST = 0.05
 
@@ -17,7 +17,7 @@ def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
     # In processes of their own, so that nothing but these clients is measured.
     measuring = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.cpu_of_waiting_clients", endpoint],
+            [sys.executable, "-m", "tests.support.cpu_of_waiting_clients", endpoint],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from control_plane.client.etcd import EtcdStore
+from adapters.etcd.etcd_store import EtcdStore
 from lab.servers.etcd import EtcdServer
 
 

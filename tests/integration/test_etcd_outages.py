@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from control_plane.client import etcd_connection, etcd_watch
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.etcd_connection import CHANNEL_OPTIONS
-from control_plane.client.store import Delete, Put, StoreUnavailable
+from adapters.etcd import etcd_connection, etcd_watch
+from adapters.etcd.etcd_connection import CHANNEL_OPTIONS
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.config_store import Delete, Put, StoreUnavailable
 from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
 from lab.servers.relay import Relay
-from tests.patience import until
-from tests.stores import Following, compact_etcd, put, put_when_possible
+from tests.support.stores import Following, compact_etcd, put, put_when_possible
+from tests.support.wait import until
 
 AT = "/outages/"
 CONVERGED_WITHIN_S = 3.0

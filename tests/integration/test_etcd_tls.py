@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.etcd_connection import Tls
-from control_plane.client.store import StoreUnavailable
-from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.secured_etcd import secured_etcd
-from tests.stores import Following, put_when_possible
+from adapters.etcd.etcd_connection import Tls
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.config_store import StoreUnavailable
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.secured_etcd import secured_etcd
+from tests.support.stores import Following, put_when_possible
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 

@@ -14,19 +14,19 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from control_plane.cli import app
-from control_plane.status import AgentStatus, LeaderStatus
-from penstock.explain import Considering, Explanation, Standing
-from penstock.geography import Location
-from penstock.reasons import Reason
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Listener
-from regional_agent.carry.upstream import Address
+from control_plane.cli.main import app
+from control_plane.status.status import AgentStatus, LeaderStatus
+from penstock.policy.geography import Location
+from penstock.routing.explain import Considering, Explanation, Standing
+from penstock.routing.reasons import Reason
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import Listener
 from regional_agent.services import AdminService
-from tests.agents import Agent, agent
-from tests.planet import MODEL, plan
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
-from tests.unit.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agents import Agent, agent
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
 
 NOBODY = Address("127.0.0.1", 1)
 BODY = json.dumps({"model": MODEL, "messages": []}).encode()

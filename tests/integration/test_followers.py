@@ -9,17 +9,17 @@ from typing import Any
 import httpx
 import msgspec
 
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.members import Member
-from control_plane.client.store import Delete, Put
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put
+from adapters.store.members import Member
 from lab.servers.etcd import EtcdServer
-from lab.servers.ports import LOOPBACK, free_ports
-from penstock.region_health import RegionState
-from tests.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
-from tests.patience import PATIENCE_S
-from tests.reports import MODEL, endpoint, offered, report
+from lab.servers.free_ports import LOOPBACK, free_ports
+from penstock.health.region_health import RegionState
+from tests.support.control_planes import OPERATOR, PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.reports import MODEL, endpoint, offered, report
+from tests.support.wait import PATIENCE_S
 
 DRAIN = {"reason": "new disks", "expires_in_s": 7200}
 EXPLAIN = {"origin": "eu-de", "model": MODEL, "tenant": "personal", "country": "DE"}

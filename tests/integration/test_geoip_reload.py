@@ -10,14 +10,14 @@ import httpx
 from msgspec.structs import replace
 
 from lab.servers.etcd import EtcdServer, start_etcd
-from penstock.policy import ResidencyRule
-from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.chats import BODY
-from tests.control_planes import OPERATOR, PLANET, ControlPlaneServer, control_planes
-from tests.patience import PATIENCE_S, until_told
-from tests.planet import policy
-from tests.sockets import Heard, ScriptedEngine, engine
-from tests.unit.test_geoip_lookup import write_database
+from penstock.policy.policy import ResidencyRule
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chats import BODY
+from tests.support.control_planes import OPERATOR, PLANET, ControlPlaneServer, control_planes
+from tests.support.planet import policy
+from tests.support.sockets import Heard, ScriptedEngine, engine
+from tests.support.wait import PATIENCE_S, until_told
+from tests.unit.adapters.test_geoip_lookup import write_database
 
 CLIENT, OTHERS = "203.0.113.9", 200
 JAPANESE_CLIENTS_ELSEWHERE = ResidencyRule(

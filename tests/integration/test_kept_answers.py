@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from control_plane import claim as claims
-from control_plane.access.callers import Caller, Role
-from control_plane.audit.log import AuditLog
-from control_plane.claim import Claim, ClaimLost, Kept, Phase
-from control_plane.client import keys
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import ConfigStore, Put, StoreUnavailable
-from control_plane.kept_answers import CLAIM_S, KEPT_S, KeptAnswers
+from adapters.store import claim as claims
+from adapters.store import keys
+from adapters.store.claim import Claim, ClaimLost, Kept, Phase
+from adapters.store.config_store import ConfigStore, Put, StoreUnavailable
+from adapters.store.memory_store import MemoryStore
+from control_plane.api.idempotency_store import CLAIM_S, KEPT_S, KeptAnswers
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.callers import Caller, Role
 from lab.servers.etcd import EtcdServer
-from tests.control_planes import ControlPlaneServer, Operator, control_planes
-from tests.faulty_store import FaultyStore
-from tests.stores import SetClock
+from tests.support.control_planes import ControlPlaneServer, Operator, control_planes
+from tests.support.faulty_store import FaultyStore
+from tests.support.stores import SetClock
 
 CALLER = Caller("duty", Role.OPERATOR)
 THING = keys.ROOT + "thing"

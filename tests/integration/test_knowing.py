@@ -8,27 +8,27 @@ from random import Random
 import msgspec
 import pytest
 
-from control_plane.client import keys
-from control_plane.client.codec import decode, encode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.members import AgentMember
-from control_plane.client.store import Put
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode, encode
+from adapters.store.config_store import Put
+from adapters.store.members import AgentMember
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
-from penstock import probe
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy import Failover, Model, Policy, Region
-from penstock.region_health import RegionState
-from penstock.report import AgentReport
-from penstock.residency import residency_class
-from penstock.signing import FleetKey
-from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.knowing import Knowing
-from regional_agent.metrics import AgentMetrics
-from regional_agent.reservation import Reservation
-from regional_agent.settings import AgentSettings
-from tests.patience import found, until
-from tests.small_http import Headers, SmallHttp
+from penstock.fleet.report import AgentReport
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.policy.residency import residency_class
+from penstock.wire import probe
+from penstock.wire.signing import FleetKey
+from regional_agent.config.settings import AgentSettings
+from regional_agent.routing.reservation import Reservation
+from regional_agent.runtime import Knowing
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import found, until
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from random import Random
 
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.lease import Registration
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.lease import Registration
 from lab.servers.etcd import EtcdServer, start_etcd
-from tests.patience import until
-from tests.stores import Following, put_when_possible
+from tests.support.stores import Following, put_when_possible
+from tests.support.wait import until
 
 KEY = "/agents/a"
 

@@ -16,19 +16,19 @@ from msgspec.structs import replace
 from netaddr import IPSet
 
 from lab.servers.etcd import EtcdServer
-from penstock import route_context
-from penstock.geography import Location
-from penstock.policy import ResidencyRule
-from penstock.route_context import RouteContext
-from regional_agent.carry.access_log import AccessLog
-from regional_agent.carry.upstream import Address
-from regional_agent.locate import Locator
-from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.agents import KEY, Agent, agent
-from tests.chats import BODY, answers
-from tests.patience import PATIENCE_S
-from tests.planet import policy
-from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from penstock.policy.geography import Location
+from penstock.policy.policy import ResidencyRule
+from penstock.wire import route_context
+from penstock.wire.route_context import RouteContext
+from regional_agent.proxy.access_log import AccessLog
+from regional_agent.routing.locate import Locator
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agents import KEY, Agent, agent
+from tests.support.chats import BODY, answers
+from tests.support.planet import policy
+from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S
 
 PROXY, STRANGER = "127.0.0.1", "127.0.0.2"
 """Addresses of this machine; the database says that the whole machine is in the US."""

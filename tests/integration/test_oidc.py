@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from jwt.algorithms import RSAAlgorithm
 
-from control_plane.access.access import Access, Unidentified
-from control_plane.access.callers import Caller, Role
-from control_plane.access.jwks import APART_S, FRESH_S, LARGEST_ANSWER_BYTES, MOST_KEYS, STALE_S, Jwks, read_keys
-from control_plane.access.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
-from control_plane.admin_token import AdminToken
-from tests.issuer import AUDIENCE, Issuer, jwk, rsa_key
-from tests.stores import SetClock
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.authentication import Access, Unidentified
+from control_plane.auth.callers import Caller, Role
+from control_plane.auth.jwks import APART_S, FRESH_S, LARGEST_ANSWER_BYTES, MOST_KEYS, STALE_S, Jwks, read_keys
+from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
+from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
+from tests.support.stores import SetClock
 
 RSA = rsa_key()
 OTHER = rsa_key()

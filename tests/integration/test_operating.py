@@ -14,23 +14,23 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from control_plane.access.callers import Caller, Role
-from control_plane.audit.log import AuditLog
-from control_plane.cli import app
-from control_plane.client import keys
-from control_plane.client.etcd import EtcdStore
-from control_plane.plan_history import PlanDiff, PlanSummary
-from control_plane.status import Status
-from control_plane.what_if import WhatIf
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.callers import Caller, Role
+from control_plane.cli.main import app
+from control_plane.planning.plan_history import PlanDiff, PlanSummary
+from control_plane.status.status import Status
+from control_plane.status.what_if_response import WhatIf
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
-from penstock.explain import Explanation, Standing
-from penstock.plan import RegionPlan
-from penstock.steer import Advice
-from tests.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
-from tests.patience import PATIENCE_S
-from tests.reports import MODEL, offered
-from tests.stores import put
+from penstock.planning.plan import RegionPlan
+from penstock.routing.explain import Explanation, Standing
+from penstock.routing.steering import Advice
+from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.reports import MODEL, offered
+from tests.support.stores import put
+from tests.support.wait import PATIENCE_S
 
 HAMBURG = "198.18.1.7"
 EU = ("eu-de", "eu-es")
@@ -62,7 +62,7 @@ class Shell:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            "from control_plane.cli import main; main()",
+            "from control_plane.cli.main import main; main()",
             *arguments,
             env={name: value for name, value in (os.environ | self.environment).items() if value is not None},
             stdout=asyncio.subprocess.PIPE,

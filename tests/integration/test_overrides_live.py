@@ -18,22 +18,22 @@ import httpx
 import msgspec
 import yaml
 
-from control_plane.audit.chain import AuditEntry, verify_chain
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.store import Changed
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode
+from adapters.store.config_store import Changed
+from control_plane.audit.audit_chain import AuditEntry, verify_chain
 from lab.servers.etcd import EtcdServer
-from penstock.plan import RegionPlan
-from penstock.region_health import RegionState
-from regional_agent.directives import Directives
-from tests.agents import Agent, agent
-from tests.chats import answers, ask
-from tests.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
-from tests.patience import until, until_told
-from tests.reports import MODEL, offered
-from tests.sockets import engine
-from tests.stores import Following
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
+from regional_agent.config.active_config import Directives
+from tests.support.agents import Agent, agent
+from tests.support.chats import answers, ask
+from tests.support.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
+from tests.support.reports import MODEL, offered
+from tests.support.sockets import engine
+from tests.support.stores import Following
+from tests.support.wait import until, until_told
 
 EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"

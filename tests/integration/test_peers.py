@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from control_plane.client.memory import MemoryStore
-from penstock import probe
-from penstock.policy import Failover, Model, Policy, Region
-from penstock.probe import Answer, ModelAnswer, Question
-from penstock.region_health import RegionState
-from penstock.signing import FleetKey
-from regional_agent.agent_directory import AgentDirectory
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.peers import Peers
-from tests.patience import until
-from tests.small_http import Headers, SmallHttp
+from adapters.store.memory_store import MemoryStore
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.wire import probe
+from penstock.wire.probe import Answer, ModelAnswer, Question
+from penstock.wire.signing import FleetKey
+from regional_agent.peers.agent_directory import AgentDirectory
+from regional_agent.peers.peer_prober import Peers
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import until
 
 KEY = FleetKey(b"k" * 32)
 POLICY = Policy(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode
 from lab.servers.etcd import EtcdServer
-from penstock.plan import RegionPlan
-from penstock.rollout import Phase
-from tests.control_planes import (
+from penstock.planning.plan import RegionPlan
+from penstock.rollout.state_machine import Phase
+from tests.support.control_planes import (
     PLANET,
     REGIONS,
     ControlPlaneServer,
@@ -25,8 +25,8 @@ from tests.control_planes import (
     is_in,
     rollout_rules,
 )
-from tests.git_repositories import PolicyRepository, bundle_files
-from tests.patience import found, until_told
+from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.wait import found, until_told
 
 Serving = AbstractContextManager[list[ControlPlaneServer]]
 

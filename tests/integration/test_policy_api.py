@@ -15,22 +15,22 @@ from typing import Any
 import httpx
 import pytest
 
-from control_plane.access.access import Access
-from control_plane.admin_token import AdminToken
-from control_plane.api import policies
-from control_plane.client import keys
-from control_plane.client.members import Member
-from control_plane.client.memory import MemoryStore
+from adapters.store import keys
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.api.routes import policies_routes
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import FolderReader
-from control_plane.policy_source import PolicySource
-from penstock.policy import Policy
-from penstock.rollout import Phase
-from tests.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
-from tests.patience import PATIENCE_S, found, until
-from tests.reports import KEY
-from tests.served import served
+from control_plane.policy.source.policy_source import PolicySource
+from penstock.policy.policy import Policy
+from penstock.rollout.state_machine import Phase
+from tests.support.api_app import served
+from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
+from tests.support.reports import KEY
+from tests.support.wait import PATIENCE_S, found, until
 
 SPILLOVER = (PLANET / "spillover.yaml").read_text()
 REASON = {"reason": "a test"}
@@ -213,7 +213,7 @@ async def test_one_bundle_is_judged_at_a_time(world: World, monkeypatch: pytest.
         go_on.wait(PATIENCE_S)
         return compile_bundle(files)
 
-    monkeypatch.setattr(policies, "compile_bundle", judged)
+    monkeypatch.setattr(policies_routes, "compile_bundle", judged)
     first = asyncio.create_task(world.http.post("/v1/policies/validate", json=planet()))
     await asyncio.to_thread(begun.wait, PATIENCE_S)
     second = await world.http.post("/v1/policies/validate", json=planet())

@@ -10,16 +10,16 @@ from random import Random
 import msgspec
 import pytest
 
-from control_plane.policy.demand_file import read_access_logs
-from penstock.fates import Asked
-from penstock.geography import Location
-from penstock.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
-from regional_agent.carry.access_log import AccessLog
-from tests.agents import Agent, agent
-from tests.chats import BODY, JSON_ANSWER, answers, ask
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from control_plane.cli.demand_file import read_access_logs
+from penstock.policy.geography import Location
+from penstock.policy.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
+from penstock.what_if.outcomes import Asked
+from regional_agent.proxy.access_log import AccessLog
+from tests.support.agents import Agent, agent
+from tests.support.chats import BODY, JSON_ANSWER, answers, ask
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 
 async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 from dulwich import porcelain
 from dulwich.porcelain import NoneStream
 
-from control_plane.policy.belonging import LARGEST_FILE_BYTES
-from control_plane.policy.judgement import Origin
-from control_plane.policy.readers import Unreadable
-from control_plane.policy.repository import RepositoryReader
-from control_plane.policy_source import PolicySource
-from tests.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
+from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES
+from control_plane.policy.source.judgement import Origin
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.readers import Unreadable
+from control_plane.policy.source.repository import RepositoryReader
+from tests.support.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
+from tests.support.paths import PLANET
 
-PLANET = Path(__file__).parents[2] / "policies" / "planet"
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
 FULLER = SPILLOVER.replace(b"0.8", b"0.7")
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.policy import checkout
-from control_plane.policy.repository import RepositoryReader
-from tests.git_repositories import PolicyRepository, bundle_files
-from tests.patience import until
-
-PLANET = Path(__file__).parents[2] / "policies" / "planet"
+from control_plane.policy.source import checkout
+from control_plane.policy.source.repository import RepositoryReader
+from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.paths import PLANET
+from tests.support.wait import until
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.secret_file import BadSecret
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.secret_file import BadSecret
+from adapters.store import keys
+from adapters.store.codec import decode
+from control_plane.api.problems import Problem
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.policy.webhook_secret import WebhookSecret, load_webhook_secret
-from control_plane.policy_webhook import BURST, PolicyWebhook
-from control_plane.problems import Problem
+from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
+from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret
 from lab.servers.etcd import EtcdServer
-from penstock.plan import RegionPlan
-from tests.control_planes import PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
-from tests.git_repositories import PolicyRepository, bundle_files
-from tests.stores import SetClock
+from penstock.planning.plan import RegionPlan
+from tests.support.control_planes import PLANET, ControlPlaneServer, Operator, control_planes, rollout_rules
+from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.stores import SetClock
 
 SECRET = b"0123456789abcdef-webhook"
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()

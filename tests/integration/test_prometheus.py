@@ -30,16 +30,23 @@ from control_plane.metrics import (
 from dashboards.__main__ import GENERATED
 from dashboards.fleet_overview import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
-from penstock.ejection import Outcome
-from penstock.engine_signals import Signal
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.reasons import Reason
-from penstock.region_health import RegionState
-from penstock.rollout import Phase
-from penstock.service_objective import ServiceObjective
-from penstock.shortfall import Shortfall
-from regional_agent.metrics import CONTENT_TYPE, AgentMetrics, RequestKind, RequestOutcome, RetryReason, WaitEnd
-from regional_agent.objective_tally import ObjectiveTally
+from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import Outcome
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.service_objective import ServiceObjective
+from penstock.rollout.state_machine import Phase
+from penstock.routing.reasons import Reason
+from regional_agent.telemetry.agent_metrics import (
+    CONTENT_TYPE,
+    AgentMetrics,
+    RequestKind,
+    RequestOutcome,
+    RetryReason,
+    WaitEnd,
+)
+from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 RULES = GENERATED / "rules.yaml"
 

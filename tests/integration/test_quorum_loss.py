@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-from control_plane.client.etcd import EtcdStore
+from adapters.etcd.etcd_store import EtcdStore
 from lab.servers.etcd import start_etcd_cluster
-from regional_agent.directives import Directives
-from tests.control_planes import Agents, Operator, control_planes
-from tests.patience import until
-from tests.reports import offered
+from regional_agent.config.active_config import Directives
+from tests.support.control_planes import Agents, Operator, control_planes
+from tests.support.reports import offered
+from tests.support.wait import until
 
 EU = ("eu-de", "eu-es")
 

@@ -10,17 +10,17 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from penstock import route_context
-from penstock.geography import NOWHERE
-from penstock.policy import ResidencyRule
-from penstock.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
-from penstock.signing import FleetKey
-from regional_agent.carry.access_log import AccessLog
-from regional_agent.carry.limits import Limits
-from tests.agents import KEY, LARGEST_BODY_BYTES, agent
-from tests.chats import BODY, CHAT, answers, ask, code
-from tests.planet import MODEL
-from tests.sockets import Answer, RawClient, engine, post
+from penstock.policy.geography import NOWHERE
+from penstock.policy.policy import ResidencyRule
+from penstock.wire import route_context
+from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
+from penstock.wire.signing import FleetKey
+from regional_agent.http.limits import Limits
+from regional_agent.proxy.access_log import AccessLog
+from tests.support.agents import KEY, LARGEST_BODY_BYTES, agent
+from tests.support.chats import BODY, CHAT, answers, ask, code
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, RawClient, engine, post
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 

@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Listener
-from regional_agent.carry.upstream import Address
-from regional_agent.endpoint_registration import Registrations
+from regional_agent.endpoints.endpoint_registration import Registrations
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import Listener
 from regional_agent.services import AdminService
-from tests.agents import Agent, agent
-from tests.engines import running_engines
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import Answer, RawClient, post
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agents import Agent, agent
+from tests.support.engines import running_engines
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, RawClient, post
+from tests.support.wait import until
 
 TOKEN = "0123456789abcdef-registration"
 

@@ -12,10 +12,10 @@ from lab.replay.client import Client, Patience
 from lab.replay.connection_pool import BadUrl
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind, TryResult
-from lab.replay.workload import PlannedRequest
+from lab.replay.replay_workload import PlannedRequest
 from lab.traces.trace import TraceRequest
-from tests.on_uvloop import on_uvloop
-from tests.scripted_entry import DONE, Asked, entry, unreachable_port
+from tests.support.on_uvloop import on_uvloop
+from tests.support.scripted_entry import DONE, Asked, entry, unreachable_port
 
 
 def planned(number: int = 1, hang_up_after_tokens: int | None = None) -> PlannedRequest:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripted_entry import Asked, entry
+from tests.support.scripted_entry import Asked, entry
 
 START = [sys.executable, "-c", "from lab.cli import main; main()", "replay"]
 

@@ -10,13 +10,13 @@ import pytest
 from lab.replay.client import Patience
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind, TryResult
+from lab.replay.replay_results import summarise
+from lab.replay.replay_workload import PlannedRequest
 from lab.replay.replayer import Replayer
-from lab.replay.results import summarise
-from lab.replay.workload import PlannedRequest
 from lab.traces.trace import TraceRequest
-from tests.on_uvloop import on_uvloop
-from tests.patience import until
-from tests.scripted_entry import Asked, entry
+from tests.support.on_uvloop import on_uvloop
+from tests.support.scripted_entry import Asked, entry
+from tests.support.wait import until
 
 
 def steady(count: int, rate_per_s: float) -> list[PlannedRequest]:

@@ -6,24 +6,24 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.members import Member
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import Put
-from penstock.report import AgentReport
-from penstock.signing import FleetKey, Purpose
-from regional_agent import reporter
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.reporter import Reporter
-from tests.patience import until
-from tests.small_http import Headers, SmallHttp
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from penstock.fleet.report import AgentReport
+from penstock.wire.signing import FleetKey, Purpose
+from regional_agent.telemetry import reporter
+from regional_agent.telemetry.reporter import Reporter
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import until
 
 KEY = FleetKey(b"k" * 32)
 
 
 class ControlPlane(SmallHttp):
-    """Takes reports as control_plane/intake.py answers them."""
+    """Takes reports as control_plane/planning/report_intake.py answers them."""
 
     def __init__(self) -> None:
         super().__init__(self._take)

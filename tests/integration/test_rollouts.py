@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from control_plane.cli import app
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode
+from control_plane.cli.main import app
 from lab.servers.etcd import EtcdServer
-from penstock.plan import RegionPlan
-from penstock.rollout import Phase
-from tests.control_planes import (
+from penstock.planning.plan import RegionPlan
+from penstock.rollout.state_machine import Phase
+from tests.support.control_planes import (
     PLANET,
     TOKEN,
     ControlPlaneServer,
@@ -27,8 +27,8 @@ from tests.control_planes import (
     is_in,
     rollout_rules,
 )
-from tests.git_repositories import PolicyRepository, bundle_files
-from tests.patience import found, until_told
+from tests.support.git_repositories import PolicyRepository, bundle_files
+from tests.support.wait import found, until_told
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
 RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_within_s=10, watch_s=3)

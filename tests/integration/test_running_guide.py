@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 
-from lab.servers.ports import LOOPBACK, free_ports
-from tests.patience import PATIENCE_S
+from lab.servers.free_ports import LOOPBACK, free_ports
+from tests.support.paths import ROOT
+from tests.support.wait import PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
 PORT = re.compile(r"\b(2379|8400|8500|860[012])\b")
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from control_plane.client.members import Member
-from control_plane.leader_link import LeaderAway, LeaderLink, Reply
-from control_plane.tls import BadCertificate, Certificate, authorities
-from lab.servers.ports import LOOPBACK, free_ports
+from adapters.store.members import Member
+from control_plane.api.tls_certificate import BadCertificate, Certificate, authorities
+from control_plane.leadership.leader_client import LeaderAway, LeaderLink, Reply
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
-from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.control_planes import OPERATOR, PLANET, TOKEN
-from tests.issuer import AUDIENCE, Issuer, rsa_key
-from tests.patience import PATIENCE_S, found
-from tests.reports import KEY, SECRET
-from tests.secured_etcd import secured_etcd
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.control_planes import OPERATOR, PLANET, TOKEN
+from tests.support.issuer import AUDIENCE, Issuer, rsa_key
+from tests.support.reports import KEY, SECRET
+from tests.support.secured_etcd import secured_etcd
+from tests.support.wait import PATIENCE_S, found
 
 pytestmark = pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
 
@@ -79,7 +79,7 @@ async def url(tmp_path: Path, certificates: Path, etcd: str, issuer: Issuer) -> 
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     server = ServerProcess(
         "north",
-        [sys.executable, "-c", "from control_plane.cli import main; main()", "serve"],
+        [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
         log_path=tmp_path / "north.log",
         ports=(port,),
         env=environment | {f"PENSTOCK_{key}": str(value) for key, value in settings.items()},

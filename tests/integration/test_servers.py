@@ -17,7 +17,7 @@ import pytest
 from lab.servers import binaries
 from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
 from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.redis import RedisServer, start_redis

@@ -9,16 +9,16 @@ from shutil import copytree
 
 from rich.console import Console
 
-from control_plane.status import RegionStatus, Status
-from control_plane.status_view import status_view
+from control_plane.cli.status_view import status_view
+from control_plane.status.status import RegionStatus, Status
 from lab.servers.etcd import EtcdServer
-from tests import reports
-from tests.agent_processes import AgentProcess, write_endpoints
-from tests.chats import BODY
-from tests.control_planes import PLANET, Operator, control_planes
-from tests.patience import PATIENCE_S
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support import reports
+from tests.support.agent_processes import AgentProcess, write_endpoints
+from tests.support.chats import BODY
+from tests.support.control_planes import PLANET, Operator, control_planes
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S
 
 WANTED = "service_objective: {first_byte_s: 1.5, share: 0.99}"
 ASKED = 3

@@ -9,16 +9,16 @@ import redis
 from structlog.testing import capture_logs
 
 from lab.servers.redis import RedisServer
-from penstock.shared_counts import FRESH_S, LEASE_S
-from regional_agent.background import cancel
-from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.endpoint import Endpoint
-from regional_agent.endpoints import Endpoints
-from regional_agent.reservation import Reservation
-from regional_agent.shared_view import SharedView, Waiting
-from regional_agent.shared_view_lua import agent_prefix, index_key
-from regional_agent.shared_view_redis import ScriptConnection
-from tests.patience import until
+from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from regional_agent.background_tasks import cancel
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.routing.reservation import Reservation
+from regional_agent.shared_load.script_connection import ScriptConnection
+from regional_agent.shared_load.shared_load import SharedView, Waiting
+from regional_agent.shared_load.shared_load_script import agent_prefix, index_key
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.wait import until
 
 Start = Callable[..., SharedView]
 

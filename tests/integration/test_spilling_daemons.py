@@ -10,11 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from lab.servers.etcd import EtcdServer
-from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.chats import BODY
-from tests.patience import PATIENCE_S, until_told
-from tests.planet import MODEL, policy
-from tests.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chats import BODY
+from tests.support.planet import MODEL, policy
+from tests.support.sockets import Answer, Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until_told
 
 OVERFLOW = 5
 

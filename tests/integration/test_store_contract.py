@@ -9,9 +9,8 @@ from itertools import count
 
 import pytest
 
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import (
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.config_store import (
     Changed,
     Compacted,
     ConfigStore,
@@ -23,9 +22,10 @@ from control_plane.client.store import (
     StoreUnavailable,
     Unchanged,
 )
+from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer, start_etcd
-from tests.patience import PATIENCE_S
-from tests.stores import compact_etcd, put
+from tests.support.stores import compact_etcd, put
+from tests.support.wait import PATIENCE_S
 
 Compact = Callable[[int], Awaitable[None]]
 _numbers = count()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.carry.tls import ClientTls
-from tests.certificates import has_openssl_3, make_authority, make_certificate
-from tests.chats import BODY, SSE_HEAD, chunk
-from tests.patience import PATIENCE_S
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.http.tls_contexts import ClientTls
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.chats import BODY, SSE_HEAD, chunk
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S
 
 UPGRADES = 3
 NEW_CONNECTIONS, KEPT_CONNECTIONS = 8, 8
@@ -23,7 +23,15 @@ async def start(
 ) -> tuple[asyncio.subprocess.Process, int]:
     certificates = [str(made)] if made is not None else []
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.takeover_agent", str(directory), str(port), str(engine_port), *certificates),
+        *(
+            sys.executable,
+            "-m",
+            "tests.support.takeover_agent",
+            str(directory),
+            str(port),
+            str(engine_port),
+            *certificates,
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

@@ -12,19 +12,19 @@ import httpx
 import msgspec
 import redis
 
-from control_plane.client import keys
-from control_plane.client.codec import decode
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.members import AgentMember
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import decode
+from adapters.store.members import AgentMember
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
-from regional_agent.carry.upstream import Address
-from regional_agent.shared_view_lua import agent_prefix
-from tests.agent_processes import AgentProcess, publish, write_endpoints
-from tests.chats import BODY, SSE_HEAD, chunk
-from tests.patience import PATIENCE_S, until_told
-from tests.planet import MODEL, policy
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.shared_load.shared_load_script import agent_prefix
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chats import BODY, SSE_HEAD, chunk
+from tests.support.planet import MODEL, policy
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until_told
 
 REGION = "eu-de"
 TOKEN = "0123456789abcdef-registration"

@@ -18,11 +18,12 @@ import hcl2
 import pytest
 import yaml
 
-from control_plane.policy.kinds.places import RegionDocument
-from regional_agent.endpoint_file import parse_endpoints
-from regional_agent.settings import AgentSettings, load_settings
+from control_plane.policy.kinds.regions import RegionDocument
+from regional_agent.config.settings import AgentSettings, load_settings
+from regional_agent.endpoints.endpoint_file import parse_endpoints
+from tests.support.paths import ROOT
 
-TERRAFORM_DIR = Path(__file__).parents[2] / "terraform"
+TERRAFORM_DIR = ROOT / "terraform"
 FILES = sorted(TERRAFORM_DIR.rglob("*.tf"))
 ROOTS = ("modules/topology", "examples/five-regions")
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from regional_agent.carry import host_addresses
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.carry.upstream_sink import ConnectFailed
-from tests.on_uvloop import on_uvloop
+from regional_agent.upstream import host_addresses
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import ConnectFailed
+from tests.support.on_uvloop import on_uvloop
 
 IDLE = 8
 

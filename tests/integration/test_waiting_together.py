@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from lab.servers.redis import RedisServer
-from regional_agent import shared_view, waiting
-from regional_agent.background import cancel
-from tests.agents import Agent, agent
-from tests.chats import BODY
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from regional_agent.background_tasks import cancel
+from regional_agent.routing import admission_queue
+from regional_agent.shared_load import shared_load
+from tests.support.agents import Agent, agent
+from tests.support.chats import BODY
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 PATIENT_S = 30.0
 
@@ -106,7 +107,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
 
 
 async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "YIELD_S", PATIENT_S)
+    monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
     await region.fill("a", "a0")
     expected = ["a1", "b1", "a2", "c1", "b2", "a3"]
     for request in expected:
@@ -125,7 +126,7 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
 async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "YIELD_S", PATIENT_S)
+    monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
     region.agents["a"].knowing.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
@@ -140,7 +141,7 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
 
 
 async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_view, "LEASE_S", PATIENT_S)
+    monkeypatch.setattr(shared_load, "LEASE_S", PATIENT_S)
     for name in ("b", "c"):
         region.first_in_line(name)
     await region.fill("a", "a0")

@@ -11,11 +11,11 @@ from time import monotonic
 
 import pytest
 
-from lab.wan.config import Fault, FaultMode, LinkPlan, WanConfigError
 from lab.wan.crossing import MOST_WAITING_BYTES
 from lab.wan.network import Selector, Wan
-from tests.on_uvloop import on_uvloop
-from tests.patience import PATIENCE_S, until
+from lab.wan.wan_config import Fault, FaultMode, LinkPlan, WanConfigError
+from tests.support.on_uvloop import on_uvloop
+from tests.support.wait import PATIENCE_S, until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from control_plane.client import keys
-from control_plane.client.etcd import EtcdStore
-from control_plane.client.store import Put
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.config_store import Put
 from lab.servers.etcd import start_etcd
-from regional_agent.directives import Directives
-from tests.control_planes import Agents, Operator, control_planes
-from tests.patience import until
-from tests.reports import offered
+from regional_agent.config.active_config import Directives
+from tests.support.control_planes import Agents, Operator, control_planes
+from tests.support.reports import offered
+from tests.support.wait import until
 
 EU = ("eu-de", "eu-es")
 

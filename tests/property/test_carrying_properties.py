@@ -11,17 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.reasons import Refusal
-from regional_agent.carry.answer_head import AnswerHead
-from regional_agent.carry.client_connection import ClientConnection
-from regional_agent.carry.errors import refusal_response
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Listener
-from regional_agent.carry.messages import Request
-from regional_agent.carry.relay import Relay
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.carry.upstream_connection import UpstreamConnection
-from regional_agent.carry.upstream_sink import UpstreamError
+from penstock.routing.reasons import Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import Listener
+from regional_agent.http.messages import Request
+from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.upstream.chunk_relay import Relay
+from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
 

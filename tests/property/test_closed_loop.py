@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import waterfall
-from penstock.moves import Key
-from penstock.planner.flow import FlowPlanner
-from penstock.policy import Failover, Model, Objective, Policy, Region
-from penstock.region_health import RegionState
-from penstock.residency import residency_class
-from penstock.steps import DEADBAND
-from tests.closed_loop import TICK_S, Loop, Plan, World
-from tests.plans_alone import plans_of
+from penstock.health.region_health import RegionState
+from penstock.planning import waterfall
+from penstock.planning.change_limit import DEADBAND
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Failover, Model, Objective, Policy, Region
+from penstock.policy.residency import residency_class
 from tests.property.test_planner_stability import reversals
+from tests.support.closed_loop import TICK_S, Loop, Plan, World
+from tests.support.plans_alone import plans_of
 
 PATIENT_S = 30.0
 RAMP_S = 10.0

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.client.codec import CodecError, decode, encode
-from control_plane.client.members import AgentMember
+from adapters.store.codec import CodecError, decode, encode
+from adapters.store.members import AgentMember
 
 TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(

@@ -7,15 +7,15 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.decision import admit_at_origin, decide
-from penstock.draws import draw_of, draws_of, takes_its_share
-from penstock.geography import Location
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy import Model, Policy, Region, ResidencyRule, Tenant
-from penstock.reasons import Reason, Refusal
-from penstock.region_health import RegionState
-from penstock.residency import RequestFacts, residency_class
-from penstock.where import RegionView, Where, choose_region
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.geography import Location
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.residency import RequestFacts, residency_class
+from penstock.routing.decision import admit_at_origin, decide
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_selection import RegionView, Where, choose_region
+from penstock.routing.weighted_sampler import draw_of, draws_of, takes_its_share
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTRIES = ("DE", "US", "JP")

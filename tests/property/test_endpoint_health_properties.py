@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
-from penstock.endpoint_health import RISE_AFTER, EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.health.endpoint_health import RISE_AFTER, EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
 
 RULES = EjectionRules()
 LONGEST_RISE = max(RISE_AFTER.values())

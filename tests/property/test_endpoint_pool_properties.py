@@ -6,12 +6,12 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ejection import EjectionRules, Outcome
-from penstock.endpoint_health import ProbeOutcome
-from regional_agent.carry.upstream import Address
-from regional_agent.endpoint import Endpoint, Judge, Load
-from regional_agent.endpoint_fields import EndpointSpec
-from regional_agent.endpoint_pool import Pool
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.outlier_ejection import EjectionRules, Outcome
+from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.upstream.upstream_pool import Address
 
 MEMBERS = 5
 

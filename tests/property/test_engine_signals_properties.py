@@ -3,9 +3,9 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.engine_signals import MOST, BadSignals, Signal, heard, pressure, read_metrics
-from penstock.engines import EngineKind
-from penstock.orca import read_orca
+from penstock.health.engine_kinds import EngineKind
+from penstock.health.engine_signals import MOST, BadSignals, Signal, heard, pressure, read_metrics
+from penstock.health.orca import read_orca
 
 NAMES = [b"vllm:num_requests_waiting", b"sglang:token_usage", b"nv_trt_llm_request_metrics", b"tgi_queue_size"]
 pieces = st.one_of(

@@ -8,14 +8,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.decision import admit_at_origin, decide, outlook
-from penstock.explain import Asked, Standing, explain
-from penstock.geography import Location
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.reasons import Reason, Refusal
-from penstock.region_health import RegionState
-from penstock.residency import RequestFacts, residency_class
-from penstock.where import RegionView
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.geography import Location
+from penstock.policy.residency import RequestFacts, residency_class
+from penstock.routing.decision import admit_at_origin, decide, outlook
+from penstock.routing.explain import Asked, Standing, explain
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_selection import RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
 
 plans = st.none() | st.builds(

@@ -7,10 +7,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.client.informer import Informer
-from control_plane.client.store import Changed, Delete, KeyValue, Put
-from tests.patience import until
-from tests.unsteady_store import NoWait, UnsteadyStore
+from adapters.store.config_store import Changed, Delete, KeyValue, Put
+from adapters.store.informer import Informer
+from tests.support.unsteady_store import NoWait, UnsteadyStore
+from tests.support.wait import until
 
 KEYS = st.sampled_from(["/p/a", "/p/b", "/p/c", "/other"])
 PUTS = st.builds(Put, KEYS, st.binary(max_size=1))

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from penstock.cost import Expectations
-from penstock.countries import COUNTRIES
-from penstock.geography import NOWHERE, Location
-from penstock.policy import Model, Policy, Region, Tenant
-from penstock.signing import FleetKey
-from regional_agent.admission import Admission
-from regional_agent.carry.messages import Request
-from regional_agent.knowing import Knowing
-from regional_agent.locate import Locator
-from regional_agent.ticket import Ticket
+from penstock.policy.countries import COUNTRIES
+from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.policy import Model, Policy, Region, Tenant
+from penstock.routing.cost_estimate import Expectations
+from penstock.wire.signing import FleetKey
+from regional_agent.http.messages import Request
+from regional_agent.routing.admission import Admission
+from regional_agent.routing.locate import Locator
+from regional_agent.routing.request_context import Ticket
+from regional_agent.runtime import Knowing
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},

@@ -9,19 +9,19 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.access.callers import Caller, Role
-from control_plane.audit.chain import verify_chain
-from control_plane.audit.log import AuditLog
-from control_plane.client.memory import MemoryStore
-from control_plane.overrides.ledger import Guarded, Ledger, Standing
-from penstock.guard_rails import tenants_by_class
-from penstock.interventions import Interventions
-from penstock.overrides import Override
-from penstock.policy import GuardRails
-from tests import planet
-from tests.faulty_store import FaultyStore
-from tests.overridden import drain, fail_over, weight
-from tests.planet import MODEL
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_chain import verify_chain
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.callers import Caller, Role
+from control_plane.overrides.override_store import Guarded, Ledger, Standing
+from penstock.overrides.guard_rails import tenants_by_class
+from penstock.overrides.interventions import Interventions
+from penstock.overrides.overrides import Override
+from penstock.policy.policy import GuardRails
+from tests.support import planet
+from tests.support.faulty_store import FaultyStore
+from tests.support.override_builders import drain, fail_over, weight
+from tests.support.planet import MODEL
 
 REGIONS = ("eu-de", "eu-es", "us-east")
 POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(most_withdrawn_share=1.0))

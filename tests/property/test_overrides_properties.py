@@ -10,23 +10,23 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import waterfall
-from penstock.interventions import Interventions, narrowed
-from penstock.overrides import Override, OverrideKind, lifted
-from penstock.plan import ArcReason, ClassPlan, RegionPlan
-from penstock.planner.flow import FlowPlanner
-from penstock.policy import Failover
-from penstock.reasons import Reason
-from penstock.region_health import RegionState
-from penstock.residency import residency_class
-from penstock.slices import planned_for
-from penstock.snapshot import demand
-from penstock.steps import moved_share
-from penstock.supply import supply
-from penstock.where import RegionView, Where, choose_region
-from tests import planet
-from tests.plans_alone import plans_of
-from tests.property.planner_worlds import MODELS, NAMES, World, worlds
+from penstock.fleet.capacity import supply
+from penstock.fleet.snapshot import demand
+from penstock.health.region_health import RegionState
+from penstock.overrides.interventions import Interventions, narrowed
+from penstock.overrides.overrides import Override, OverrideKind, lifted
+from penstock.planning import waterfall
+from penstock.planning.change_limit import moved_share
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan
+from penstock.planning.plan_slices import planned_for
+from penstock.policy.policy import Failover
+from penstock.policy.residency import residency_class
+from penstock.routing.reasons import Reason
+from penstock.routing.region_selection import RegionView, Where, choose_region
+from tests.support import planet
+from tests.support.planner_worlds import MODELS, NAMES, World, worlds
+from tests.support.plans_alone import plans_of
 
 STEP = 0.125
 RAMP_S = 4.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.api.pages import paged
+from control_plane.api.pagination import paged
 
 names = st.text(min_size=1, max_size=8)
 

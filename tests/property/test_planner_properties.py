@@ -9,19 +9,19 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock import waterfall
-from penstock.moves import Key
-from penstock.plan import ClassPlan, RegionPlan
-from penstock.planner.answers import Flows, cost
-from penstock.planner.building import LEAST_DEMAND_PER_S
-from penstock.planner.cost import flows
-from penstock.planner.flow import FlowPlanner
-from penstock.planner.losses import by_group, confinements, worst
-from penstock.planner.planned import Planned
-from penstock.planner.problem import Problem
-from penstock.snapshot import demand
-from tests.property.planner_worlds import NAMES, World, worlds
-from tests.property.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
+from penstock.fleet.snapshot import demand
+from penstock.planning import waterfall
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.linear_program.n_minus_one import by_group, confinements, worst
+from penstock.planning.linear_program.plan_cost import flows
+from penstock.planning.linear_program.problem import Problem
+from penstock.planning.linear_program.problem_builder import LEAST_DEMAND_PER_S
+from penstock.planning.linear_program.solution import Flows, cost
+from penstock.planning.plan import ClassPlan, RegionPlan
+from penstock.planning.planner import Planned
+from penstock.planning.share_moves import Key
+from tests.support.planner_worlds import NAMES, World, worlds
+from tests.support.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
 
 EPS = 10 * LEAST_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.forecast import Forecaster
-from penstock.moves import Key
-from penstock.plan import RegionPlan
-from penstock.planner.flow import FlowPlanner
-from penstock.policy import Model, Policy, Region, Spillover
-from penstock.region_health import RegionHealth, RegionState
-from penstock.report import AgentReport, DemandReport, PoolReport
-from penstock.residency import residency_class
-from penstock.snapshot import Held, Snapshot
-from penstock.steps import DEADBAND
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.change_limit import DEADBAND
+from penstock.planning.forecast import Forecaster
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.plan import RegionPlan
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.policy.residency import residency_class
 
 TICK_S = 0.5
 STEP_AT_S = 20.0

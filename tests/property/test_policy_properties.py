@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.client.codec import decode, encode
+from adapters.store.codec import decode, encode
+from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.errors import PolicyRefused
 from control_plane.policy.folder import read_folder
-from penstock.policy import Policy
+from penstock.policy.policy import Policy
+from tests.support.paths import PLANET as PLANET_FOLDER
 
-PLANET = read_folder(Path(__file__).parents[2] / "policies" / "planet")
+PLANET = read_folder(PLANET_FOLDER)
 DIGEST = compile_bundle(PLANET).digest()
 
 words = st.sampled_from(

@@ -7,15 +7,15 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.client import keys
-from control_plane.client.codec import decode, encode
-from control_plane.client.members import Member
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import Delete, Put, StoreUnavailable
-from control_plane.publishing import Fenced, Publisher
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from tests import planet
-from tests.faulty_store import FaultyStore
+from adapters.store import keys
+from adapters.store.codec import decode, encode
+from adapters.store.config_store import Delete, Put, StoreUnavailable
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.planning.publishing import Fenced, Publisher
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from tests.support import planet
+from tests.support.faulty_store import FaultyStore
 
 POLICY = planet.policy()
 REGIONS = ("eu-de", "eu-es")

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy import Failover
-from penstock.region_health import RegionHealth, RegionState, observe
+from penstock.health.region_health import RegionHealth, RegionState, observe
+from penstock.policy.policy import Failover
 
 failovers = st.builds(
     Failover,

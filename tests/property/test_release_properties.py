@@ -14,19 +14,19 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cost import Expectations
-from penstock.policy import Quota
-from penstock.work import SpeedLearner
-from regional_agent.answer_tally import AnswerTally
-from regional_agent.carry.access_log import AccessLog
-from regional_agent.choosing import Chooser
-from regional_agent.endpoint import Endpoint
-from regional_agent.metrics import AgentMetrics
-from tests.agents import agent
-from tests.chats import JSON_ANSWER, SSE_HEAD, chunk
-from tests.patience import until
-from tests.planet import MODEL
-from tests.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from penstock.policy.policy import Quota
+from penstock.routing.cost_estimate import Expectations
+from penstock.routing.speed_learning import SpeedLearner
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.proxy.access_log import AccessLog
+from regional_agent.routing.endpoint_chooser import Chooser
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.request_tally import AnswerTally
+from tests.support.agents import agent
+from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
+from tests.support.planet import MODEL
+from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 STEPS: tuple[tuple[Any, str], ...] = (
     (Chooser, "first_byte"),

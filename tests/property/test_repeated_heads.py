@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regional_agent.carry.answer_head import AnswerHead
-from regional_agent.carry.client_connection import ClientConnection
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.listener import Listener
-from regional_agent.carry.messages import Request, request_lines_onward
-from regional_agent.carry.repeated_head import MOST_MISSES
-from regional_agent.carry.upstream import Address, UpstreamPool
-from regional_agent.carry.upstream_connection import UpstreamConnection
-from regional_agent.carry.upstream_sink import UpstreamError
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.head_cache import MOST_MISSES
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import Listener
+from regional_agent.http.messages import Request, request_lines_onward
+from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_carrying_properties import Repeater, Wire
 
 BOUNDS = Limits(largest_head_bytes=400, most_headers=8)

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import decision, residency, route_context, where
-from penstock.policy import Policy
-from penstock.reasons import Refusal
-from penstock.residency import Mask, RequestFacts, residency_class
-from tests.property.residency_worlds import follow
+from penstock.policy import residency
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.routing import decision, region_selection
+from penstock.routing.reasons import Refusal
+from penstock.wire import route_context
+from tests.support.residency_worlds import follow
 
 CASES = int(os.environ.get("PENSTOCK_RESIDENCY_CASES", "1000000"))
 SEED = 20_261
@@ -47,7 +49,7 @@ def _guessing_locations(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
 
 
 def _obeying_the_plan(policy: Policy, origin: str, permitted: Any, *args: Any, **more: Any) -> Any:
-    return where.choose_region(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
+    return region_selection.choose_region(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
 
 
 DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.answers import Answers
-from penstock.policy import RolloutRules
-from penstock.rollout import TRANSITIONS, Event, Phase, Rollout, begin, first, follow, offered, restore
-from penstock.rollout_evidence import AgentWord, Evidence, observe
+from penstock.fleet.request_counts import Answers
+from penstock.policy.policy import RolloutRules
+from penstock.rollout.evidence import AgentWord, Evidence, observe
+from penstock.rollout.state_machine import TRANSITIONS, Event, Phase, Rollout, begin, first, follow, offered, restore
 
 REGIONS = ("a", "b", "c")
 POLICIES = ("one", "two", "three", "four")

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from lab.servers.redis import RedisServer, start_redis
-from penstock import shared_counts
-from regional_agent import shared_view
-from regional_agent.background import cancel
-from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.endpoint import NOTHING, Endpoint, Load
-from regional_agent.endpoints import Endpoints
-from regional_agent.reservation import Reservation
-from regional_agent.shared_view import SharedView
-from regional_agent.shared_view_lua import agent_prefix
+from penstock.fleet import shared_counts
+from regional_agent.background_tasks import cancel
+from regional_agent.endpoints.endpoint import NOTHING, Endpoint, Load
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.routing.reservation import Reservation
+from regional_agent.shared_load import shared_load
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load_script import agent_prefix
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 AGENTS = ("a", "b", "c")
 NAMES = ("gpu-0", "gpu-1")
@@ -143,7 +143,7 @@ class Region(RuleBasedStateMachine):
     def all_see(self, loads: dict[str, Load]) -> bool:
         """By what they read at least two exchanges after the last request came or went."""
         return all(
-            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_view.IDLE_S
+            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_load.IDLE_S
             for agent in self.agents.values()
         )
 
@@ -198,9 +198,9 @@ async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shared_counts, shared_view):
+    for module in (shared_counts, shared_load):
         monkeypatch.setattr(module, "LEASE_S", SHORT_LEASE_S)
-    monkeypatch.setattr(shared_view, "BACKOFF_CAP_S", 0.2)
+    monkeypatch.setattr(shared_load, "BACKOFF_CAP_S", 0.2)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spill import Grants, fair_part, grant, wanted
+from penstock.routing.spill_credits import Grants, fair_part, grant, wanted
 
 asks = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(-3, 50), st.floats(0, 2), st.floats(0.1, 3)), max_size=40

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import RegionPlan
-from penstock.planner.flow import FlowPlanner
-from penstock.planner.greedy import GreedyPlanner
-from penstock.policy import SpilloverLimit
-from penstock.snapshot import demand
-from penstock.spillover import bounds
-from penstock.supply import supply
-from penstock.waterfall import plan as poured
-from tests.property.planner_worlds import MODELS, NAMES, World, worlds
-from tests.property.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
+from penstock.fleet.capacity import supply
+from penstock.fleet.snapshot import demand
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.plan import RegionPlan
+from penstock.planning.spillover_limits import bounds
+from penstock.planning.waterfall import plan as poured
+from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.policy.policy import SpilloverLimit
+from tests.support.planner_worlds import MODELS, NAMES, World, worlds
+from tests.support.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
 
 EPSILON = 1e-6
 

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.policy import Policy, Tenant
-from penstock.reasons import Refusal
-from penstock.region_health import RegionState
-from penstock.residency import RequestFacts, mask
-from penstock.steer import Client, Steer
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Policy, Tenant
+from penstock.policy.residency import RequestFacts, mask
+from penstock.routing.reasons import Refusal
+from penstock.routing.steering import Client, Steer
 from tests.property.test_decision_properties import NAMES, facts, policies
 
 states = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(RegionState)))

@@ -7,10 +7,10 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.geography import Location
-from penstock.residency import Mask, RequestFacts, mask
+from penstock.policy.geography import Location
+from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.verification.verify import verify
-from tests.property.residency_worlds import World, allowed
+from tests.support.residency_worlds import World, allowed
 
 PLACES = [
     Location(country, subdivision)

@@ -15,16 +15,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from penstock.endpoint_health import ProbeOutcome
-from penstock.queueing import LONGEST_WAIT_S
-from penstock.reasons import Reason, Refusal
-from regional_agent import shared_view as told
-from regional_agent import waiting
-from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.endpoint import Endpoint
-from regional_agent.endpoints import Endpoints
-from regional_agent.shared_view import SharedView
-from regional_agent.waiting import Place, WaitingRoom
+from penstock.admission.queueing import LONGEST_WAIT_S
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.routing import admission_queue
+from regional_agent.routing.admission_queue import Place, WaitingRoom
+from regional_agent.shared_load import shared_load as told
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 MODELS = ("m", "n")
 SLOTS = 3
@@ -192,8 +192,8 @@ class Room(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_what_is_counted(self) -> None:
         for model in MODELS:
-            waiting = sum(one.waits for one in self.waiters if one.ticket.model == model)
-            assert self.room.waiting_here(model) == waiting
+            admission_queue = sum(one.waits for one in self.waiters if one.ticket.model == model)
+            assert self.room.waiting_here(model) == admission_queue
 
     @invariant()
     def nothing_runs_that_is_not_held(self) -> None:
@@ -223,8 +223,8 @@ class Room(RuleBasedStateMachine):
 
 
 def test_every_way_out_of_the_queue_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LOOK_S", 0.002)
-    monkeypatch.setattr(waiting, "YIELD_S", 0.001)
+    monkeypatch.setattr(admission_queue, "LOOK_S", 0.002)
+    monkeypatch.setattr(admission_queue, "YIELD_S", 0.001)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Room, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )

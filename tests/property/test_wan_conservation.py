@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.wan.config import Fault, LinkPlan
 from lab.wan.network import Selector, Wan
-from tests.on_uvloop import on_uvloop
+from lab.wan.wan_config import Fault, LinkPlan
+from tests.support.on_uvloop import on_uvloop
 
 PIECES = st.lists(st.tuples(st.integers(1, 200_000), st.sampled_from([0.0, 0.0, 0.001, 0.003])), max_size=8)
 """Sizes in bytes, and a pause (s) after each."""

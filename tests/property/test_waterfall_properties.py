@@ -8,15 +8,15 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import ClassPlan, RegionPlan
-from penstock.policy import Model, Policy, Region, Spillover
-from penstock.region_health import RegionHealth, RegionState
-from penstock.report import AgentReport, DemandReport, PoolReport
-from penstock.residency import residency_class
-from penstock.snapshot import Held, Snapshot
-from penstock.steps import moved_share, step_towards
-from penstock.waterfall import plan
-from tests.property.planner_worlds import MODELS, NAMES, SERVING, TARGET, plans_before, subsets
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.change_limit import moved_share, step_towards
+from penstock.planning.plan import ClassPlan, RegionPlan
+from penstock.planning.waterfall import plan
+from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.policy.residency import residency_class
+from tests.support.planner_worlds import MODELS, NAMES, SERVING, TARGET, plans_before, subsets
 
 EPS = 1e-3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
 COMPILED = HOOK["mypyc"]["include"]
 

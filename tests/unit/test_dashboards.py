@@ -19,10 +19,10 @@ from dashboards.__main__ import GENERATED, generate, main, stale
 from dashboards.alerts import ALERTS
 from dashboards.fleet_overview import ALERTS_FIRING, MODEL_QUERY, REGION_QUERY
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
-from penstock.reasons import Reason
-from penstock.region_health import RegionState
-from penstock.rollout import Phase
-from regional_agent.metrics import AgentMetrics, RequestKind, RequestOutcome, RetryReason
+from penstock.health.region_health import RegionState
+from penstock.rollout.state_machine import Phase
+from penstock.routing.reasons import Reason
+from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestKind, RequestOutcome, RetryReason
 
 SCRAPE_LABELS = {
     "agent": frozenset({"job", "instance", "site", "agent"}),

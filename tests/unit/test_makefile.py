@@ -6,7 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
+CHECKOUT = ROOT
 
 
 def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
-from control_plane.policy.kinds.places import BlocDocument, RegionDocument
 from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
@@ -17,9 +18,8 @@ from control_plane.policy.kinds.routing import (
     SpilloverLimitDocument,
     SpilloverOrderDocument,
 )
-from control_plane.policy.kinds.senders import AnonymousAccessDocument, DataClassDocument, TenantDocument
-from control_plane.policy.kinds.serving import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.shape import PolicyDocument
+from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClassDocument, TenantDocument
 
 
 class Kind(NamedTuple):

@@ -24,8 +24,8 @@ from lab.quantile import quantile
 from lab.replay.client import Patience
 from lab.replay.entry import Entry
 from lab.replay.outcome import Outcome, OutcomeKind
+from lab.replay.replay_workload import PlannedRequest
 from lab.replay.replayer import Replayer
-from lab.replay.workload import PlannedRequest
 
 PATIENCE = Patience(first_byte_s=60.0)
 """Clients wait long: what a balancer does badly has to show as latency."""

@@ -13,8 +13,8 @@ from lab.geoip import SITES, ClientSite
 from lab.planet.configs import engines_file, url, write_json
 from lab.planet.planet import program
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, engine_port
-from lab.replay.workload import PlannedRequest, Sender, lay_over
-from lab.servers.ports import free_ports
+from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
+from lab.servers.free_ports import free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.bench.peers.peer import ROOM_FOR_STREAMS, Launch
 from lab.servers.errors import MissingBinary
-from lab.servers.ports import free_ports
+from lab.servers.free_ports import free_ports
 
 POLICY = "round_robin"
 """The cheapest of theirs: what is compared is what carrying a request costs them."""

@@ -13,7 +13,7 @@ import httptools
 import uvloop
 
 from lab.open_files import allow_many_open_files
-from lab.servers.ports import LOOPBACK
+from lab.servers.free_ports import LOOPBACK
 
 
 class Relay:

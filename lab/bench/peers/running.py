@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.bench.cores import pinned_to
 from lab.bench.peers.peer import Peer
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server

@@ -23,7 +23,7 @@ from lab.bench.router.chat import MODEL
 from lab.bench.site import SETTINGS, Site
 from lab.planet.topology import Engine
 from lab.servers.errors import ServerError
-from lab.servers.ports import LOOPBACK, free_ports
+from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server

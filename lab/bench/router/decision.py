@@ -18,31 +18,37 @@ from random import Random
 
 import msgspec
 
-from control_plane.client import keys
-from control_plane.client.codec import encode
-from control_plane.client.memory import MemoryStore
-from control_plane.client.store import Put
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from adapters.store.memory_store import MemoryStore
 from lab.bench.router.chat import MODEL, Client, chat_request
 from lab.bench.site import REGION
 from lab.geoip import SITES, write_geoip
 from lab.planet.bundle import load_bundle
 from lab.quantile import quantile
-from penstock.endpoint_health import ProbeOutcome
-from penstock.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.reasons import Refusal
-from penstock.residency import residency_class
-from penstock.signing import FleetKey
-from regional_agent.carry.limits import Limits
-from regional_agent.carry.messages import Request
-from regional_agent.carry.upstream import UpstreamPool
-from regional_agent.knowing import Knowing
-from regional_agent.metrics import AgentMetrics
-from regional_agent.road import Road
-from regional_agent.settings import load_settings
-from regional_agent.shared_view import TIMEOUT_S, Told
-from regional_agent.shared_view_lua import EXCHANGE, LARGEST_TOLD_BYTES, MOST_AGENTS, agent_prefix, index_key
-from regional_agent.shared_view_redis import ScriptConnection
-from regional_agent.ticket import Target, Ticket
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.residency import residency_class
+from penstock.routing.reasons import Refusal
+from penstock.wire.signing import FleetKey
+from regional_agent.config.settings import load_settings
+from regional_agent.http.limits import Limits
+from regional_agent.http.messages import Request
+from regional_agent.routing.request_context import Target, Ticket
+from regional_agent.routing.router import Road
+from regional_agent.runtime import Knowing
+from regional_agent.shared_load.script_connection import ScriptConnection
+from regional_agent.shared_load.shared_load import TIMEOUT_S, Told
+from regional_agent.shared_load.shared_load_script import (
+    EXCHANGE,
+    LARGEST_TOLD_BYTES,
+    MOST_AGENTS,
+    agent_prefix,
+    index_key,
+)
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 SLOTS = 8
 """Of each endpoint."""

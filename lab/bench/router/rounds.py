@@ -17,7 +17,7 @@ from lab.bench.router.load import Load
 from lab.bench.router.streams import Streams
 from lab.geoip import SITES
 from lab.quantile import quantile
-from lab.servers.ports import LOOPBACK
+from lab.servers.free_ports import LOOPBACK
 
 Told = Callable[[str], None]
 """Is told what is being measured, in a few words."""

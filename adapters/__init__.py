@@ -1,0 +1,1 @@
+"""IO that both daemons use: the configuration store, secret files, GeoIP, logs."""

@@ -1,0 +1,36 @@
+"""What etcd's answers mean in the words of our contract."""
+
+from __future__ import annotations
+
+import grpc
+
+from adapters.store.config_store import LeaseLost, StoreError, StoreUnavailable
+
+PASSING = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+"""Codes after which trying again later may work; the others tell of a wrong request."""
+
+
+def translate(error: Exception, what: str) -> StoreError:
+    """The error to raise for one that gRPC raised.
+
+    Args:
+        error: a grpc.RpcError, or the ValueError of a call on a closed channel.
+        what: what was tried, for the message.
+    """
+    if not isinstance(error, grpc.Call):
+        return StoreUnavailable(f"{what}: {error}")
+    code, details = error.code(), str(error.details())[:200]
+    message = f"{what}: {code.name}: {details}"
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
+        return LeaseLost(message)
+    return StoreUnavailable(message) if code in PASSING else StoreError(message)

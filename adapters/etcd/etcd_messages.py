@@ -1,0 +1,81 @@
+"""Our nouns to and from etcd's messages (https://etcd.io/docs/v3.5/learning/api/). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adapters.etcd.etcd_stubs import etcdrpc
+from adapters.store.config_store import Changed, Delete, KeyValue, Put, SameKey, Unchanged
+
+# etcd3 has no types; Any stands for its messages.
+PROGRESS_REQUEST = etcdrpc.WatchRequest(progress_request=etcdrpc.WatchProgressRequest())
+
+
+def to_bytes(key: str) -> bytes:
+    """A key as etcd has it; a key that is no UTF-8 survives the way there and back."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def end_of_prefix(prefix: str) -> bytes:
+    """The first key after all that begin with `prefix`: what etcd calls range_end."""
+    raw = to_bytes(prefix).rstrip(b"\xff")
+    # etcd's word for "every key from here on" is a single zero byte.
+    return raw[:-1] + bytes([raw[-1] + 1]) if raw else b"\0"
+
+
+def to_key_value(message: Any) -> KeyValue:
+    """A key as etcd tells it."""
+    return KeyValue(
+        key=message.key.decode("utf-8", "surrogateescape"),
+        value=message.value,
+        create_revision=message.create_revision,
+        mod_revision=message.mod_revision,
+        lease_id=message.lease,
+    )
+
+
+def to_changed(event: Any) -> Changed:
+    """A watch event."""
+    key_value = to_key_value(event.kv)
+    deleted = event.type == event.DELETE
+    return Changed(key=key_value.key, now=None if deleted else key_value, revision=key_value.mod_revision)
+
+
+def range_request(key: str, *, prefix: bool, values: bool = True) -> Any:
+    """A linearizable read of a key, or of every key under a prefix in key order, with or without its value."""
+    end = end_of_prefix(key) if prefix else b""
+    return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end, keys_only=not values)
+
+
+def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:
+    """All of `do` if all of `expect` holds."""
+    return etcdrpc.TxnRequest(compare=[to_compare(one) for one in expect], success=[to_operation(one) for one in do])
+
+
+def to_compare(expectation: Unchanged | SameKey) -> Any:
+    """An expectation; revision 0 is etcd's own word for a key that does not exist."""
+    key = to_bytes(expectation.key)
+    if isinstance(expectation, SameKey):
+        return etcdrpc.Compare(key=key, target=etcdrpc.Compare.CREATE, create_revision=expectation.create_revision)
+    return etcdrpc.Compare(key=key, target=etcdrpc.Compare.MOD, mod_revision=expectation.mod_revision)
+
+
+def to_operation(operation: Put | Delete) -> Any:
+    """One write of a transaction."""
+    key = to_bytes(operation.key)
+    if isinstance(operation, Delete):
+        return etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key))
+    return etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key, value=operation.value, lease=operation.lease_id))
+
+
+def watch_request(prefix: str, start_revision: int) -> Any:
+    """A watch of every key under `prefix` from `start_revision` on; large answers may come in fragments."""
+    return etcdrpc.WatchRequest(
+        create_request=etcdrpc.WatchCreateRequest(
+            key=to_bytes(prefix),
+            range_end=end_of_prefix(prefix),
+            start_revision=start_revision,
+            fragment=True,
+        )
+    )

@@ -1,0 +1,172 @@
+"""The store in etcd: keys, transactions and leases through etcd3's client, watches on the Watch RPC.
+
+etcd3 blocks, so its calls run in a few threads of their own; the event loop never waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+import grpc
+
+from adapters.etcd import etcd_messages
+from adapters.etcd.etcd_connection import Connections, Endpoint, Tls
+from adapters.etcd.etcd_errors import translate
+from adapters.etcd.etcd_stubs import Etcd3Client, etcdrpc
+from adapters.etcd.etcd_watch import watch_prefix
+from adapters.store.config_store import (
+    Changed,
+    Committed,
+    Delete,
+    KeyValue,
+    LeaseLost,
+    Listing,
+    Put,
+    SameKey,
+    StoreUnavailable,
+    Unchanged,
+)
+
+CALL_THREADS = 4
+
+T = TypeVar("T")
+
+
+class EtcdStore:
+    """A ConfigStore in a real etcd (3.4 or newer).
+
+    Reads, keep-alives and revocations that fail are tried once more on the next endpoint, if there are several. A
+    commit is not, for the first try may have been done: whoever gets StoreUnavailable must read to know.
+
+    Args:
+        endpoints: `host:port` of the members, tried in turn.
+        tls: None connects without.
+        call_timeout_s: bound of every call but watches, in seconds.
+
+    Raises:
+        ValueError: an endpoint is not of that form, or `tls` is not whole.
+    """
+
+    def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, call_timeout_s: float = 2.0) -> None:
+        parsed = [Endpoint.parse(endpoint) for endpoint in endpoints]
+        self._calls = Connections(parsed, tls)
+        self._watches = Connections(parsed, tls)
+        self._call_timeout_s = call_timeout_s
+        self._tries = min(2, len(parsed))
+        self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="etcd-call")
+
+    async def get(self, key: str) -> KeyValue | None:
+        """The key as it is now, or None (a linearizable read)."""
+        response = await self._range(key, prefix=False)
+        return etcd_messages.to_key_value(response.kvs[0]) if response.kvs else None
+
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        response = await self._range(prefix, prefix=True, values=values)
+        return Listing(
+            items=tuple(etcd_messages.to_key_value(one) for one in response.kvs),
+            revision=response.header.revision,
+        )
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        """Do all of `do` if all of `expect` holds, atomically; else nothing.
+
+        Raises:
+            LeaseLost: a Put names a lease that is gone.
+            StoreUnavailable: etcd is away; whether the transaction was done is unknown.
+            StoreError: etcd refuses it, such as for its size.
+        """
+        request = etcd_messages.transaction_request(expect, do)
+        response = await self._call("commit", lambda client, timeout_s: client.kvstub.Txn(request, timeout_s), tries=1)
+        return Committed(succeeded=response.succeeded, revision=response.header.revision)
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        """A new lease that expires `ttl_s` after its last keep-alive; returns its id."""
+        request = etcdrpc.LeaseGrantRequest(TTL=ttl_s)
+        response = await self._call(
+            "grant a lease", lambda client, timeout_s: client.leasestub.LeaseGrant(request, timeout_s)
+        )
+        lease_id: int = response.ID
+        return lease_id
+
+    async def keep_alive(self, lease_id: int) -> None:
+        """Renew the lease once; raises LeaseLost where it is gone."""
+        request = etcdrpc.LeaseKeepAliveRequest(ID=lease_id)
+        response = await self._call(
+            "keep a lease alive",
+            lambda client, timeout_s: next(client.leasestub.LeaseKeepAlive(iter([request]), timeout_s), None),
+        )
+        if response is None or response.TTL <= 0:
+            raise LeaseLost(f"lease {lease_id} is gone")
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """End the lease and delete its keys; one that is gone already is no error."""
+        request = etcdrpc.LeaseRevokeRequest(ID=lease_id)
+        with suppress(LeaseLost):
+            await self._call(
+                "revoke a lease", lambda client, timeout_s: client.leasestub.LeaseRevoke(request, timeout_s)
+            )
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out.
+
+        Watches share one connection; one that fails moves the next ones to another.
+        """
+        with self._watches.use() as connection:
+            try:
+                batches = watch_prefix(connection.client, prefix, after_revision, self._current_revision)
+                async with aclosing(batches):
+                    async for batch in batches:
+                        yield batch
+            except StoreUnavailable as error:
+                self._watches.retire(connection)
+                raise StoreUnavailable(f"etcd {connection.endpoint}: {error}") from error
+
+    async def close(self) -> None:
+        """Let go of connections and threads: calls under way fail at once, watches end."""
+        self._watches.close()
+        self._calls.close()
+        # Calls that wait for a thread get one and find everything closed; cancelling would reach their callers.
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _range(self, key: str, *, prefix: bool, values: bool = True) -> Any:
+        request = etcd_messages.range_request(key, prefix=prefix, values=values)
+        return await self._call("read", lambda client, timeout_s: client.kvstub.Range(request, timeout_s))
+
+    async def _current_revision(self) -> int:
+        response = await self._range("\0", prefix=False)
+        revision: int = response.header.revision
+        return revision
+
+    async def _call(self, what: str, work: Callable[[Etcd3Client, float], T], *, tries: int | None = None) -> T:
+        """Run a blocking call of etcd3 in a thread, bounded in time even while all threads are busy."""
+        loop = asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self._threads, self._attempts, what, work, tries or self._tries)
+        except RuntimeError as error:
+            # What a pool says that is shut down.
+            raise StoreUnavailable("the store is closed") from error
+        try:
+            # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread. Not wait_for: before
+            # Python 3.12 it loses a cancellation that comes as the call completes (python/cpython#86296).
+            async with asyncio.timeout(self._call_timeout_s + 0.5):
+                return await call
+        except TimeoutError as error:
+            raise StoreUnavailable(f"etcd: {what}: every thread is waiting for an answer") from error
+
+    def _attempts(self, what: str, work: Callable[[Etcd3Client, float], T], tries: int) -> T:
+        for attempt in range(1, tries + 1):
+            with self._calls.use() as connection:
+                try:
+                    return work(connection.client, self._call_timeout_s / tries)
+                except (grpc.RpcError, ValueError) as error:
+                    failure = translate(error, f"etcd {connection.endpoint}: {what}")
+                    if isinstance(failure, StoreUnavailable):
+                        self._calls.retire(connection)
+                    if attempt == tries or not isinstance(failure, StoreUnavailable):
+                        raise failure from error
+        raise AssertionError("unreachable")

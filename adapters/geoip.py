@@ -1,0 +1,183 @@
+"""Locations of IP addresses from a MaxMind database, for agents and control planes.
+
+The file is read into memory: a memory-mapped file that is truncated in place kills the process with SIGBUS. The reader
+is maxminddb's in Python, since the one in C crashes on some damaged databases. An address that the database does not
+have has no location.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import BytesIO
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from types import UnionType
+from typing import TypeVar
+
+import geoip2.database
+import geoip2.errors
+import geoip2.models
+from maxminddb import MODE_FD, InvalidDatabaseError
+from maxminddb.decoder import Decoder
+
+from adapters.file_stamp import Stamp, file_stamp
+from penstock.policy.geography import NOWHERE, Location
+
+MAX_DATABASE_BYTES = 512 * 1024 * 1024
+"""A larger file is not read; MaxMind's City databases have 60-120 MB."""
+
+CHUNK_BYTES = 256 * 1024
+"""Read at once: one read call of a whole database delays the event loop by tens of milliseconds, even in a thread."""
+
+TRIAL_ADDRESSES = (
+    "1.1.1.1",
+    "81.2.69.142",
+    "2001:218::1",
+    *(f"{first}.{first}.1.1" for first in range(1, 224)),
+    *(f"2{group:03x}:{group:x}::1" for group in range(0, 0x1000, 0x40)),
+)
+"""Looked up before a database is used, across both address spaces, so that most damaged databases are rejected then."""
+
+_METADATA_MARKER = b"\xab\xcd\xefMaxMind.com"
+"""https://maxmind.github.io/MaxMind-DB/, "Database Metadata"; the metadata is the last section of the file."""
+
+_REMEDY = "fetch the GeoIP database again"
+
+T = TypeVar("T")
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
+
+
+class BadGeoDatabase(Exception):
+    """The database cannot be used; the message names the file and the remedy."""
+
+
+class UnreadableGeoDatabase(BadGeoDatabase):
+    """The file is missing, cannot be read, or is being written: the same file may be readable later."""
+
+
+class DamagedRecord(Exception):
+    """The database is damaged at the address that was looked up."""
+
+
+class GeoDatabase:
+    """A database in memory; one look-up costs about 130 µs."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file, and look up the trial addresses.
+
+        Args:
+            file: MaxMind City or Country database.
+
+        Raises:
+            BadGeoDatabase: the file is missing, too large, damaged, or of another kind.
+            UnreadableGeoDatabase: the same, where it may be readable later without a change.
+        """
+        content, self.stamp = _read(file)
+        """`stamp` is that of the file that was read."""
+        self._reader = _open(file, content)
+        self._has_cities = "City" in self._reader.metadata().database_type
+        try:
+            for address in TRIAL_ADDRESSES:
+                self.find(ip_address(address))
+        except DamagedRecord:
+            raise BadGeoDatabase(f"{file}: the GeoIP database is damaged; {_REMEDY}") from None
+
+    def find(self, address: IpAddress) -> tuple[Location, IpNetwork | None]:
+        """The location, and the network that has it. An IPv4 database has no location of an IPv6 address.
+
+        Raises:
+            DamagedRecord: the database's record of the address cannot be decoded.
+        """
+        try:
+            if address.version > self._reader.metadata().ip_version:
+                return NOWHERE, None
+            found = self._reader.city(address) if self._has_cities else self._reader.country(address)
+            return _location(found), found.traits.network
+        except geoip2.errors.AddressNotFoundError as unknown:
+            return NOWHERE, unknown.network
+        except Exception as error:  # a damaged record makes the decoder and the models fail in any way
+            raise DamagedRecord(f"{type(error).__name__}: {error}") from None
+
+
+def parse_address(text: str) -> IpAddress | None:
+    """An address as proxies write them: bare, in brackets, or with a port; IPv4 in IPv6 clothes is IPv4."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _read(file: Path) -> tuple[bytes, Stamp]:
+    """All of the file, unless it changes meanwhile: half an old database and half a new one may look sound."""
+    stamp = file_stamp(file)
+    try:
+        with open(file, "rb", buffering=0, opener=_open_without_blocking) as source:
+            status = os.fstat(source.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadGeoDatabase(f"{file}: not a regular file; name a MaxMind City or Country database")
+            if status.st_size > MAX_DATABASE_BYTES:
+                raise BadGeoDatabase(
+                    f"{file}: {status.st_size} bytes, more than a GeoIP database may have ({MAX_DATABASE_BYTES}); "
+                    "name a MaxMind City or Country database"
+                )
+            copy = BytesIO()
+            while copy.tell() < status.st_size and (chunk := source.read(CHUNK_BYTES)):
+                copy.write(chunk)
+    except OSError as error:
+        raise UnreadableGeoDatabase(
+            f"{file}: cannot read the GeoIP database: {error.strerror or error}; put a readable one there"
+        ) from None
+    content = copy.getvalue()
+    if stamp is None or stamp != file_stamp(file) or len(content) != stamp[2]:
+        raise UnreadableGeoDatabase(
+            f"{file}: the GeoIP database changed while it was read; write the new one beside it and rename it"
+        )
+    return content, stamp
+
+
+def _open_without_blocking(path: str, flags: int) -> int:
+    """A FIFO that nothing writes to would block the open call otherwise."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _open(file: Path, content: bytes) -> geoip2.database.Reader:
+    try:
+        reader = geoip2.database.Reader(BytesIO(content), mode=MODE_FD)
+        kind = str(reader.metadata().database_type)
+        metadata_at = content.rindex(_METADATA_MARKER) + len(_METADATA_MARKER)
+        # The decoder takes what is left of a value whose end is cut off.
+        if Decoder(content, metadata_at).decode(metadata_at)[1] > len(content):
+            raise InvalidDatabaseError("metadata is cut off")
+    except Exception:  # damaged metadata makes the decoder fail in any way
+        raise BadGeoDatabase(f"{file}: not a MaxMind database, or a truncated one; {_REMEDY}") from None
+    if "City" not in kind and "Country" not in kind:
+        raise BadGeoDatabase(f"{file}: a {kind[:64]!r} database has no countries; use a City or Country one")
+    return reader
+
+
+def _location(found: geoip2.models.City | geoip2.models.Country) -> Location:
+    if not isinstance(found, geoip2.models.City):
+        return Location(_checked(found.country.iso_code, str))
+    subdivision = found.subdivisions[0].iso_code if found.subdivisions else None
+    latitude, longitude = found.location.latitude, found.location.longitude
+    return Location(
+        _checked(found.country.iso_code, str),
+        _checked(subdivision, str),
+        _checked(latitude, int | float),
+        _checked(longitude, int | float),
+    )
+
+
+def _checked(value: T, kind: type | UnionType) -> T:
+    """A value of a record: geoip2 passes on whatever the database has there."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{value!r} in place of {kind}")
+    return value

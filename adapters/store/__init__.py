@@ -1,0 +1,1 @@
+"""The configuration store: its contract, keys, codec, informer, leases, and the store in memory."""

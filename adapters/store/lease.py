@@ -1,0 +1,110 @@
+"""Registration: a key that is in the store for as long as this process lives and the store can be told so.
+
+Not leadership: a registration that is lost is simply made again, and nobody may conclude anything from holding it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from adapters.backoff import full_jitter_s
+from adapters.store.config_store import ConfigStore, LeaseLost, Put, StoreError
+
+BACKOFF_BASE_S = 0.1
+BACKOFF_CAP_S = 1.0
+RENEWALS_PER_TTL = 3
+"""Two renewals may fail before the lease runs out."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Registration:
+    """Keeps `key` registered under a lease, and makes it again whenever lease or store were lost.
+
+    Args:
+        store: where.
+        key: the key to hold; a value that is there already is replaced.
+        value: its value.
+        ttl_s: how long after this process's death the key may stay, in seconds.
+        rng: source of the jitter.
+    """
+
+    def __init__(self, store: ConfigStore, key: str, value: bytes, *, ttl_s: int, rng: Random) -> None:
+        self._store = store
+        self._key = key
+        self._value = value
+        self._ttl_s = ttl_s
+        self._rng = rng
+        self._lease_id = 0
+        self.registered = False
+        """Whether the store confirmed the registration when it was last asked."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in a task of its own."""
+        self._task = asyncio.create_task(self._run(), name=f"registration {self._key}")
+
+    async def stop(self) -> None:
+        """End, and take the key out of the store if that can be reached; else the lease runs out."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._task = None
+        self.registered = False
+        if self._lease_id:
+            try:
+                await self._store.revoke_lease(self._lease_id)
+            except StoreError as error:
+                _log.warning("registration left to expire", key=self._key, reason=str(error))
+            self._lease_id = 0
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._register_or_renew()
+                failures = 0
+                await asyncio.sleep(self._ttl_s / RENEWALS_PER_TTL)
+                continue
+            except LeaseLost as error:
+                self._lease_id = 0
+                reason = str(error)
+            except StoreError as error:
+                reason = str(error)
+            except Exception:
+                _log.exception("registration failed", key=self._key)
+                reason = "unexpected error"
+            self.registered = False
+            if failures == 0:
+                _log.warning("registration lost", key=self._key, reason=reason)
+            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
+            failures += 1
+            await asyncio.sleep(wait_s)
+
+    async def _register_or_renew(self) -> None:
+        """One step towards a key that is registered and has its whole time to live."""
+        if self._lease_id:
+            await self._store.keep_alive(self._lease_id)
+            if self.registered and await self._store.get(self._key) is None:
+                # Our lease stands and the key is gone: an older holder wrote it once more, and took it away.
+                self.registered = False
+        else:
+            self._lease_id = await self._store.grant_lease(self._ttl_s)
+        if not self.registered:
+            await self._store.commit((), (Put(self._key, self._value, self._lease_id),))
+            self.registered = True

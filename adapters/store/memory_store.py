@@ -1,0 +1,227 @@
+"""The store within this process: same contract as etcd, for tests, simulations, and a planet without etcd.
+
+Rules that are not ours to choose (what bumps the revision, what a lease takes with it) follow etcd 3.5, and the
+contract test runs against both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+import msgspec
+
+from adapters.store.config_store import (
+    Changed,
+    Committed,
+    Compacted,
+    Delete,
+    KeyValue,
+    LeaseLost,
+    Listing,
+    Put,
+    SameKey,
+    StoreError,
+    StoreUnavailable,
+    Unchanged,
+)
+
+PROGRESS_S = 1.0
+"""How often an idle watch shows that it lives."""
+MAX_OPERATIONS = 128
+"""What etcd takes in one transaction by default (--max-txn-ops)."""
+
+
+class Lease(msgspec.Struct):
+    """A lease as the store tracks it."""
+
+    ttl_s: int
+    expires_at: float
+    keys: set[str]
+
+
+class MemoryStore:
+    """A ConfigStore that dies with the process.
+
+    Args:
+        clock: seconds, monotonic; leases run by it.
+        keep_revisions: how many revisions of history are kept for watches before the oldest is compacted.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, keep_revisions: int = 10_000) -> None:
+        self._clock = clock
+        self._keep_revisions = keep_revisions
+        self._items: dict[str, KeyValue] = {}
+        self._revision = 1
+        self._compacted_revision = 0
+        self._history: deque[tuple[Changed, ...]] = deque()
+        self._leases: dict[int, Lease] = {}
+        self._last_lease_id = 0
+        self._closed = False
+        self._wake = asyncio.Event()
+
+    async def get(self, key: str) -> KeyValue | None:
+        """The key as it is now, or None."""
+        self._begin()
+        return self._items.get(key)
+
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        """Every key under `prefix`, and the revision of that view; without `values`, each value is empty."""
+        self._begin()
+        found = [self._items[key] for key in sorted(self._items) if key.startswith(prefix)]
+        shown = found if values else [msgspec.structs.replace(item, value=b"") for item in found]
+        return Listing(items=tuple(shown), revision=self._revision)
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        """Do all of `do` if all of `expect` holds, atomically; else nothing.
+
+        Raises:
+            LeaseLost: a Put names a lease that is gone.
+            StoreError: too many operations, or two on one key.
+        """
+        self._begin()
+        self._check_operations(expect, do)
+        if not all(self._holds(one) for one in expect):
+            return Committed(succeeded=False, revision=self._revision)
+        for operation in do:
+            if isinstance(operation, Put) and operation.lease_id and operation.lease_id not in self._leases:
+                raise LeaseLost(f"lease {operation.lease_id} is gone")
+        self._write(do)
+        return Committed(succeeded=True, revision=self._revision)
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        """A new lease that expires `ttl_s` after its last keep-alive; returns its id."""
+        self._begin()
+        if ttl_s < 1:
+            raise StoreError(f"a lease must last at least 1 s, not {ttl_s}")
+        self._last_lease_id += 1
+        self._leases[self._last_lease_id] = Lease(ttl_s, self._clock() + ttl_s, set())
+        return self._last_lease_id
+
+    async def keep_alive(self, lease_id: int) -> None:
+        """Renew the lease once; raises LeaseLost where it is gone."""
+        self._begin()
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise LeaseLost(f"lease {lease_id} is gone")
+        lease.expires_at = self._clock() + lease.ttl_s
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """End the lease and delete its keys; one that is gone already is no error."""
+        self._begin()
+        self._end_lease(lease_id)
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
+        """Batches of changes under `prefix` with a revision above `after_revision`, in order, none left out."""
+        seen = after_revision
+        self._begin()
+        if seen > self._revision:
+            raise Compacted(f"the store is at {self._revision}, before {seen}")
+        yield ()
+        while True:
+            wake = self._wake
+            self._begin()
+            if seen < self._compacted_revision:
+                raise Compacted(f"revision {seen} is compacted, history begins after {self._compacted_revision}")
+            batch = tuple(change for change in self._since(seen) if change.key.startswith(prefix))
+            seen = self._revision
+            if not batch:
+                await self._wait(wake)
+            yield batch
+
+    def compact(self, revision: int) -> None:
+        """Forget the history up to `revision`: watches that would need it raise Compacted."""
+        self._compacted_revision = max(self._compacted_revision, min(revision, self._revision))
+        while self._history and self._history[0][0].revision <= self._compacted_revision:
+            self._history.popleft()
+        self._wake_watches()
+
+    async def close(self) -> None:
+        """End the watches; every further call raises StoreUnavailable."""
+        self._closed = True
+        self._wake_watches()
+
+    def _begin(self) -> None:
+        """What precedes every operation, so that nobody sees a key whose lease has run out."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        now = self._clock()
+        for lease_id in [one for one, lease in self._leases.items() if lease.expires_at <= now]:
+            self._end_lease(lease_id)
+
+    def _check_operations(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> None:
+        if len(expect) > MAX_OPERATIONS or len(do) > MAX_OPERATIONS:
+            raise StoreError(f"too many operations in one transaction: {MAX_OPERATIONS} are allowed")
+        if len({operation.key for operation in do}) < len(do):
+            raise StoreError("two operations on one key in one transaction")
+
+    def _holds(self, expectation: Unchanged | SameKey) -> bool:
+        current = self._items.get(expectation.key)
+        if isinstance(expectation, SameKey):
+            return expectation.create_revision == (current.create_revision if current else 0)
+        return expectation.mod_revision == (current.mod_revision if current else 0)
+
+    def _write(self, do: Iterable[Put | Delete]) -> None:
+        """Apply operations as one revision; nothing to change makes no revision."""
+        revision = self._revision + 1
+        changes = tuple(
+            Changed(key=operation.key, now=self._apply(operation, revision), revision=revision)
+            for operation in do
+            if isinstance(operation, Put) or operation.key in self._items
+        )
+        if not changes:
+            return
+        self._revision = revision
+        self._history.append(changes)
+        if len(self._history) > self._keep_revisions:
+            self.compact(self._history[0][0].revision)
+        self._wake_watches()
+
+    def _apply(self, operation: Put | Delete, revision: int) -> KeyValue | None:
+        before = self._items.pop(operation.key, None)
+        if before is not None and before.lease_id:
+            self._leases[before.lease_id].keys.discard(operation.key)
+        if isinstance(operation, Delete):
+            return None
+        if operation.lease_id:
+            self._leases[operation.lease_id].keys.add(operation.key)
+        now = KeyValue(
+            key=operation.key,
+            value=operation.value,
+            create_revision=before.create_revision if before else revision,
+            mod_revision=revision,
+            lease_id=operation.lease_id,
+        )
+        self._items[operation.key] = now
+        return now
+
+    def _end_lease(self, lease_id: int) -> None:
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            self._write([Delete(key) for key in sorted(lease.keys)])
+            del self._leases[lease_id]
+
+    def _since(self, revision: int) -> Iterable[Changed]:
+        # Newest first until the point, because a watch is mostly one revision behind.
+        missed: list[tuple[Changed, ...]] = []
+        for changes in reversed(self._history):
+            if changes[0].revision <= revision:
+                break
+            missed.append(changes)
+        return (change for changes in reversed(missed) for change in changes)
+
+    async def _wait(self, wake: asyncio.Event) -> None:
+        """Until something changes, the next lease runs out, or it is time for a sign of life."""
+        now = self._clock()
+        expiries = [lease.expires_at - now for lease in self._leases.values()]
+        try:
+            async with asyncio.timeout(max(0.01, min([PROGRESS_S, *expiries]))):
+                await wake.wait()
+        except TimeoutError:
+            pass
+
+    def _wake_watches(self) -> None:
+        self._wake.set()
+        self._wake = asyncio.Event()

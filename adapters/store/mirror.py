@@ -1,0 +1,92 @@
+"""A typed live copy of a part of the store, for reading without asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Generic, TypeVar
+
+import msgspec
+import structlog
+
+from adapters.store.codec import CodecError, decode
+from adapters.store.config_store import Changed, ConfigStore, KeyValue
+from adapters.store.informer import BACKOFF_CAP_S, Informer
+
+STORE_LOST_AFTER_S = 3.0
+"""A store that showed no sign of life for this long (s) counts as away: it shows one every second."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_log = structlog.get_logger(__name__)
+
+
+class Seen(msgspec.Struct, Generic[T], frozen=True):
+    """A decoded value and the revision at which its key was made."""
+
+    value: T
+    create_revision: int
+
+
+class Mirror(Generic[T]):
+    """Every value under a prefix, decoded; one that cannot be is logged and left out.
+
+    Args:
+        store: what to copy.
+        prefix: where.
+        type_: what the values are.
+        rng: source of the backoff's jitter.
+        on_change: called after each change; must not block.
+        backoff_cap_s: bound of the wait between two tries to reach a store that is away, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        prefix: str,
+        type_: type[T],
+        *,
+        rng: Random,
+        on_change: Callable[[], None] = lambda: None,
+        backoff_cap_s: float = BACKOFF_CAP_S,
+    ) -> None:
+        self._prefix = prefix
+        self._type = type_
+        self._on_change = on_change
+        self._values: dict[str, Seen[T]] = {}
+        self.informer = Informer(store, prefix, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
+
+    @property
+    def values(self) -> dict[str, T]:
+        """By what follows the prefix in the key, in key order."""
+        return {key: self._values[key].value for key in sorted(self._values)}
+
+    def seen(self, name: str) -> Seen[T] | None:
+        """One value, by what follows the prefix in its key."""
+        return self._values.get(name)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is any key under the prefix, readable or not."""
+        return bool(self.informer.items)
+
+    @property
+    def store_is_up(self) -> bool:
+        """Whether the store has shown a sign of life lately."""
+        return self.informer.age_s < STORE_LOST_AFTER_S
+
+    def _changed(self, change: Changed) -> None:
+        name = change.key.removeprefix(self._prefix)
+        value = self._decoded(change.now) if change.now is not None else None
+        if value is None:
+            self._values.pop(name, None)
+        else:
+            self._values[name] = value
+        self._on_change()
+
+    def _decoded(self, item: KeyValue) -> Seen[T] | None:
+        try:
+            return Seen(decode(item.value, self._type), item.create_revision)
+        except CodecError as error:
+            _log.warning("value left out", key=item.key, reason=str(error))
+            return None

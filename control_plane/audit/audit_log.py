@@ -1,0 +1,185 @@
+"""The audit log in the store: an entry and the change that it tells of are written in one transaction or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from adapters.store import claim as claims
+from adapters.store import keys
+from adapters.store.claim import Claim, ClaimLost
+from adapters.store.codec import CodecError, decode, encode
+from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError, Unchanged
+from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
+from control_plane.auth.callers import Caller
+
+MOST_TRIES = 20
+"""Of appending while others append too; each try that fails means that another one succeeded."""
+
+PAGE = keys.AUDIT_BLOCK
+"""Entries that are read at a time."""
+
+LONGEST_REASON = 1_000
+LARGEST_SIDE_BYTES = 16 * 1024
+"""Of `before` and `after` each, as JSON; what is larger is told by its digest by whoever records it."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ChangeRefused(Exception):
+    """What the change expected of the store does not hold (any more): nothing was written, no entry either."""
+
+
+class AuditLog:
+    """Appends to the log and reads it.
+
+    Args:
+        store: the fleet's configuration store.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(self, store: ConfigStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def record(
+        self,
+        caller: Caller,
+        action: str,
+        target: str,
+        reason: str,
+        *,
+        before: Any = None,
+        after: Any = None,
+        expect: Sequence[Unchanged | SameKey] = (),
+        do: Sequence[Put | Delete] = (),
+    ) -> AuditEntry:
+        """Make the change `do` if all of `expect` holds, and append its entry, in one transaction.
+
+        Where the request that is handled has a claim, the transaction also marks it, and expects that it stands.
+
+        Args:
+            caller: who.
+            action: `noun.verb`.
+            target: what it is done to.
+            reason: the caller's words; at most LONGEST_REASON characters are kept.
+            before: the target as it was: anything that is JSON, at most LARGEST_SIDE_BYTES.
+            after: the target as it becomes.
+            expect: what must hold in the store; give at least the revision of each key that `do` writes.
+            do: the change; none only writes the entry.
+
+        Raises:
+            ChangeRefused: something of `expect` does not hold.
+            ClaimLost: somebody else handles the same request by now.
+            StoreUnavailable: the store is away; whether the change was made, with its entry, is unknown.
+            StoreError: the store refuses, or too many append at once.
+            ValueError: `before` or `after` is too large.
+        """
+        before, after = _bounded("before", before), _bounded("after", after)
+        claim = claims.current.get()
+        for attempt in range(MOST_TRIES):
+            head, revision = await self._head()
+            entry = sealed(
+                AuditEntry(
+                    seq=head.seq + 1,
+                    at=self._clock(),
+                    caller=caller.name,
+                    role=caller.role.value,
+                    action=action,
+                    target=target,
+                    reason=reason[:LONGEST_REASON],
+                    previous=head.hash,
+                    before=before,
+                    after=after,
+                )
+            )
+            key = keys.audit_entry(entry.seq)
+            committed = await self._commit(
+                claim,
+                entry,
+                [*expect, Unchanged(keys.AUDIT_HEAD, revision), Unchanged(key, 0)],
+                [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
+            )
+            if committed:
+                # Whoever keeps the log of the process keeps what the chain can be checked against.
+                _log.info("audit", seq=entry.seq, hash=entry.hash, caller=caller.name, action=action, target=target)
+                return entry
+            stray = await self._store.get(key)
+            if (await self._head())[1] == revision:
+                # Nobody else appended, so it was not the head that did not hold.
+                if stray is not None:
+                    raise StoreError(f"{key} is there, beyond the end of the audit log: verify it before any change")
+                raise ChangeRefused(f"{target} is not as {action} expected it")
+            await asyncio.sleep(0.001 * attempt)
+        raise StoreError(f"the audit log is too busy: {MOST_TRIES} tries to append failed")
+
+    async def _commit(
+        self,
+        claim: Claim | None,
+        entry: AuditEntry,
+        expect: Sequence[Unchanged | SameKey],
+        do: Sequence[Put | Delete],
+    ) -> bool:
+        """Write it all, if all holds, and with it the mark on the claim; whether it was written."""
+        if claim is None:
+            return (await self._store.commit(expect, do)).succeeded
+        kept, mark = claim.made(entry.seq)
+        committed = await self._store.commit([*expect, claim.unchanged], [*do, mark])
+        if committed.succeeded:
+            claim.wrote(kept, committed.revision)
+            return True
+        there = await self._store.get(claim.key)
+        if there is None or there.mod_revision != claim.revision:
+            raise ClaimLost(f"{entry.action} of {entry.target}: the same request is handled elsewhere by now")
+        return False
+
+    async def head(self) -> AuditHead:
+        """The end of the chain."""
+        return (await self._head())[0]
+
+    async def page(self, first: int, last: int) -> list[AuditEntry]:
+        """Entries `first` to `last` (inclusive, oldest first), as far as they are there; reads PAGE at a time.
+
+        Raises:
+            CodecError: one cannot be read.
+        """
+        entries: list[AuditEntry] = []
+        for block in range(max(1, first) // PAGE, last // PAGE + 1):
+            for item in (await self._store.list(keys.audit_block(block))).items:
+                entry = decode(item.value, AuditEntry)
+                if first <= entry.seq <= last:
+                    entries.append(entry)
+        return entries
+
+    async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry]:
+        """Every entry from `first` on, oldest first, up to `last` or what was the end at the beginning."""
+        end = last if last is not None else (await self.head()).seq
+        while first <= end:
+            upto = min(end, first - first % PAGE + PAGE - 1)
+            for entry in await self.page(first, upto):
+                yield entry
+            first = upto + 1
+
+    async def _head(self) -> tuple[AuditHead, int]:
+        item = await self._store.get(keys.AUDIT_HEAD)
+        if item is None:
+            return AuditHead(), 0
+        try:
+            last = decode(item.value, AuditEntry)
+        except CodecError as error:
+            # A chain whose end is unknown cannot be continued; a change without its entry is not made.
+            raise StoreError(f"the end of the audit log cannot be read: {error}") from error
+        return AuditHead(last.seq, last.hash), item.mod_revision
+
+
+def _bounded(side: str, value: Any) -> Any:
+    """The value as JSON gives it back, so that its hash is the same when it is read."""
+    raw = msgspec.json.encode(value)
+    if len(raw) > LARGEST_SIDE_BYTES:
+        raise ValueError(f"`{side}` of an audit entry has {len(raw)} bytes, more than {LARGEST_SIDE_BYTES}")
+    return msgspec.json.decode(raw)

@@ -1,0 +1,71 @@
+"""`penstock endpoints`: every endpoint of the fleet, its state and load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from control_plane.cli.api_client import ApiClient
+from control_plane.cli.connection_options import Fleet, for_fleet
+from control_plane.cli.error_output import complain, telling
+from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.table import table_of
+from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
+from penstock.fleet.endpoint_report import EndpointCondition
+
+LIMIT = 500
+"""Endpoints that are asked for at a time."""
+
+_COLOURS = {
+    EndpointCondition.DRAINING: "magenta",
+    EndpointCondition.NEW: "dim",
+    EndpointCondition.DOWN: "bold red",
+    EndpointCondition.EJECTED: "red",
+    EndpointCondition.UNLOADED: "yellow",
+    EndpointCondition.WARMING: "cyan",
+    EndpointCondition.READY: "green",
+}
+
+
+@for_fleet
+def endpoints(
+    fleet: Fleet,
+    region: Annotated[str | None, typer.Option(help="Only those of this region.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only those that serve this model.")] = None,
+    state: Annotated[EndpointCondition | None, typer.Option(help="Only those in this state.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every endpoint: where it is, what it serves, its state and load, and how old that is."""
+    wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
+    with telling("endpoints"), fleet.connect() as api:
+        found, left_out = _every(api, wanted)
+    print_as(output, found, lambda: _view(found))
+    if left_out:
+        complain("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
+
+
+def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[EndpointStatus], int]:
+    """Every endpoint, page by page, and how many no report tells of."""
+    found: list[EndpointStatus] = []
+    cursor: str | None = None
+    while True:
+        answer = api.ask("GET", "/v1/endpoints", params={**wanted, "limit": LIMIT, "cursor": cursor})
+        page: EndpointPage = answer.decoded(EndpointPage)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found, page.left_out
+
+
+def _view(found: Sequence[EndpointStatus]) -> RenderableType:
+    words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
+    table = table_of(*words, *numbers, title="Endpoints", right=numbers)
+    for one in found:
+        told = (one.region, one.name, one.address, ", ".join(one.models), one.zone or "-", one.accelerator or "-")
+        state = Text(one.state.value, _COLOURS[one.state])
+        table.add_row(*told, state, f"{one.in_flight}/{one.slots}", f"{one.age_s:.0f} s")
+    return table

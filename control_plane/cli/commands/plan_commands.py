@@ -1,0 +1,95 @@
+"""`penstock plan`: who serves whom and why, now and of late."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from control_plane.cli.api_client import ApiClient
+from control_plane.cli.connection_options import Fleet, for_fleet
+from control_plane.cli.error_output import CommandFault, telling
+from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.plan_view import plan_diff_view, plan_view, plans_view
+from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
+from control_plane.policy.suggestion import suggestion
+from penstock.planning.plan import RegionPlan
+
+app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
+
+MOST_LISTED = 500
+"""Plans of one list; the control plane keeps fewer."""
+
+
+class _Plans(msgspec.Struct, frozen=True):
+    """What is read of a page of plans."""
+
+    items: tuple[PlanSummary, ...]
+
+
+@app.command()
+@for_fleet
+def show(
+    fleet: Fleet,
+    generation: Annotated[
+        int | None, typer.Argument(help="One of `penstock plan list`; without it, the plan in force.")
+    ] = None,
+    origin: Annotated[str | None, typer.Option(help="Only what lands on this region.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every class's arcs with their reasons, and its fallbacks; of a past plan the arcs alone."""
+    with telling("plan show"), fleet.connect() as api:
+        slices = _slices(api, generation)
+        if origin is not None:
+            if origin not in slices:
+                raise CommandFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
+            slices = {origin: slices[origin]}
+    print_as(output, slices, lambda: plan_view(slices))
+
+
+@app.command("list")
+@for_fleet
+def list_(
+    fleet: Fleet,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the plans of late, newest first: when shares moved, how many, and amid what."""
+    with telling("plan list"), fleet.connect() as api:
+        plans = _plans(api)
+    print_as(output, plans, lambda: plans_view(plans))
+
+
+@app.command()
+@for_fleet
+def diff(
+    fleet: Fleet,
+    before: Annotated[
+        int | None, typer.Argument(help="Generation of one plan; without it, the one before the newest.")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(help="Of the other; without it, the newest.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show whose share moved where between two plans, and why."""
+    with telling("plan diff"), fleet.connect() as api:
+        if before is None:
+            plans = _plans(api)
+            if len(plans) < 2:
+                raise CommandFault("there were no two plans yet that differ; `penstock plan list`")
+            before = plans[1].generation
+        answer = api.ask("GET", "/v1/plans/diff", params={"before": before, "after": after})
+        changed: PlanDiff = answer.decoded(PlanDiff)
+    print_as(output, answer.body, lambda: plan_diff_view(changed))
+
+
+def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
+    if generation is None:
+        slices: dict[str, RegionPlan] = api.ask("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
+        return slices
+    past: PastPlan = api.ask("GET", f"/v1/plans/{generation}").decoded(PastPlan)
+    return past.slices
+
+
+def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
+    page: _Plans = api.ask("GET", "/v1/plans", params={"limit": MOST_LISTED}).decoded(_Plans)
+    return page.items

@@ -1,0 +1,167 @@
+"""`penstock policy`: check policy bundles, offline, as a policy repository's own CI does.
+
+What takes long to load is imported by the commands that need it: others, used in a hurry, do not wait for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from control_plane.cli.bundle_arguments import BundleArgument, compiled, read_bundle
+from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
+from control_plane.cli.error_output import FAILED, CommandFault, telling
+from control_plane.cli.output import Output, OutputOption, print_as, print_json
+from control_plane.cli.simulation_view import simulated_json, simulated_view
+from control_plane.cli.verification_view import verified_json, verified_view
+from control_plane.policy.bundle_errors import PolicyRefused
+from penstock.policy.policy import Policy
+from penstock.policy.policy_diff import diff as differences
+
+app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
+
+
+@app.command()
+def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+    """Compile a bundle; print every error with its file and line, and exit with 1 if there is any."""
+    from control_plane.policy.compiler import compile_bundle
+    from penstock.overrides.guard_rails import tenants_by_class
+    from penstock.verification.maintenance_windows import window_warnings
+
+    try:
+        with telling("policy lint"):
+            policy = compile_bundle(read_bundle(bundle))
+    except PolicyRefused as refused:
+        if output is Output.JSON:
+            print_json({"good": False, "errors": [msgspec.to_builtins(error) for error in refused.errors]})
+        else:
+            for error in refused.errors:
+                print(error)
+        print(f"{bundle}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    counts = {
+        "regions": len(policy.regions),
+        "models": len(policy.models),
+        "tenants": len(policy.tenants),
+        "residency_rules": len(policy.residency),
+    }
+    warnings = list(window_warnings(policy, tenants_by_class(policy)))
+    if output is Output.JSON:
+        print_json({"good": True, "digest": policy.digest(), **counts, "warnings": warnings})
+    else:
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
+        print(f"{bundle}: good, {told}, digest {policy.digest()[:12]}")
+
+
+@app.command()
+def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+    """Prove that nothing reaches a forbidden region, and that every residency class survives the loss of any one.
+
+    Exit code 1 where that does not hold, with the requests, regions and rules that show it; 2 where the bundle is not
+    well-formed. A class that need not survive is written down in a document of kind AcceptedLoss.
+    """
+    from penstock.verification.verify import verify as verify_policy
+
+    found = verify_policy(compiled(bundle, "policy verify"))
+    print_as(output, verified_json(found), lambda: verified_view(found))
+    if not found.good:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show what two bundles differ in, by kind, name and field; order, layout and comments make no difference."""
+    changes = differences(compiled(before, "policy diff"), compiled(after, "policy diff"))
+    if output is Output.JSON:
+        print_json(changes)
+        return
+    for change in changes:
+        print(change)
+    print(f"{len(changes)} difference(s)" if changes else "no difference", file=sys.stderr)
+
+
+@app.command()
+def simulate(
+    old: BundleArgument,
+    new: BundleArgument,
+    demand: Annotated[Path | None, typer.Option(help="Demand by kind of request: CSV or JSON lines.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="Access log of an agent; may be given again.")] = None,
+    fleet: Annotated[Path | None, typer.Option(help="What regions can run: CSV or JSON lines.")] = None,
+    requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Of generated demand.")] = 100.0,
+    lost: Annotated[list[str] | None, typer.Option(help="A region that has failed; may be given again.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put one demand under two policies, side by side: who moves, how far requests go, what it costs, what is refused.
+
+    Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
+    every model, with room for twice the demand. docs/simulating.md describes the files.
+    """
+    from control_plane.cli.demand_file import MOST_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
+    from penstock.what_if.assumed_demand import generated_demand, generated_fleet, generated_kinds
+    from penstock.what_if.evaluation import outcome
+    from penstock.what_if.moved_demand import moves
+
+    policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
+    with telling("policy simulate"):
+        _check_regions(policies, lost or (), "what --lost takes")
+        try:
+            if demand is not None and trace:
+                raise CommandFault("give --demand or --trace, not both")
+            if demand is None and not trace and generated_kinds(policies[0]) > MOST_ROWS:
+                raise CommandFault("too many tenants, models and regions to make a demand up; give --demand or --trace")
+            asked = (
+                read_demand(demand)
+                if demand is not None
+                else read_access_logs(trace)
+                if trace
+                else generated_demand(policies[0], requests_per_s)
+            )
+            pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
+            _check_regions(policies, [one.origin for one in asked if one.origin], "an origin of the demand")
+            _check_regions(policies, [one.region for one in pools], "a region of the fleet")
+            _check_models(policies, [one.model for one in pools])
+        except BadDemand as error:
+            raise CommandFault(str(error)) from None
+    before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
+    moved = moves(asked, before, after)
+    print_as(
+        output,
+        simulated_json(before.totals, after.totals, moved),
+        lambda: simulated_view(before.totals, after.totals, moved),
+    )
+
+
+def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:
+    """A misspelt region would count as a client that asks for its entry, or as capacity that is not there."""
+    known = sorted({name for policy in policies for name in policy.regions})
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        raise CommandFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
+
+
+def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
+    """A misspelt model would be capacity that nobody can use."""
+    known = sorted({name for policy in policies for name in policy.models})
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        told = f"a model of the fleet is one of {', '.join(known)}"
+        raise CommandFault(f"no model {', '.join(unknown[:10])} in either bundle; {told}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of policy files, for editors."""
+    from control_plane.policy.schema import schema_text
+
+    print(schema_text(), end="")
+
+
+for command in (revisions, apply, rollback):
+    app.command()(command)

@@ -1,0 +1,60 @@
+"""`penstock serve`: run a control plane."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from control_plane.cli.error_output import CommandFault, telling
+
+
+def serve(
+    name: Annotated[str | None, typer.Option(help="Unique name of this control plane.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port of the HTTP API; port 0 chooses a free one.")] = None,
+    advertise_url: Annotated[str | None, typer.Option(help="Where others reach it, as http://host:port.")] = None,
+    etcd_endpoints: Annotated[str | None, typer.Option(help="host:port of each etcd member, comma-separated.")] = None,
+    policy_dir: Annotated[str | None, typer.Option(help="Folder of the policy bundle.")] = None,
+    policy_repository: Annotated[
+        str | None, typer.Option(help="Git repository of it instead: a URL without secrets, or an absolute path.")
+    ] = None,
+    policy_ref: Annotated[str | None, typer.Option(help="Branch or tag of the repository.")] = None,
+    policy_path: Annotated[str | None, typer.Option(help="Folder of the bundle inside the repository.")] = None,
+    fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
+    admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
+    api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
+    geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to advise by addresses.")] = None,
+) -> None:
+    """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on.
+
+    TLS, an identity provider and more are set by environment variables alone: see docs/api.md.
+    """
+    # Here, so that the other commands do not wait for a web framework and an etcd client to load.
+    from adapters.geoip import BadGeoDatabase
+    from adapters.logs import configure_logs
+    from control_plane.api.tls_certificate import BadCertificate
+    from control_plane.auth.api_keys import BadApiKeys
+    from control_plane.serve import CannotListen
+    from control_plane.serve import serve as run
+    from control_plane.settings import BadSettings, load_settings
+
+    flags = {
+        "name": name,
+        "listen": listen,
+        "advertise_url": advertise_url,
+        "etcd_endpoints": etcd_endpoints,
+        "policy_dir": policy_dir,
+        "policy_repository": policy_repository,
+        "policy_ref": policy_ref,
+        "policy_path": policy_path,
+        "fleet_key_file": fleet_key_file,
+        "admin_token_file": admin_token_file,
+        "api_keys_file": api_keys_file,
+        "geoip_file": geoip_file,
+    }
+    configure_logs()
+    with telling("serve"):
+        try:
+            run(load_settings({field: value for field, value in flags.items() if value is not None}))
+        except (BadSettings, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
+            raise CommandFault(str(error)) from None

@@ -1,0 +1,50 @@
+"""`penstock steer`: where a client should come in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from control_plane.cli.connection_options import Fleet, for_fleet
+from control_plane.cli.error_output import telling
+from control_plane.cli.explain_view import refusal_text
+from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.table import table_of
+from penstock.routing.steering import Advice
+
+
+@for_fleet
+def steer(
+    fleet: Fleet,
+    ip: Annotated[str | None, typer.Argument(help="The client's address.", show_default=False)] = None,
+    country: Annotated[str | None, typer.Option(help="Its country instead, such as DE.")] = None,
+    subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose requests; without it, only what every tenant may use.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that it will ask for.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the permitted entry regions for a client, best first."""
+    params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
+    with telling("steer"), fleet.connect() as api:
+        answer = api.ask("GET", "/v1/steer", params=params)
+        advice: Advice = answer.decoded(Advice)
+    print_as(output, answer.body, lambda: _view(advice))
+
+
+def _view(advice: Advice) -> RenderableType:
+    table = table_of("region", "state", "round trip", "serves the model", title="Entry regions, best first")
+    for entry in advice.entries:
+        served = "" if entry.serves_model is None else "yes" if entry.serves_model else "forwards"
+        trip = f"{entry.round_trip_ms:.0f} ms" if entry.round_trip_ms is not None else "?"
+        table.add_row(entry.region, entry.state.value, trip, served)
+    lines = [f"not {one.what}: {one.reason.value}{f', {one.detail}' if one.detail else ''}" for one in advice.rejected]
+    about = [f"residency {advice.residency}"] if advice.residency is not None else []
+    about.append(f"keep for {advice.ttl_s:.0f} s")
+    if advice.refusal is not None:
+        return Group(refusal_text(advice.refusal), Text("\n".join([*lines, *about]), "dim"))
+    return Group(table, Text("\n".join([*lines, *about]), "dim"))

@@ -1,0 +1,188 @@
+"""Demand and fleets to simulate policies on, from files: CSV or JSON lines, or what agents logged.
+
+Demand has a row for each kind of request: `origin,tenant,country,model,requests_per_s`, and `subdivision` where rules
+need it. An empty origin is a client that asks for its entry; an empty country is one that nobody can locate. A fleet
+has a row for each pool: `region,model,slots,service_s`. JSON lines have the same fields, and omit what is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from penstock.policy.countries import country_flaw
+from penstock.what_if.outcomes import Asked, Capacity
+
+LARGEST_FILE_BYTES = 1 << 30
+MOST_ROWS = 1_000_000
+"""Kinds of request, or pools."""
+
+MOST_PER_S = 1e9
+"""Requests per second of one kind: more than all the world asks, and few enough to reckon with."""
+
+MOST_SLOTS = 1_000_000_000
+
+FORWARDED = "forwarded"
+"""Kind of the logged requests that another region's agent has logged too."""
+
+Row = TypeVar("Row")
+
+
+class BadDemand(Exception):
+    """The file is not as it should be; the message names file, line, field and remedy."""
+
+
+Country = Annotated[str, msgspec.Meta(pattern=r"^([A-Z]{2})?$")]
+Subdivision = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9]{0,3}$")]
+"""Any other spelling would be a place that no rule names, and the answer about governed requests would be wrong."""
+
+
+class _DemandRow(msgspec.Struct, frozen=True):
+    tenant: str
+    model: str
+    requests_per_s: float
+    origin: str = ""
+    country: Country = ""
+    subdivision: Subdivision = ""
+
+
+class _LoggedRequest(msgspec.Struct, frozen=True):
+    """The part of an agent's access line that makes demand."""
+
+    at: float
+    tenant: str
+    model: str
+    kind: str
+    origin: str = ""
+    country: Country = ""
+    subdivision: Subdivision = ""
+
+
+def read_demand(file: Path) -> list[Asked]:
+    """The demand in a CSV file (`.csv`) or one of JSON lines.
+
+    Raises:
+        BadDemand: it cannot be read, or some row is not as it should be.
+    """
+    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MOST_PER_S, _no_country)
+    return [
+        Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
+        for row in rows
+    ]
+
+
+def read_fleet(file: Path) -> list[Capacity]:
+    """The pools in a CSV file (`.csv`) or one of JSON lines; raises BadDemand."""
+    seen: set[tuple[str, str]] = set()
+
+    def again(row: Capacity) -> str | None:
+        if (row.region, row.model) in seen:
+            return f"{row.region} has {row.model} already; write one row for each pool, with all its slots"
+        seen.add((row.region, row.model))
+        return None
+
+    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MOST_SLOTS and 0.001 <= row.service_s <= 86_400, again)
+
+
+def read_access_logs(files: Sequence[Path]) -> list[Asked]:
+    """The demand that agents logged, spread evenly over the time from its first request to its last.
+
+    Requests that were refused before anybody knew whose they are have no tenant, and are no part of it; nor is what an
+    agent did not log, where its `access_log_share` is below 1.
+
+    Raises:
+        BadDemand: a file cannot be read, or some line is not an access line.
+    """
+    counts: dict[tuple[str, ...], int] = defaultdict(int)
+    first, last = float("inf"), float("-inf")
+    for file in files:
+        for _, one in _json_lines(file, _LoggedRequest):
+            first, last = min(first, one.at), max(last, one.at)
+            if one.tenant and one.kind != FORWARDED:
+                counts[one.origin, one.tenant, one.country, one.model, one.subdivision] += 1
+    if not counts:
+        raise BadDemand(f"{', '.join(map(str, files))}: no request of any tenant; log some with access_log_file")
+    span_s = max(1.0, last - first)
+    return [
+        Asked(origin, tenant, country or None, model, count / span_s, subdivision or None)
+        for (origin, tenant, country, model, subdivision), count in sorted(counts.items())
+    ]
+
+
+def _no_country(row: _DemandRow) -> str | None:
+    """No rule names such a place, so the answer about governed requests would be wrong."""
+    flaw = country_flaw(row.country) if row.country else None
+    return f"country: {flaw}" if flaw is not None else None
+
+
+def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool], wrong: Callable[[Row], str | None]) -> list[Row]:
+    lines = _csv_lines(file, shape) if file.suffix == ".csv" else _json_lines(file, shape)
+    rows = []
+    for line, row in lines:
+        if not sane(row):
+            told = "rates and slots are 0 to 1e9, times 0.001 to 86400"
+            raise BadDemand(f"{file}:{line}: a number is out of bounds; {told}")
+        problem = wrong(row)
+        if problem is not None:
+            raise BadDemand(f"{file}:{line}: {problem}")
+        rows.append(row)
+        if len(rows) > MOST_ROWS:
+            raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")
+    if not rows:
+        raise BadDemand(f"{file}: has no rows; write {', '.join(shape.__annotations__)}")
+    return rows
+
+
+def _csv_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
+    with _opened(file) as text:
+        reader = csv.DictReader(text, strict=True)
+        try:
+            named = list(reader.fieldnames or ())
+            twice = sorted({name for name in named if named.count(name) > 1})
+            if twice:
+                raise BadDemand(f"{file}:1: names {', '.join(twice)} twice; keep one column of each")
+            unknown = sorted(set(named) - set(shape.__annotations__))
+            if unknown:
+                known = ", ".join(shape.__annotations__)
+                raise BadDemand(f"{file}:1: no column {', '.join(unknown)}; use {known}")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise BadDemand(f"{file}:{reader.line_num}: not as many fields as the first line names; correct it")
+                yield reader.line_num, _shaped(file, reader.line_num, row, shape)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise BadDemand(f"{file}:{reader.line_num + 1}: not CSV: {error}; correct it") from None
+
+
+def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
+    with _opened(file) as text:
+        line = 0
+        try:
+            for line, one in enumerate(text, 1):
+                if one.strip():
+                    yield line, _shaped(file, line, msgspec.json.decode(one), shape)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadDemand(f"{file}:{line}: not JSON: {error}; correct it, or name a CSV file *.csv") from None
+        except UnicodeDecodeError as error:
+            raise BadDemand(f"{file}: not UTF-8: {error.reason}; name a file of text") from None
+
+
+def _opened(file: Path) -> Any:
+    try:
+        if file.stat().st_size > LARGEST_FILE_BYTES:
+            raise BadDemand(f"{file}: larger than {LARGEST_FILE_BYTES} bytes; use a part of it")
+        # Spreadsheets begin a file with a byte order mark.
+        return file.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise BadDemand(f"{file}: cannot be read: {error.strerror}; name a readable file") from None
+
+
+def _shaped(file: Path, line: int, row: Any, shape: type[Row]) -> Row:
+    try:
+        return msgspec.convert(row, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadDemand(f"{file}:{line}: {error}; a row has {', '.join(shape.__annotations__)}") from None

@@ -1,0 +1,58 @@
+"""`penstock`: run control planes and operate a fleet.
+
+Exit codes: 0 done; 1 nobody answers, or what was asked for is refused or not so; 2 the command has to be corrected.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from control_plane.cli.lazy_commands import on_demand
+
+_COMMANDS = "control_plane.cli.commands"
+
+COMMANDS = {
+    "serve": f"{_COMMANDS}.serve_command:serve",
+    "status": f"{_COMMANDS}.status_command:status",
+    "endpoints": f"{_COMMANDS}.endpoints_commands:endpoints",
+    "explain": f"{_COMMANDS}.explain_command:explain",
+    "steer": f"{_COMMANDS}.steer_command:steer",
+    "what-if": f"{_COMMANDS}.what_if_command:what_if",
+    "drain": f"{_COMMANDS}.overrides_commands:drain",
+    "undrain": f"{_COMMANDS}.overrides_commands:undrain",
+    "failover": f"{_COMMANDS}.overrides_commands:failover",
+    "weight": f"{_COMMANDS}.overrides_commands:weight",
+    "freeze": f"{_COMMANDS}.overrides_commands:freeze",
+    "unfreeze": f"{_COMMANDS}.overrides_commands:unfreeze",
+    "overrides": f"{_COMMANDS}.overrides_commands:app",
+    "plan": f"{_COMMANDS}.plan_commands:app",
+    "policy": f"{_COMMANDS}.policy_commands:app",
+    "rollout": f"{_COMMANDS}.rollout_commands:app",
+    "audit": f"{_COMMANDS}.audit_commands:app",
+    "context": f"{_COMMANDS}.context_commands:app",
+}
+"""Where each command is; operators under stress wait for none but their own to load."""
+
+app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.callback()
+def _penstock() -> None:
+    pass
+
+
+def main() -> None:
+    """The `penstock` command."""
+    try:
+        try:
+            app(prog_name="penstock")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # What could not be written would be tried again at the interpreter's end, and end it with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"penstock: {error}", file=sys.stderr)
+        sys.exit(1)

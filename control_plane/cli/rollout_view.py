@@ -1,0 +1,82 @@
+"""Rollouts and revisions as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.table import table_of
+from control_plane.policy.source.judgement import Revision
+from control_plane.rollout.rollout_resource import AgentRuns, RolloutStatus, RolloutSummary
+
+MOST_SHOWN = 30
+"""Changes and moves that are listed."""
+
+
+def rollout_view(status: RolloutStatus) -> RenderableType:
+    """How far it is, what it changes, and who runs what."""
+    parts: list[RenderableType] = [_heading(status.rollout)]
+    if status.changes:
+        parts.append(_listing("What it says otherwise", [str(change) for change in status.changes]))
+    if status.moves:
+        moves = [
+            f"{move.origin} -> {move.server} ({move.model}): {move.before:.0%} -> {move.after:.0%}"
+            for move in status.moves
+        ]
+        parts.append(_listing("What its plan would move", moves))
+    return Group(*parts, _agents(status.agents))
+
+
+def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
+    """One line for each."""
+    table = table_of("number", "candidate", "phase", "since", "by", "why")
+    for one in rollouts:
+        number, candidate = str(one.number), one.candidate[:12]
+        table.add_row(number, candidate, one.phase.value, _at(one.since), one.by or "-", one.why)
+    return table
+
+
+def revisions_view(revisions: Iterable[Revision]) -> RenderableType:
+    """One line for each; refused ones with their first error."""
+    table = table_of("number", "judged", "policy", "commit", "author", "subject")
+    for one in revisions:
+        told = one.provenance
+        commit, author, subject = (told.commit[:12], told.author, told.subject) if told else ("-", "-", "-")
+        fate = Text(one.digest[:12]) if one.digest else Text(f"refused: {one.errors[0]}", "red")
+        table.add_row(str(one.number), _at(one.at), fate, commit, author, subject)
+    return table
+
+
+def _heading(rollout: RolloutSummary) -> Text:
+    text = Text()
+    text.append(f"rollout {rollout.number}: {rollout.phase.value.replace('_', ' ')}", "bold")
+    text.append(f" since {_at(rollout.since)}{f', by {rollout.by}' if rollout.by else ''}: {rollout.why}")
+    text.append(f"\npolicy {rollout.candidate[:12]}{f', commit {rollout.provenance}' if rollout.provenance else ''}")
+    if rollout.candidate != rollout.stable:
+        text.append(f"\nback to {rollout.stable[:12]}")
+        if rollout.canary:
+            text.append(f", tried first in {', '.join(rollout.canary)}")
+    if rollout.moved_share is not None:
+        text.append(f"\nit moves {rollout.moved_share:.1%} of demand")
+    return text
+
+
+def _listing(title: str, lines: list[str]) -> Text:
+    more = [f"... and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
+    return Text("\n".join([f"\n{title}", *(f"  {line}" for line in [*lines[:MOST_SHOWN], *more])]))
+
+
+def _agents(agents: Iterable[AgentRuns]) -> Table:
+    table = table_of("region", "agent", "told", "runs", "refuses", title="Who runs what")
+    for one in agents:
+        style = "" if one.told == one.runs else "yellow"
+        table.add_row(one.region, one.agent, one.told[:12], Text(one.runs[:12] or "-", style), one.refuses or "-")
+    return table
+
+
+def _at(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}Z"

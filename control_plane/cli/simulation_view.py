@@ -1,0 +1,94 @@
+"""Two policies under one demand, side by side, as people and as scripts read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.table import table_of
+from penstock.verification.situations import listed
+
+if TYPE_CHECKING:
+    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    from penstock.what_if.moved_demand import Move
+    from penstock.what_if.totals import Totals
+
+MOST_MOVES = 30
+"""Moves that are shown to people; `-o json` has all of them."""
+
+
+def simulated_json(before: Totals, after: Totals, moved: Sequence[Move]) -> dict[str, Any]:
+    """Both totals, and every move."""
+    return {
+        "before": msgspec.to_builtins(before),
+        "after": msgspec.to_builtins(after),
+        "moved_per_s": sum(one.requests_per_s for one in moved),
+        "moves": msgspec.to_builtins(moved),
+    }
+
+
+def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> RenderableType:
+    """The totals in two columns, then who moves."""
+    part = sum(one.requests_per_s for one in moved) / before.requests_per_s if before.requests_per_s else 0.0
+    told = Text(f"{part:.1%} of requests get another region or another answer")
+    more = len(moved) - MOST_MOVES
+    rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
+    return Group(_totals(before, after), told, *([_moves(moved)] if moved else []), *rest)
+
+
+def _totals(before: Totals, after: Totals) -> Table:
+    numbers = ("before", "after", "change")
+    table = table_of("", *numbers, title="The same demand under both", right=numbers)
+    for name, old, new, form in [
+        ("requests /s", before.requests_per_s, after.requests_per_s, ".1f"),
+        ("served /s", before.served_per_s, after.served_per_s, ".1f"),
+        ("sent to another entry /s", before.sent_elsewhere_per_s, after.sent_elsewhere_per_s, ".1f"),
+        ("round trip ms, mean", before.round_trip_ms, after.round_trip_ms, ".1f"),
+        ("round trip ms, p95", before.p95_round_trip_ms, after.p95_round_trip_ms, ".1f"),
+        ("expected wait ms", before.wait_ms, after.wait_ms, ".1f"),
+        ("GPU cost /h", before.gpu_cost_per_hour, after.gpu_cost_per_hour, ".2f"),
+        ("egress cost /h", before.egress_cost_per_hour, after.egress_cost_per_hour, ".4f"),
+        *(
+            (
+                f"refused /s: {reason}",
+                before.refused_per_s.get(reason, 0.0),
+                after.refused_per_s.get(reason, 0.0),
+                ".1f",
+            )
+            for reason in sorted(before.refused_per_s.keys() | after.refused_per_s.keys())
+        ),
+        *(
+            (f"load of {name}", before.load.get(name, 0.0), after.load.get(name, 0.0), ".0%")
+            for name in sorted(before.load.keys() | after.load.keys())
+        ),
+    ]:
+        same = format(old, form) == format(new, form)
+        table.add_row(name, format(old, form), format(new, form), "" if same else format(new - old, "+" + form))
+    return table
+
+
+def _moves(moved: Sequence[Move]) -> Table:
+    numbers = ("share", "requests /s")
+    table = table_of(
+        "origin", "tenant", "model", "clients in", "class", "from", "to", *numbers, title="Who moves", right=numbers
+    )
+    for one in moved[:MOST_MOVES]:
+        changed = one.residency_before != one.residency_after
+        residency = f"{one.residency_before or '-'} -> {one.residency_after or '-'}" if changed else one.residency_after
+        table.add_row(
+            one.origin or "(steered)",
+            one.tenant,
+            one.model,
+            listed(one.countries),
+            residency,
+            one.source,
+            one.target,
+            f"{one.share:.1%}",
+            f"{one.requests_per_s:.2f}",
+        )
+    return table

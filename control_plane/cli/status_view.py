@@ -1,0 +1,188 @@
+"""The status of a fleet as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.table import table_of
+from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
+from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
+from penstock.health.region_health import RegionState
+from penstock.policy.provenance import Provenance
+from penstock.rollout.state_machine import Phase
+
+HEARD_WITHIN_S = 5.0
+"""How long (s) a new leader may not have heard an agent yet; they report once a second."""
+
+_COLOURS = {
+    RegionState.UNKNOWN: "dim",
+    RegionState.HEALTHY: "green",
+    RegionState.DEGRADED: "yellow",
+    RegionState.SUSPECT: "yellow",
+    RegionState.FAILED: "bold red",
+    RegionState.RECOVERING: "cyan",
+    RegionState.DRAINING: "magenta",
+}
+
+
+def status_view(status: Status) -> RenderableType:
+    """Who leads, every region with its load, and who serves whom."""
+    return Group(
+        _heading(status),
+        _regions(status),
+        *_objectives(status),
+        _serving(status),
+        *_overrides(status),
+        *_warnings(status),
+    )
+
+
+def _heading(status: Status) -> Text:
+    leader = status.leader
+    line = Text()
+    line.append(
+        f"leader {leader.name} (epoch {leader.epoch})" if leader else "no leader", "bold" if leader else "bold red"
+    )
+    line.append(f" · seen by {status.name}, {status.role} for {status.role_age_s:.0f} s: {status.why}")
+    if status.plan is not None:
+        line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
+    digest, provenance = _obeyed(status)
+    if digest is not None:
+        line.append(f" · policy {digest[:12]}")
+    if provenance is not None:
+        line.append(f"\ncommit {provenance}")
+    rollout = status.rollout
+    if rollout is not None and rollout.phase is not Phase.DONE:
+        line.append(
+            f"\nrollout {rollout.number} of policy {rollout.candidate[:12]}: {rollout.phase.value}, {rollout.why}"
+        )
+    return line
+
+
+def _obeyed(status: Status) -> tuple[str | None, Provenance | None]:
+    """The policy that regions obey but for those that try another, and its commit; the source may be ahead of it."""
+    rollout = status.rollout
+    if rollout is None:
+        return status.policy.digest, status.policy.provenance
+    if rollout.phase in (Phase.WATCH, Phase.DONE):
+        return rollout.candidate, rollout.provenance
+    return rollout.stable, rollout.stable_provenance
+
+
+def _regions(status: Status) -> Table:
+    numbers = ("agents", "load", "demand /s", "report age")
+    table = table_of("region", "city", "state", *numbers, title="Regions", right=numbers)
+    for region in status.regions:
+        agents = sum(1 for agent in status.agents if agent.region == region.name and agent.registered)
+        table.add_row(
+            region.name,
+            region.city,
+            Text(_since(region), _COLOURS[region.state]),
+            str(agents),
+            _load(region),
+            f"{sum(one.requests_per_s for one in region.demand):.1f}",
+            "never" if region.report_age_s is None else f"{region.report_age_s:.1f} s",
+        )
+    return table
+
+
+def _since(region: RegionStatus) -> str:
+    return region.state.value if region.state_age_s is None else f"{region.state.value} {region.state_age_s:.0f} s"
+
+
+def _load(region: RegionStatus) -> str:
+    return "\n".join(map(_pool, region.pools)) or "-"
+
+
+def _pool(pool: PoolStatus) -> str:
+    """Requests on a pool, of how many it runs at once; and the endpoints of it that are missing, if any are."""
+    part = f" {pool.in_flight / pool.slots:.0%}" if pool.slots else ""
+    missing = f", {pool.ready} of {pool.endpoints} ready" if pool.ready < pool.endpoints else ""
+    return f"{pool.model} {pool.in_flight}/{pool.slots}{part}{missing}"
+
+
+def _objectives(status: Status) -> Iterable[Table]:
+    """How service objectives are kept over all regions, and where they are not."""
+    whole = objective_statuses(one for region in status.regions for one in region.objectives)
+    if not whole:
+        return
+    table = table_of(
+        "model", "answers begin within", "wanted", "attained", "missed in", title="Service objectives, last 5 minutes"
+    )
+    for one in whole:
+        missed = [f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, one)]
+        colour = "green" if one.is_met else "dim" if one.is_met is None else "bold red"
+        within = f"{one.first_byte_s:g} s"
+        table.add_row(one.model, within, f"{one.share:.2%}", Text(_attained(one), colour), ", ".join(missed) or "-")
+    yield table
+
+
+def _missed(region: RegionStatus, whole: ObjectiveStatus) -> Iterable[ObjectiveStatus]:
+    return (one for one in region.objectives if one.is_met is False and one.wanted == whole.wanted)
+
+
+def _attained(one: ObjectiveStatus) -> str:
+    return "no answers" if one.attained is None else f"{one.attained:.2%} of {one.answers}"
+
+
+def _serving(status: Status) -> Table:
+    table = table_of("origin", "model", "may be in", "served by", title="Who serves whom")
+    for (origin, model, residency), arcs in _by_class(status.arcs).items():
+        served = ", ".join(f"{arc.server} {arc.share:.0%} ({arc.why.value})" for arc in arcs)
+        table.add_row(origin, model, residency, served)
+    return table
+
+
+def _by_class(arcs: Iterable[ArcStatus]) -> dict[tuple[str, str, str], list[ArcStatus]]:
+    grouped: dict[tuple[str, str, str], list[ArcStatus]] = {}
+    for arc in arcs:
+        grouped.setdefault((arc.origin, arc.model, arc.residency), []).append(arc)
+    return grouped
+
+
+def _overrides(status: Status) -> Iterable[Text]:
+    for one in status.overrides:
+        override = one.override
+        what = f"{override.kind.value.replace('_', ' ')} of {override.region or override.origin or 'every plan'}"
+        yield Text(f"{what} {one.phase.value}, by {override.author}: {override.reason}", "magenta")
+
+
+def _warnings(status: Status) -> Iterable[Text]:
+    if not status.store.up:
+        yield Text("the store does not answer: this is what was last known", "bold red")
+    if status.fleet_problem:
+        yield Text(f"regions as {status.name} knows them, who hears no agents: {status.fleet_problem}", "bold red")
+    for error in status.policy.refused:
+        yield Text(f"policy refused{_of(status)}: {error}", "bold red")
+    if status.policy.unreadable:
+        yield Text(f"policy source cannot be read: {status.policy.unreadable}", "bold red")
+    for one in status.shortfalls:
+        if one.lost is None:
+            where = " or ".join(one.regions)
+            yield Text(f"{one.model} lacks {one.slots:.1f} slots in {where} to stay within its target", "yellow")
+    named = {region.name for region in status.regions}
+    for agent in status.agents:
+        if agent.region not in named:
+            yield Text(f"{agent.region}/{agent.name} is in no use: the policy has no region {agent.region}", "bold red")
+        elif _is_unheard(agent, status):
+            yield Text(
+                f"{agent.region}/{agent.name} is registered, and no report of it was accepted: its log says why",
+                "yellow",
+            )
+        if agent.refused_plan:
+            yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")
+
+
+def _is_unheard(agent: AgentStatus, status: Status) -> bool:
+    """Whether an agent is there that this control plane should have heard by now."""
+    settled = status.leading and status.role_age_s > HEARD_WITHIN_S
+    return settled and agent.registered and agent.report_age_s is None
+
+
+def _of(status: Status) -> str:
+    commit = status.policy.refused_provenance
+    return f" (commit {commit.commit[:12]} by {commit.author})" if commit is not None else ""

@@ -1,0 +1,93 @@
+"""What verifying a policy found, as people and as scripts read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.table import table_of
+
+if TYPE_CHECKING:
+    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    from penstock.verification.breach import Breach
+    from penstock.verification.survival import Survival
+    from penstock.verification.verify import Verified
+
+MOST_SHOWN = 20
+"""Breaches that are printed in full: one defect shows at many places."""
+
+
+def verified_json(found: Verified) -> dict[str, Any]:
+    """Everything, and whether it is good."""
+    classes = [msgspec.to_builtins(one) | {"survives_any_one": one.survives_any_one} for one in found.classes]
+    return {"good": found.good, **msgspec.to_builtins(found), "classes": classes}
+
+
+def verified_view(found: Verified) -> RenderableType:
+    """The classes and what they survive, then what is wrong, then what is odd, then what was done to know it."""
+    return Group(_classes(found), *_lines(found))
+
+
+def _classes(found: Verified) -> Table:
+    table = table_of("regions", "whose requests", "any one lost", "any two lost", title="Residency classes")
+    for one in found.classes:
+        table.add_row(", ".join(one.regions), "\n".join(one.whose), _at_one(one), _at_two(one))
+    return table
+
+
+def _at_one(one: Survival) -> Text:
+    if one.survives_any_one:
+        return Text("survives", "green")
+    lost = ", ".join(end.lost[0] for end in one.ends if len(end.lost) == 1)
+    return Text(
+        f"not without {lost}" + (" (accepted)" if one.accepted else ""), "yellow" if one.accepted else "bold red"
+    )
+
+
+def _at_two(one: Survival) -> Text:
+    if not one.ends:
+        return Text("survives", "green")
+    return Text("; ".join(f"not without {' and '.join(end.lost)}" for end in one.ends), "yellow")
+
+
+def _lines(found: Verified) -> Iterator[Text]:
+    for breach in found.breaches[:MOST_SHOWN]:
+        yield Text(f"FORBIDDEN REGION REACHED: {_told(breach)}", "bold red")
+    if len(found.breaches) > MOST_SHOWN:
+        yield Text(f"and {len(found.breaches) - MOST_SHOWN} more", "bold red")
+    for one in found.unsurvived:
+        for end in one.ends:
+            if len(end.lost) == 1:
+                yield Text(f"DOES NOT SURVIVE: {end}", "bold red")
+    if found.unsurvived:
+        yield Text("where this is meant, write an AcceptedLoss with the regions of the class; else permit another one")
+    for tenant in found.unserved:
+        yield Text(f"NEVER SERVED: every request of tenant {tenant} is refused, wherever its client is", "bold red")
+    for refused in found.refused:
+        where = "while their location is unknown" if refused.unknown_location else "always"
+        yield Text(f"refused {where}: {refused.whose}, by {', '.join(refused.because)}", "yellow")
+    for warning in found.warnings:
+        yield Text(f"warning: {warning}", "yellow")
+    yield Text(_done(found), "green" if found.good else "bold red")
+
+
+def _told(breach: Breach) -> str:
+    without = f" without {', '.join(breach.lost)}" if breach.lost else ""
+    against = f", against {' and '.join(breach.rules)}" if breach.rules else ""
+    return f"{breach.region}, {breach.detail} (stage {breach.stage}){without}: {breach.whose}{against}"
+
+
+def _done(found: Verified) -> str:
+    reached = "" if found.breaches else "no forbidden region can be reached"
+    verdict = f"good: {reached}" if found.good else f"NOT good, though {reached}" if reached else "NOT good"
+    losses = "any region" if found.lost_at_once == 1 else f"any {found.lost_at_once} regions"
+    partly = f"; only small losses and small remainders of {', '.join(found.partly)}" if found.partly else ""
+    return (
+        f"{verdict}; tried all {found.situations} kinds of request, {found.decisions} decisions, "
+        f"{found.plans} plans up to the loss of {losses}{partly}; policy {found.digest[:12]}"
+    )

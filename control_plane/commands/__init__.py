@@ -1,1 +1,0 @@
-"""The commands of `penstock`, a file for each group; `control_plane.cli` puts them together."""

@@ -1,0 +1,186 @@
+"""From looking at the state now and then to events: the leader writes into the journal what differs from what it has.
+
+What was told already is read off the journal and not remembered besides, so whoever leads next tells what is missing
+and nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from adapters.store.codec import CodecError
+from adapters.store.config_store import StoreError
+from adapters.store.members import Member
+from control_plane.audit.audit_chain import AuditEntry
+from control_plane.audit.audit_log import AuditLog
+from control_plane.events.event_log import Event, EventLog, Kind, event_id
+from control_plane.events.journal import Journal, JournalEntry
+from control_plane.planning.plan_history import PlanHistory, PlanStep
+from control_plane.status.status import PolicyStatus
+from penstock.health.region_health import RegionState
+from penstock.overrides.overrides import Override
+from penstock.planning.plan import RegionPlan
+from penstock.rollout.state_machine import Rollout
+
+LOOK_S = 0.5
+"""Time (s) between two looks: as often as regions are judged and plans are made."""
+
+MOST_ERRORS = 20
+"""Of a refused policy that an event tells."""
+
+LONGEST_ERROR = 300
+"""Characters of each."""
+
+MOST_AUDITED = 20
+"""Audit entries that one look tells of; those before, where there are more, are in the audit log alone."""
+
+LARGEST_AUDITED_BYTES = 4 * 1024
+"""A larger audit entry is told without what was before and after."""
+
+_PASSING = frozenset({RegionState.SUSPECT})
+"""States that are no news: in a second it is known what they come to."""
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    """As much of the state as events tell of: the whole status takes tens of milliseconds in a large fleet."""
+
+    at: float
+    """Unix time (s)."""
+    epoch: int | None
+    """Fencing epoch under which this control plane leads; None while it does not."""
+    member: Member
+    """This control plane."""
+    why: str
+    """What made it lead, or not."""
+    policy: PolicyStatus
+    in_force: str | None
+    """Digest of the policy that most regions obey: a rollout brings them to the newest one in steps. None: unknown."""
+    rollout: Rollout | None
+    regions: Mapping[str, RegionState]
+    """Empty where that is not known for sure (yet)."""
+    overrides: tuple[Override, ...]
+    """Those that hold."""
+    plans: Mapping[str, RegionPlan]
+    """The slices in force, by region; empty while some are being written."""
+    audited: AuditEntry | None
+    """The last audit entry; None where there is none, or it is not known."""
+
+
+class Noticing:
+    """Looks, and writes what is new.
+
+    Args:
+        events: gets what the journal has.
+        history: gets the steps of the plan that are in it.
+        audit: where entries are read.
+        glimpse: the state now.
+    """
+
+    def __init__(self, events: EventLog, history: PlanHistory, audit: AuditLog, glimpse: Callable[[], Glimpse]) -> None:
+        self._events = events
+        self._history = history
+        self._audit = audit
+        self._glimpse = glimpse
+        self._told: dict[Kind, Any] = {}
+        """What the journal's last entry of each kind says."""
+        self._regions: dict[str, str] = {}
+        """The states of regions by the journal's entries."""
+        self._led = False
+
+    async def look(self, journal: Journal) -> None:
+        """Write what changed since the last look, if it is for this control plane to tell.
+
+        What cannot be written now differs in the next look, too.
+        """
+        now = self._glimpse()
+        if now.epoch is None:
+            if self._led:
+                self._events.tell(Kind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
+            self._led = False
+            return
+        self._led = True
+        if not journal.informer.synced:
+            return
+        try:
+            news = [*self._decisions(now), *await self._audited(now.audited), *self._regions_news(now)]
+            news += self._plan_news(now, at_once=any(kind is Kind.REGION for kind, _ in news))
+            if news:
+                await journal.write(news, now.epoch, now.at)
+        except StoreError:
+            return
+
+    def take_in(self, entry: JournalEntry) -> None:
+        """An entry of the journal."""
+        self._told[entry.kind] = entry.data
+        if entry.kind is Kind.REGION:
+            self._regions[entry.data["region"]] = entry.data["after"]
+        elif entry.kind is Kind.PLAN:
+            self._history.keep(entry.number, msgspec.convert(entry.data, PlanStep))
+        self._events.add(Event(event_id(entry.epoch, entry.number), entry.at, entry.kind, entry.data))
+
+    def _decisions(self, now: Glimpse) -> list[tuple[Kind, Any]]:
+        news: list[tuple[Kind, Any]] = []
+        if self._told.get(Kind.LEADERSHIP, {}).get("epoch") != now.epoch:
+            news.append((Kind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
+        policy = now.policy
+        told = {
+            "in_force": now.in_force or self._told.get(Kind.POLICY, {}).get("in_force"),
+            "accepted": policy.digest,
+            "provenance": policy.provenance,
+            "refused": [one[:LONGEST_ERROR] for one in policy.refused[:MOST_ERRORS]],
+            "refused_provenance": policy.refused_provenance,
+        }
+        if Kind.POLICY in self._told or policy.digest is not None or policy.refused:
+            news.append((Kind.POLICY, told))
+        if now.rollout is not None:
+            one = now.rollout
+            told = {"number": one.number, "phase": one.phase.value, "candidate": one.candidate, "stable": one.stable}
+            news.append((Kind.ROLLOUT, told | {"why": one.why, "by": one.by}))
+        news = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in news]
+        return [(kind, data) for kind, data in news if self._told.get(kind) != data]
+
+    async def _audited(self, newest: AuditEntry | None) -> list[tuple[Kind, Any]]:
+        told: int = self._told.get(Kind.AUDIT, {}).get("seq", 0)
+        if newest is None or newest.seq <= told:
+            return []
+        entries = [newest]
+        if newest.seq > told + 1:
+            # One that cannot be read keeps nobody from telling what comes after it; verifying the log finds it.
+            with suppress(CodecError):
+                entries = await self._audit.page(max(told, newest.seq - MOST_AUDITED) + 1, newest.seq)
+        return [(Kind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
+
+    def _regions_news(self, now: Glimpse) -> list[tuple[Kind, Any]]:
+        news = []
+        for region, state in now.regions.items():
+            before = self._regions.get(region, RegionState.UNKNOWN.value)
+            if state.value != before and state not in _PASSING:
+                news.append((Kind.REGION, {"region": region, "before": before, "after": state.value}))
+        return news
+
+    def _plan_news(self, now: Glimpse, *, at_once: bool) -> list[tuple[Kind, Any]]:
+        step = self._history.next_step(now.plans, now.at, now.member.name, _amid(now), at_once=at_once)
+        return [(Kind.PLAN, msgspec.to_builtins(step))] if step is not None else []
+
+
+def _amid(now: Glimpse) -> list[str]:
+    """What is out of the ordinary, in sentences."""
+    states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
+    orders = [
+        f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:LONGEST_ERROR]
+        for one in now.overrides
+    ]
+    return states + orders
+
+
+_ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
+
+
+def _brief(entry: AuditEntry) -> AuditEntry:
+    if len(msgspec.json.encode(entry)) <= LARGEST_AUDITED_BYTES:
+        return entry
+    return msgspec.structs.replace(entry, before=None, after=None)

@@ -1,0 +1,120 @@
+"""What happened of late, in the store: written by whoever leads, read by every control plane, so that it outlives both.
+
+Entries are numbered without a gap and never changed; the oldest of a kind go when there are too many. Only what is rare
+is written: decisions, and steps of the plan as far apart as `plan_history` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode, encode
+from adapters.store.config_store import Changed, ConfigStore, Delete, Put, SameKey, Unchanged
+from adapters.store.informer import Informer
+from control_plane.events.event_log import Kind
+
+MOST_PLANS = 300
+"""Entries of plans that are kept."""
+
+MOST_OTHERS = 700
+"""Entries of all other kinds."""
+
+MOST_AT_ONCE = 40
+"""Entries of one transaction, which also removes as many: etcd takes 128 operations."""
+
+_log = structlog.get_logger(__name__)
+
+
+class JournalEntry(msgspec.Struct, frozen=True):
+    """Something that happened, as the store keeps it."""
+
+    number: int
+    """From 1, without a gap."""
+    epoch: int
+    """The fencing epoch of the leader that told it."""
+    at: float
+    """Unix time (s) by its clock."""
+    kind: Kind
+    data: Any
+    """As the event has it; see docs/api.md, Events."""
+
+
+class Journal:
+    """Follows the journal, and writes it for one leadership at a time.
+
+    Args:
+        store: the fleet's configuration store.
+        rng: source of the backoff's jitter.
+        on_entry: called with each entry, in order.
+        on_gone: called with the number of each that is removed.
+        backoff_cap_s: bound of the wait between two tries to reach a store that is away, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        *,
+        rng: Random,
+        on_entry: Callable[[JournalEntry], None],
+        on_gone: Callable[[int], None],
+        backoff_cap_s: float,
+    ) -> None:
+        self._store = store
+        self._on_entry = on_entry
+        self._on_gone = on_gone
+        self._kinds: dict[int, Kind | None] = {}
+        """By number; None where an entry cannot be read."""
+        self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
+
+    async def write(self, news: Sequence[tuple[Kind, Any]], epoch: int, at: float) -> bool:
+        """Write for the leader of `epoch`, the first MOST_AT_ONCE at most.
+
+        False where it leads no more, or the journal goes further than is known here: look again, and tell the rest.
+
+        Raises:
+            StoreError: the store refuses or cannot be reached, and whether it was written is uncertain.
+        """
+        first = max(self._kinds, default=0) + 1
+        entries = [
+            JournalEntry(number, epoch, at, kind, data)
+            for number, (kind, data) in enumerate(news[:MOST_AT_ONCE], start=first)
+        ]
+        surplus = self._surplus([one.kind for one in entries])
+        done = await self._store.commit(
+            [SameKey(keys.LEADER, epoch), Unchanged(keys.journal_entry(first), 0)],
+            [
+                *(Put(keys.journal_entry(one.number), encode(one)) for one in entries),
+                *(Delete(keys.journal_entry(number)) for number in surplus),
+            ],
+        )
+        return done.succeeded
+
+    def _surplus(self, coming: Sequence[Kind]) -> list[int]:
+        """The numbers that there is no room for any more."""
+        gone: list[int] = []
+        for of_plans, most in ((True, MOST_PLANS), (False, MOST_OTHERS)):
+            there = [number for number, kind in self._kinds.items() if (kind is Kind.PLAN) is of_plans]
+            over = len(there) + sum((kind is Kind.PLAN) is of_plans for kind in coming) - most
+            gone += sorted(there)[: min(max(0, over), MOST_AT_ONCE)]
+        return gone
+
+    def _changed(self, change: Changed) -> None:
+        number = int(change.key.removeprefix(keys.JOURNAL))
+        if change.now is None:
+            self._kinds.pop(number, None)
+            self._on_gone(number)
+            return
+        try:
+            entry = decode(change.now.value, JournalEntry)
+        except CodecError as error:
+            self._kinds[number] = None
+            _log.warning("entry left out", key=change.key, reason=str(error))
+            return
+        self._kinds[number] = entry.kind
+        self._on_entry(entry)

@@ -1,0 +1,1 @@
+"""Leader election, and requests from followers to the leader."""

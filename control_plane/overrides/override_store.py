@@ -1,0 +1,251 @@
+"""The overrides in the store, all of them under one key: what judges a new one has seen every other.
+
+A change reads the key, is judged, and is written with its audit entry only if the key is still as it was read; else it
+is judged again. So of two drains at once, at whatever control planes, the second is judged with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import msgspec
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode, encode
+from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
+from adapters.store.mirror import Mirror
+from control_plane.audit.audit_log import AuditLog, ChangeRefused
+from control_plane.auth.callers import Caller, Role
+from penstock.overrides.guard_rails import Objection, objection
+from penstock.overrides.interventions import Interventions
+from penstock.overrides.maintenance import windows
+from penstock.overrides.overrides import MOST_OVERRIDES, Override, OverrideSet, flaw, lifted, same_aim
+from penstock.policy.policy import Policy
+
+MOST_TRIES = 20
+"""Of a change while others change overrides too; each try that fails means that another one succeeded."""
+
+
+class OverrideRefused(Exception):
+    """The override is not set; the message says why."""
+
+
+class Flawed(OverrideRefused):
+    """It makes no sense under the policy in force."""
+
+
+class Standing(OverrideRefused):
+    """One that does the same is in force already."""
+
+    def __init__(self, message: str, override: Override) -> None:
+        super().__init__(message)
+        self.override = override
+
+
+class TooMany(OverrideRefused):
+    """As many are set as are kept at once."""
+
+
+class Guarded(OverrideRefused):
+    """Guard rails speak against it, and nobody said that it is meant."""
+
+    def __init__(self, objection: Objection) -> None:
+        super().__init__(objection.detail)
+        self.objection = objection
+
+
+class Ledger:
+    """Sets, lifts and shows overrides; every control plane has one.
+
+    Args:
+        store: the fleet's configuration store.
+        audit: where each change is written down, in the same transaction.
+        name: of this control plane; stands in the audit log for what expires.
+        rng: source of the backoff's jitter.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(
+        self, store: ConfigStore, audit: AuditLog, name: str, *, rng: Random, clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._audit = audit
+        self._janitor = Caller(name, Role.OPERATOR)
+        self._clock = clock
+        self.mirror = Mirror(store, keys.OVERRIDES, OverrideSet, rng=rng)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what is set: until it is, nobody may plan as if nothing were."""
+        return self.mirror.informer.synced and not self.unreadable
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether something is set that this control plane cannot read, such as what a newer version wrote."""
+        return self.mirror.has_key and self.mirror.seen("") is None
+
+    @property
+    def seen(self) -> OverrideSet:
+        """What is set, as last seen."""
+        there = self.mirror.seen("")
+        return there.value if there is not None else OverrideSet()
+
+    def in_force(self, policy: Policy, now: float) -> tuple[Override, ...]:
+        """Everything that is set and everything that the policy's windows ask for, also what is on its way back."""
+        ramp_s = policy.failover.failback_ramp_s
+        return (*self.seen.without_ended(now, ramp_s).overrides, *windows(policy, now))
+
+    def interventions(self, policy: Policy, now: float) -> Interventions:
+        """What all of that means for a plan that is made now."""
+        return Interventions(self.in_force(policy, now), policy.failover.failback_ramp_s, now)
+
+    async def read(self) -> OverrideSet:
+        """What is set, as the store has it now.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        return (await self._read())[0]
+
+    async def begin(
+        self,
+        caller: Caller,
+        wanted: Override,
+        policy: Policy,
+        capacity: Mapping[tuple[str, str], float],
+        *,
+        override_guard: bool = False,
+    ) -> Override:
+        """Set an override.
+
+        Args:
+            capacity: slots by (region, model) of what stands now; empty where nobody has reported here.
+            override_guard: what guard rails say against it is known, and it is meant all the same; audited.
+
+        Raises:
+            OverrideRefused: it is not set; each kind says why.
+            StoreError: the store is away; whether it was set is unknown.
+        """
+        if (wrong := flaw(wanted, policy)) is not None:
+            raise Flawed(wrong)
+        for _ in range(MOST_TRIES):
+            before, revision = await self._read()
+            now = self._clock()
+            kept = before.without_ended(now, policy.failover.failback_ramp_s)
+            standing = same_aim((*kept.overrides, *windows(policy, now)), wanted, now)
+            if standing is not None:
+                raise Standing(f"{_named(standing)} does this already, set by {standing.author}", standing)
+            if len(kept.overrides) >= MOST_OVERRIDES:
+                raise TooMany(f"{MOST_OVERRIDES} overrides are set, and no more are kept: lift some")
+            against = objection(policy, kept.overrides, wanted, capacity, now)
+            if against is not None and not override_guard:
+                raise Guarded(against)
+            action = f"override.{wanted.kind.value}"
+            after = msgspec.to_builtins(wanted)
+            if against is not None:
+                after |= {"override_guard": True, "against": against.detail}
+            if await self._write(
+                caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision
+            ):
+                return wanted
+        raise StoreError(f"overrides are too busy: {MOST_TRIES} tries to set one failed")
+
+    async def lift(
+        self, caller: Caller, override_id: str, reason: str, expected: Callable[[Override], None]
+    ) -> Override:
+        """End an override; one that has ended already stays as it is.
+
+        Args:
+            expected: called with the override as it is; raises where it is not what the caller saw.
+
+        Raises:
+            KeyError: there is none of this id.
+            StoreError: the store is away; whether it was lifted is unknown.
+        """
+        for _ in range(MOST_TRIES):
+            before, revision = await self._read()
+            there = before.find(override_id)
+            if there is None:
+                raise KeyError(override_id)
+            expected(there)
+            now = self._clock()
+            if now >= there.ends_at:
+                return there
+            ended = lifted(there, caller.name, now)
+            one, other = msgspec.to_builtins(there), msgspec.to_builtins(ended)
+            if await self._write(
+                caller, "override.lift", override_id, reason, one, other, before.replaced(ended), revision
+            ):
+                return ended
+        raise StoreError(f"overrides are too busy: {MOST_TRIES} tries to lift one failed")
+
+    async def sweep(self, epoch: int, policy: Policy) -> None:
+        """Remove what is over, as the leader; one that is no longer changes nothing.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        ramp_s = policy.failover.failback_ramp_s
+        if not any(one.over(self._clock(), ramp_s) for one in self.seen.overrides):
+            return
+        before, revision = await self._read()
+        after = before.without_ended(self._clock(), ramp_s)
+        gone = [one.id for one in before.overrides if after.find(one.id) is None]
+        if gone:
+            await self._write(
+                self._janitor,
+                "override.expire",
+                ", ".join(gone[:20]),
+                "over, and their regions are back",
+                {"overrides": len(before.overrides)},
+                {"overrides": len(after.overrides)},
+                after,
+                revision,
+                SameKey(keys.LEADER, epoch),
+            )
+
+    async def _read(self) -> tuple[OverrideSet, int]:
+        item = await self._store.get(keys.OVERRIDES)
+        if item is None:
+            return OverrideSet(), 0
+        try:
+            return decode(item.value, OverrideSet), item.mod_revision
+        except CodecError as error:
+            # Written over, it would lift what nobody lifted.
+            raise StoreError(f"overrides cannot be read, so none can be changed: {error}") from error
+
+    async def _write(
+        self,
+        caller: Caller,
+        action: str,
+        target: str,
+        reason: str,
+        before: object,
+        after: object,
+        overrides: OverrideSet,
+        revision: int,
+        *besides: SameKey,
+    ) -> bool:
+        """Write what is set and why, if it is still as it was read."""
+        try:
+            await self._audit.record(
+                caller,
+                action,
+                target,
+                reason,
+                before=before,
+                after=after,
+                expect=[Unchanged(keys.OVERRIDES, revision), *besides],
+                do=[Put(keys.OVERRIDES, encode(overrides))],
+            )
+        except ChangeRefused:
+            return False
+        return True
+
+
+def _named(one: Override) -> str:
+    what = f"{one.kind.value.replace('_', ' ')} {one.id}"
+    if one.region is not None:
+        what += f" of {one.region}"
+    return what if one.value is None else f"{what} to {one.value:g}"

@@ -1,0 +1,1 @@
+"""The leader's planning loop: report intake, snapshot, planner, publishing, plan history."""

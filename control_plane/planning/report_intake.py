@@ -1,0 +1,119 @@
+"""Agents' reports over HTTP: whose they are, whether they make sense, and into the snapshot with them.
+
+Every control plane takes reports, though only the leader plans from them: one that is about to lead, or that leads
+again once the store is back, then knows the fleet already, and its status is worth reading. The answer says who leads,
+so that an agent that cannot ask the store still finds the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from control_plane.metrics import ControlPlaneMetrics, ReportOutcome
+from control_plane.planning.fleet_snapshot import Fleet
+from penstock.fleet.report import AgentReport
+from penstock.fleet.snapshot import Verdict
+from penstock.policy.policy import Policy
+from penstock.wire.signing import BadSignature, FleetKey, Purpose
+
+SIGNATURE_HEADER = "x-penstock-signature"
+
+LARGEST_REPORT_BYTES = 256 * 1024
+"""Room for some thousand demand rows; a report beyond it is refused unread."""
+
+LONGEST_SIGNATURE = 128
+"""Characters; a signature has 64."""
+
+_log = structlog.get_logger(__name__)
+_decoder = msgspec.msgpack.Decoder(AgentReport)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What an agent is told about a report that was taken in."""
+
+    leading: bool
+    """Whether whoever answers leads."""
+    leader: str | None
+    """Base URL of who does, where known: send further reports there."""
+
+
+class ReportRefused(Exception):
+    """A report that was not taken in; it changed nothing."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        """HTTP status that says so."""
+
+
+_REFUSALS = {
+    Verdict.OLD_EPOCH: (409, ReportOutcome.STALE, "a newer incarnation of this agent has reported"),
+    Verdict.OLD_SEQ: (409, ReportOutcome.STALE, "a newer report of this agent was taken in already"),
+    Verdict.UNKNOWN_REGION: (422, ReportOutcome.UNKNOWN_REGION, "policy has no such region"),
+    Verdict.TOO_MANY_AGENTS: (422, ReportOutcome.MALFORMED, "the region has too many agents"),
+    Verdict.IMPOSSIBLE: (422, ReportOutcome.MALFORMED, "the report has impossible content"),
+}
+
+
+class Intake:
+    """Takes in reports.
+
+    Args:
+        key: the fleet's secret.
+        fleet: where reports go.
+        policy: the policy in force, if there is one yet.
+        leading: whether this control plane leads, and the leader's base URL where known.
+        metrics: counts what becomes of reports.
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(
+        self,
+        key: FleetKey,
+        fleet: Fleet,
+        *,
+        policy: Callable[[], Policy | None],
+        leading: Callable[[], Receipt],
+        metrics: ControlPlaneMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._fleet = fleet
+        self._policy = policy
+        self._leading = leading
+        self._metrics = metrics
+        self._clock = clock
+
+    def receive(self, body: bytes, signature: str) -> Receipt:
+        """Take in one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
+
+        Raises:
+            ReportRefused: it is not the fleet's, not a report, too old, or impossible; or there is no policy yet.
+        """
+        policy = self._policy()
+        regions = policy.regions if policy is not None else {}
+        try:
+            self._key.check(Purpose.REPORT, body, signature[:LONGEST_SIGNATURE])
+        except BadSignature:
+            self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
+            raise ReportRefused(401, "the signature is not the fleet's") from None
+        try:
+            report = _decoder.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self._metrics.reported("", ReportOutcome.MALFORMED, regions)
+            raise ReportRefused(400, f"not a report: {error}") from None
+        if policy is None:
+            raise ReportRefused(503, "no policy is in force yet, so no region is known")
+        verdict = self._fleet.take_in(report, self._clock(), policy)
+        if verdict is not Verdict.ACCEPTED:
+            status, outcome, detail = _REFUSALS[verdict]
+            self._metrics.reported(report.region, outcome, regions)
+            _log.warning("report refused", region=report.region, agent=report.agent, reason=verdict.value)
+            raise ReportRefused(status, detail)
+        receipt = self._leading()
+        outcome = ReportOutcome.ACCEPTED if receipt.leading else ReportOutcome.NOT_LEADER
+        self._metrics.reported(report.region, outcome, regions)
+        return receipt

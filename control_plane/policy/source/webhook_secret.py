@@ -1,0 +1,62 @@
+"""Is a webhook delivery from whoever shares our secret? Its content is never read: it only says "look again".
+
+GitHub, Gitea and Forgejo sign the body: `X-Hub-Signature-256: sha256=<HMAC-SHA256, hexadecimal>`
+(https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries). GitLab sends the secret itself as
+`X-Gitlab-Token` (https://docs.gitlab.com/user/project/integrations/webhooks/).
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from pathlib import Path
+
+from adapters.secret_file import read_secret
+
+SHORTEST_SECRET_BYTES = 16
+
+
+class Delivery:
+    """One delivery while its body comes in: nothing of it is kept but the running HMAC."""
+
+    def __init__(self, secret: bytes, signature: str | None, token: str | None) -> None:
+        self._secret = secret
+        self._signature = signature
+        self._token = token
+        self._running = hmac.new(secret, digestmod=sha256)
+
+    def update(self, chunk: bytes) -> None:
+        """Take in some of the body."""
+        self._running.update(chunk)
+
+    def is_genuine(self) -> bool:
+        """Whether the signature is right for the whole body, or, without any, the token; in constant time."""
+        if self._signature is not None:
+            right = f"sha256={self._running.hexdigest()}"
+            return hmac.compare_digest(self._signature.encode("utf-8", "replace"), right.encode())
+        return hmac.compare_digest((self._token or "").encode("utf-8", "replace"), self._secret)
+
+
+class WebhookSecret:
+    """What we share with whoever hosts the repository."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "WebhookSecret(...)"
+
+    def delivery(self, signature: str | None, token: str | None) -> Delivery:
+        """A delivery that begins, with what it says for its signature and its token, where it says any."""
+        return Delivery(self._secret, signature, token)
+
+
+def load_webhook_secret(path: Path) -> WebhookSecret:
+    """Read the secret: one line.
+
+    Raises:
+        BadSecret: the file cannot be used.
+    """
+    return WebhookSecret(read_secret(path, "webhook's secret", shortest_bytes=SHORTEST_SECRET_BYTES))

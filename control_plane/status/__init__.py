@@ -1,0 +1,1 @@
+"""The status of the fleet, as the API returns it."""

@@ -1,0 +1,139 @@
+"""`penstock-lab bench-router`: options, what can be wrong with them, and the exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import structlog
+import typer
+import uvloop
+from rich.console import Console
+
+from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
+from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
+from lab.bench.router.bench_router_report import Results, Setup, results, tables
+from lab.bench.router.contestant import PEERS, Field, start_field
+from lab.bench.router.decision import DecisionCost, decision_costs
+from lab.bench.router.leak import check_leak
+from lab.bench.router.rounds import open_streams, request_rounds, stream_rounds
+from lab.open_files import allow_many_open_files
+from lab.refusal import refuse
+from lab.servers.errors import ServerError
+from lab.servers.redis import start_redis
+from regional_agent.config.file_descriptors import shares_of
+
+"""Exit code for a machine or options that cannot be used."""
+
+SIZES = (10, 100, 1000)
+"""Endpoints to decide among."""
+
+
+class Part(StrEnum):
+    """What can be measured by itself."""
+
+    REQUESTS = "requests"
+    STREAMS = "streams"
+    OPEN_STREAMS = "open-streams"
+    DECISION = "decision"
+    LEAK = "leak"
+
+
+def bench_router(
+    only: Annotated[list[Part] | None, typer.Option(help="Measure this part; may be given several times.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Compare with this one only; may be repeated.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everybody has a turn.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 3.0,
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before it that are not counted.")] = 1.0,
+    connections: Annotated[int, typer.Option(min=1, max=1000, help="Requests under way in the closed loop.")] = 64,
+    rate: Annotated[float, typer.Option(min=1, help="Requests per second at which latency is measured.")] = 1000.0,
+    fast_streams: Annotated[int, typer.Option(min=1, help="Streams that flow fast.")] = 1_600,
+    chunks: Annotated[float, typer.Option(min=1, help="Chunks per second of all of those together.")] = 40_000.0,
+    slow_streams: Annotated[int, typer.Option(min=1, max=7_500, help="Slow streams open at a time.")] = 5_000,
+    decisions: Annotated[int, typer.Option(min=100, help="Decisions for each number of endpoints.")] = 20_000,
+    leak_requests: Annotated[int, typer.Option(min=100, help="Requests over which memory must stay flat.")] = 200_000,
+    out: Annotated[Path, typer.Option(help="Where the results go.")] = Path("out/bench/router.json"),
+) -> None:
+    """Compare what a request costs here with what it costs elsewhere, on one core each."""
+    parts = frozenset(only or Part)
+    unknown = set(peer or ()) - {one.name for one in PEERS}
+    if unknown:
+        refuse(
+            "bench-router",
+            f"--peer {', '.join(sorted(unknown))}: no such peer; there are {', '.join(one.name for one in PEERS)}",
+        )
+    setup = Setup(
+        rounds=rounds,
+        seconds=seconds,
+        warm_up_s=warm_up,
+        connections=connections,
+        fixed_rate_per_s=rate,
+        fast_streams=fast_streams,
+        chunks_per_s=chunks,
+        slow_streams=min(slow_streams, shares_of(allow_many_open_files()).traffic),
+        slow_interval_s=1.0,
+        decisions=decisions,
+        leak_requests=leak_requests,
+    )
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        found = _measure(setup, parts, None if peer is None else frozenset(peer))
+        write_results(out, found)
+    except (TooFewCores, ServerError, OSError) as error:
+        refuse("bench-router", str(error))
+    show(*tables(found), goals_table(found.goals))
+    print(", ".join(f"{name} {one.version}" for name, one in found.systems.items()))
+    for name, why in found.missing.items():
+        print(f"missing: {name}: {why}")
+    print(closing_line(found.machine, out))
+
+
+def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None) -> Results:
+    machine = this_machine()
+    cores = divide_cores()
+    keep_to(cores.load)
+    console = Console(stderr=True)
+    compared = parts - {Part.DECISION, Part.LEAK}
+    peers = [one for one in PEERS if wanted is None or one.name in wanted] if compared else []
+    with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting everything") as status:
+        directory = Path(name)
+        status.update("deciding alone")
+        decision = _decide(setup, directory / "decision", cores) if Part.DECISION in parts else []
+        requests, streams, slow, leak = {}, {}, {}, None
+        field = Field((), (), {})
+        if parts - {Part.DECISION}:
+            status.update("starting everybody")
+            with start_field(directory, cores, peers) as field:
+                if Part.REQUESTS in parts:
+                    requests = request_rounds(
+                        field,
+                        setup.rounds,
+                        setup.seconds,
+                        setup.warm_up_s,
+                        setup.fixed_rate_per_s,
+                        setup.connections,
+                        status.update,
+                    )
+                if Part.STREAMS in parts:
+                    streams = stream_rounds(
+                        field, setup.rounds, setup.seconds, setup.fast_streams, setup.chunks_per_s, status.update
+                    )
+                if Part.OPEN_STREAMS in parts:
+                    slow = open_streams(field, setup.slow_streams, setup.seconds, setup.slow_interval_s, status.update)
+                if Part.LEAK in parts:
+                    leak = check_leak(field, setup.leak_requests, status.update)
+    return results(machine, setup, field, requests, streams, slow, decision, leak)
+
+
+def _decide(setup: Setup, directory: Path, cores: Cores) -> list[DecisionCost]:
+    """In this process, on the core that a router would have; Redis stays on the others."""
+    with start_redis(directory / "redis") as redis:
+        os.sched_setaffinity(0, {cores.router})
+        try:
+            return uvloop.run(decision_costs(SIZES, setup.decisions, directory, redis.url))
+        finally:
+            keep_to(cores.load)

@@ -1,0 +1,287 @@
+"""The router benchmark's results: what is written to router.json, what is printed, and which goals were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from rich.table import Table
+
+from lab.bench.bench_results import Goal, Machine, Measured, goal, measured, table
+from lab.bench.router.contestant import PENSTOCK, Field
+from lab.bench.router.decision import DecisionCost
+from lab.bench.router.leak import LeakCheck
+from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, StreamRound
+
+YARDSTICK = "envoy"
+"""Whom the table's ratios are to."""
+
+FULL_CORE = 0.9
+"""A router that used less of its core than this could have taken more requests: the load was the limit."""
+
+GOAL_ENDPOINTS = 100
+"""Size of the pool that decisions are judged by."""
+
+MOST_LEAKED_SHARE = 0.01
+"""Memory is flat if it grew by at most this part of itself."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """How long and how hard."""
+
+    rounds: int
+    seconds: float
+    warm_up_s: float
+    connections: int
+    """Requests under way at once in the closed loop."""
+    fixed_rate_per_s: float
+    fast_streams: int
+    chunks_per_s: float
+    slow_streams: int
+    slow_interval_s: float
+    decisions: int
+    leak_requests: int
+
+
+class System(msgspec.Struct, frozen=True):
+    """One contestant. Medians over the rounds; how far the rounds lie apart is in `spread`."""
+
+    version: str
+    settings: tuple[str, ...]
+    requests_per_s: float | None = None
+    cpu_us_per_request: float | None = None
+    added_p50_ms: float | None = None
+    """Over the direct way in the same round, at the fixed rate."""
+    added_p99_ms: float | None = None
+    errors: int | None = None
+    """Of all rounds together; streams that broke count."""
+    core_use: float | None = None
+    cpu_us_per_chunk: float | None = None
+    chunks_per_s: float | None = None
+    """That were relayed meanwhile. The fewer, the more each costs: a wake-up then serves one or two only."""
+    streams_core_use: float | None = None
+    open_streams: OpenStreams | None = None
+    spread: dict[str, Measured] = {}
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything; `None` and empty where a part was not asked for."""
+
+    machine: Machine
+    setup: Setup
+    systems: dict[str, System]
+    missing: dict[str, str]
+    direct: dict[str, Measured]
+    """Without any router: requests_per_s, p50_ms, p99_ms."""
+    decision: list[DecisionCost]
+    leak: LeakCheck | None
+    goals: list[Goal]
+
+
+def results(
+    machine: Machine,
+    setup: Setup,
+    field: Field,
+    requests: Mapping[str, Sequence[RequestRound]],
+    streams: Mapping[str, Sequence[StreamRound]],
+    slow: Mapping[str, OpenStreams],
+    decision: list[DecisionCost],
+    leak: LeakCheck | None,
+) -> Results:
+    """Put together what was measured."""
+    direct = requests.get(DIRECT, [])
+    systems = {
+        one.name: _system(
+            one.version,
+            one.settings,
+            requests.get(one.name, []),
+            direct,
+            streams.get(one.name, []),
+            slow.get(one.name),
+        )
+        for one in field.contestants
+    }
+    return Results(
+        machine,
+        setup,
+        systems,
+        field.missing,
+        {name: measured([getattr(one, name) for one in direct]) for name in ("requests_per_s", "p50_ms", "p99_ms")}
+        if direct
+        else {},
+        decision,
+        leak,
+        goals(systems, decision, leak),
+    )
+
+
+def _system(
+    version: str,
+    settings: tuple[str, ...],
+    requests: Sequence[RequestRound],
+    direct: Sequence[RequestRound],
+    streams: Sequence[StreamRound],
+    slow: OpenStreams | None,
+) -> System:
+    spread: dict[str, Measured] = {}
+    if requests:
+        spread["requests_per_s"] = measured([one.requests_per_s for one in requests], 0)
+        spread["cpu_us_per_request"] = measured([one.cpu_us_per_request for one in requests], 2)
+        spread["added_p50_ms"] = measured([one.p50_ms - d.p50_ms for one, d in zip(requests, direct, strict=True)])
+        spread["added_p99_ms"] = measured([one.p99_ms - d.p99_ms for one, d in zip(requests, direct, strict=True)])
+        spread["core_use"] = measured([one.core_use for one in requests])
+    if streams:
+        spread["cpu_us_per_chunk"] = measured([one.cpu_us_per_chunk for one in streams], 2)
+        spread["chunks_per_s"] = measured([one.chunks_per_s for one in streams], 0)
+        spread["streams_core_use"] = measured([one.core_use for one in streams])
+    errors = sum(one.errors for one in requests) + sum(one.broken for one in streams) + (slow.broken if slow else 0)
+    return System(
+        version=version,
+        settings=settings,
+        errors=errors if requests or streams or slow else None,
+        open_streams=slow,
+        spread=spread,
+        **{name: figure.median for name, figure in spread.items()},
+    )
+
+
+def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak: LeakCheck | None) -> list[Goal]:
+    """What the router is held to."""
+    ours = systems.get(PENSTOCK, System("", ()))
+    slow = ours.open_streams
+    at_size = next((one for one in decision if one.endpoints == GOAL_ENDPOINTS), None)
+    with_redis = at_size.with_redis if at_size is not None else None
+    found = [
+        goal(f"CPU per request, as a part of {name}'s", share, _ratio(ours, systems.get(name), "cpu_us_per_request"))
+        for name, share in (("envoy", 1.0), ("vllm-router", 0.5), ("sglang-router", 0.25))
+    ]
+    found.append(goal("CPU per relayed chunk, us", 15.0, ours.cpu_us_per_chunk))
+    found.append(goal("resident memory per open stream, kB", 20.0, slow.resident_kb_per_stream if slow else None))
+    found.append(
+        goal(f"decision at {GOAL_ENDPOINTS} endpoints, p50 us", 20.0, at_size.whole.p50_us if at_size else None)
+    )
+    found.append(goal("the same, p99 us", 100.0, at_size.whole.p99_us if at_size else None))
+    found.append(goal("decision awaiting Redis, p99 us", 1000.0, with_redis.p99_us if with_redis else None))
+    leaked = leak.grown_mb / max(leak.resident_mb) if leak else None
+    found.append(goal("growth of memory over the requests, as a part of it", MOST_LEAKED_SHARE, leaked))
+    errors = [one.errors for one in (ours, leak) if one is not None and one.errors is not None]
+    found.append(goal("errors", 0, sum(errors) if errors else None))
+    return found
+
+
+def tables(found: Results) -> list[Table]:
+    """The results as tables for people."""
+    shown = []
+    if any(one.requests_per_s is not None for one in found.systems.values()):
+        shown.append(_requests_table(found))
+    if any(one.cpu_us_per_chunk is not None for one in found.systems.values()):
+        shown.append(_streams_table(found))
+    if found.decision:
+        shown.append(_decision_table(found.decision))
+    if found.leak is not None:
+        shown.append(_leak_table(found.leak))
+    return shown
+
+
+def _requests_table(found: Results) -> Table:
+    yardstick = found.systems.get(YARDSTICK)
+    rows = []
+    for name, one in found.systems.items():
+        at_limit = (one.core_use or 0.0) < FULL_CORE
+        rows.append(
+            (
+                name,
+                f"{'>' if at_limit else ''}{one.requests_per_s or 0:,.0f}",
+                _figure(one.cpu_us_per_request, 1),
+                _spread(one, "cpu_us_per_request"),
+                _figure(_ratio(one, yardstick, "cpu_us_per_request"), 2),
+                _figure(one.added_p50_ms, 3),
+                _figure(one.added_p99_ms, 3),
+                _spread(one, "added_p99_ms"),
+                str(one.errors),
+            )
+        )
+    title = f"Whole answers, one core (> means that the load was the limit, not the router; x {YARDSTICK} is of CPU)"
+    header = (
+        "",
+        "requests/s",
+        "CPU us/request",
+        "rounds",
+        f"x {YARDSTICK}",
+        "added p50 ms",
+        "added p99 ms",
+        "rounds",
+        "errors",
+    )
+    return table(title, header, rows)
+
+
+def _streams_table(found: Results) -> Table:
+    yardstick = found.systems.get(YARDSTICK)
+    rows = []
+    for name, one in found.systems.items():
+        slow = one.open_streams
+        rows.append(
+            (
+                name,
+                _figure(one.chunks_per_s, 0),
+                _figure(one.cpu_us_per_chunk, 1),
+                _spread(one, "cpu_us_per_chunk"),
+                _figure(_ratio(one, yardstick, "cpu_us_per_chunk"), 2),
+                str(slow.streams) if slow else "",
+                _figure(slow.resident_kb_per_stream if slow else None, 1),
+                _figure(slow.core_use * 100 if slow else None, 1),
+                _figure(slow.cpu_us_per_chunk if slow else None, 1),
+            )
+        )
+    header = (
+        "",
+        "chunks/s",
+        "CPU us/chunk",
+        "rounds",
+        f"x {YARDSTICK}",
+        "slow streams",
+        "resident kB/stream",
+        "core %",
+        "CPU us/chunk",
+    )
+    return table("Streams", header, rows)
+
+
+def _decision_table(decision: Sequence[DecisionCost]) -> Table:
+    rows = [
+        (
+            str(one.endpoints),
+            _figure(one.whole.p50_us, 1),
+            _figure(one.whole.p99_us, 1),
+            _figure(one.where_and_who.p50_us, 1),
+            _figure(one.where_and_who.p99_us, 1),
+            _figure(one.with_redis.p50_us if one.with_redis else None, 0),
+            _figure(one.with_redis.p99_us if one.with_redis else None, 0),
+        )
+        for one in decision
+    ]
+    header = ("endpoints", "p50 us", "p99 us", "where+who p50", "p99", "awaiting Redis p50", "p99")
+    return table("The decision alone, from parsed head to reserved endpoint", header, rows)
+
+
+def _leak_table(leak: LeakCheck) -> Table:
+    middle = len(leak.resident_mb) // 2
+    figures = [_figure(leak.resident_mb[at], 1) for at in (0, 1, middle, -1)]
+    row = (f"{leak.requests:,}", f"{leak.streams_left:,}", *figures, _figure(leak.grown_bytes_per_request, 2))
+    header = ("requests", "streams left", "at first", "after a 20th", "in the middle", "at the end", "bytes/request")
+    return table("Resident memory (MB) over many requests", header, [row])
+
+
+def _ratio(one: System, other: System | None, field: str) -> float | None:
+    above, below = getattr(one, field), getattr(other, field, None)
+    return above / below if above is not None and below else None
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _spread(one: System, field: str) -> str:
+    rounds = one.spread.get(field)
+    return f"{rounds.least:.3g}-{rounds.most:.3g}" if rounds is not None else ""

@@ -1,0 +1,253 @@
+"""What clients ask for: arrivals and lengths of a trace, bent to the story's demand, with geography laid over them.
+
+The regions that may touch each request are computed here by a table written by hand from what `policies/planet` says in
+words. Nothing of Penstock's own residency code is used: the witness would prove little if it asked the accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from lab.demo.scenario import ActName, Scenario
+from lab.geoip import ClientSite
+from lab.planet.sites import nearest_first
+from lab.planet.topology import CHAT_8B, CHAT_70B, Topology
+from lab.replay.replay_workload import PlannedRequest
+from lab.traces.shape import cap_tokens
+from lab.traces.trace import TraceRequest, blocks_of
+from lab.wan.matrix import RttMatrix
+
+# fmt: off
+EEA = frozenset({
+    "AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT", "LU", "LV",
+    "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK", "IS", "LI", "NO",
+})
+# fmt: on
+"""The European Economic Area: the member states of the EU, and Iceland, Liechtenstein and Norway."""
+
+EU_REGIONS = ("eu-de", "eu-es")
+US_REGIONS = ("us-east",)
+
+TENANT_KEYS = {
+    "eu-personal": "demo-eu-personal",
+    "personal": "demo-personal",
+    "us-restricted": "demo-us-restricted",
+    "open": "demo-open",
+}
+"""The example bundle's tenants and the keys that everybody knows."""
+
+TENANTS_AT_HOME_IN_EEA = {"personal": 0.5, "open": 0.4, "eu-personal": 0.1}
+TENANTS_IN_US = {"open": 0.7, "us-restricted": 0.18, "eu-personal": 0.12}
+TENANTS_ELSEWHERE = {"open": 0.75, "personal": 0.15, "eu-personal": 0.1}
+"""Who asks from where: people of EU customers travel, so their requests come from everywhere."""
+
+LARGE_MODEL_SHARE = 0.2
+
+MEAN_PROMPT_TOKENS = 1_000
+MEAN_OUTPUT_TOKENS = 65
+"""Longer prompts and outputs are scaled down to these means, so that whatever the trace an answer lasts seconds, the
+story fits its time, and the planet its demand."""
+
+LONGEST_PROMPT_TOKENS = 4_000
+LONGEST_OUTPUT_TOKENS = 180
+
+PULSE_EVERY_S = 0.1
+PULSE_BEFORE_S = 0.1
+PULSE_AFTER_S = 1.4
+PULSE_PROMPT_TOKENS = 64
+PULSE_OUTPUT_TOKENS = 8
+
+FEWEST_ARRIVALS = 200
+"""A trace with fewer cannot fill the phases."""
+
+
+class TooShort(Exception):
+    """The trace has too few requests for the story."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request that a client is going to send, and where it belongs."""
+
+    planned: PlannedRequest
+    home: str
+    """The nearest region, seen from the entry where the client's network ends, that may and can serve it."""
+
+
+def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple[str, ...]:
+    """Which regions may touch a request, by tenant and by the country of its client.
+
+    Raises:
+        KeyError: no such tenant.
+    """
+    return {
+        "eu-personal": EU_REGIONS,
+        "personal": EU_REGIONS if country in EEA else tuple(regions),
+        "us-restricted": US_REGIONS,
+        "open": tuple(regions),
+    }[tenant]
+
+
+def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[TraceRequest]:
+    """The `count` successive requests of a trace whose arrivals are nearest to an even flow.
+
+    The story brings a surge of its own, and its steady state has to be one; within the stretch nothing is smoothed.
+    """
+    if len(trace) <= count:
+        return trace
+    marks = range(0, count, max(1, count // 16))
+
+    def unevenness(first: int) -> float:
+        began_s, span_s = trace[first].at_s, trace[first + count - 1].at_s - trace[first].at_s
+        if span_s <= 0:
+            return float("inf")
+        return max(abs((trace[first + mark].at_s - began_s) / span_s - mark / (count - 1)) for mark in marks)
+
+    first = min(range(0, len(trace) - count + 1, max(1, count // 20)), key=unevenness)
+    return trace[first : first + count]
+
+
+def shrinkage(trace: Sequence[TraceRequest]) -> tuple[float, float]:
+    """By what (0-1] prompts and outputs are multiplied to come down to their means."""
+    prompt = sum(one.prompt_tokens for one in trace) / len(trace)
+    output = sum(one.output_tokens for one in trace) / len(trace)
+    return min(1.0, MEAN_PROMPT_TOKENS / prompt), min(1.0, MEAN_OUTPUT_TOKENS / max(1.0, output))
+
+
+def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
+    """The same requests, each as much shorter as `shrinkage` says; what prefixes they share shrinks with them."""
+    by_prompt, by_output = shrinkage(trace)
+    shorter = []
+    for one in trace:
+        prompt_tokens = max(1, round(one.prompt_tokens * by_prompt))
+        blocks = one.prefix_blocks[: blocks_of(prompt_tokens)]
+        output_tokens = max(1, round(one.output_tokens * by_output))
+        shorter.append(TraceRequest(one.at_s, prompt_tokens, output_tokens, blocks))
+    return shorter
+
+
+def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
+    """When each request of a trace is due in the story.
+
+    The trace's own time runs faster where the story wants more. Order and relative burstiness stay; every arrival is a
+    recorded one, none is made up.
+
+    Args:
+        trace: arrivals in order.
+        scenario: says how long the story is, when the surge is, and by which factor.
+        surge_share: the part (0-1) of the demand that the surge multiplies.
+    """
+    step_s = 0.02
+    steps = round(scenario.duration_s / step_s)
+    wanted = [
+        1.0 + surge_share * (scenario.demand_factor(scenario.surge_region, step * step_s) - 1.0)
+        for step in range(steps)
+    ]
+    # One mean gap longer than from first to last, so that the last one is due before the story ends.
+    span_s = (trace[-1].at_s - trace[0].at_s) * len(trace) / (len(trace) - 1)
+    speeds = [span_s * factor / (sum(wanted) * step_s) for factor in wanted]
+    due_s: list[float] = []
+    passed_s = 0.0
+    for step, speed in enumerate(speeds):
+        while len(due_s) < len(trace) and trace[len(due_s)].at_s - trace[0].at_s < passed_s + speed * step_s:
+            due_s.append(step * step_s + (trace[len(due_s)].at_s - trace[0].at_s - passed_s) / speed)
+        passed_s += speed * step_s
+    return due_s
+
+
+def home_of(site: ClientSite, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
+    """The nearest region that may and can serve it, as seen from the entry where the client's network ends."""
+    entry = nearest_first(site, topology.region_names)[0]
+    able = set(required) & set(topology.serving(model))
+    return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
+
+
+def near_share(topology: Topology, region: str) -> float:
+    """The part (0-1) of the demand whose clients have `region` as their nearest."""
+    near = sum(s.share for s in topology.sites if nearest_first(s, topology.region_names)[0] == region)
+    return near / sum(site.share for site in topology.sites)
+
+
+def requests_wanted(topology: Topology, scenario: Scenario, rate_per_s: float) -> int:
+    """How many requests the story has room for at `rate_per_s` outside the surge."""
+    surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
+    surplus = near_share(topology, scenario.surge_region) * (scenario.surge_factor - 1.0)
+    return round(rate_per_s * (scenario.duration_s + surge_s * surplus))
+
+
+def lay_geography(
+    trace: Sequence[TraceRequest], topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
+) -> list[Ask]:
+    """The story's requests: a place, a tenant and a model for each arrival of a trace.
+
+    Args:
+        trace: arrivals in order; all of them are used.
+        topology: the sites, and which region serves which model.
+        scenario: the surge multiplies what clients ask whose nearest region is the surged one.
+        matrix: round trips between regions.
+        rng: draws places, tenants and models.
+
+    Raises:
+        TooShort: the trace has fewer than FEWEST_ARRIVALS requests, or all of them at once.
+    """
+    if len(trace) < FEWEST_ARRIVALS or trace[-1].at_s <= trace[0].at_s:
+        raise TooShort(f"has {len(trace)} requests; the story needs at least {FEWEST_ARRIVALS}, spread over time")
+    regions = topology.region_names
+    nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
+    due_s = bend_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
+    lengths = cap_tokens(shorten(trace), LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
+    asks = []
+    for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
+        weights = [site.share * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]
+        site = rng.choices(topology.sites, weights)[0]
+        tenants = tenants_of(site.country)
+        tenant = rng.choices(list(tenants), list(tenants.values()))[0]
+        model = CHAT_70B if rng.random() < LARGE_MODEL_SHARE else CHAT_8B
+        required = required_regions(tenant, site.country, regions)
+        planned = PlannedRequest(
+            id=f"demo-{number:05d}",
+            at_s=at_s,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=model,
+            lengths=length,
+            required_regions=required,
+        )
+        asks.append(Ask(planned, home_of(site, required, model, topology, matrix)))
+    return asks
+
+
+def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
+    """Short requests of the lost region's clients, close to each other around its death: they measure how long it
+    takes until nothing goes there any more, which a few requests per second would leave to luck."""
+    regions, lost = topology.region_names, scenario.lost_region
+    near = [site for site in topology.sites if nearest_first(site, regions)[0] == lost]
+    killed_s = scenario.act_at_s(ActName.KILL_REGION)
+    asks = []
+    for number in range(round((PULSE_BEFORE_S + PULSE_AFTER_S) / PULSE_EVERY_S) if near else 0):
+        site, tenant = near[number % len(near)], ("personal", "open")[number % 2]
+        required = required_regions(tenant, site.country, regions)
+        planned = PlannedRequest(
+            id=f"pulse-{number:05d}",
+            at_s=killed_s - PULSE_BEFORE_S + number * PULSE_EVERY_S,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=CHAT_8B,
+            lengths=TraceRequest(0.0, PULSE_PROMPT_TOKENS, PULSE_OUTPUT_TOKENS),
+            required_regions=required,
+        )
+        asks.append(Ask(planned, home_of(site, required, CHAT_8B, topology, matrix)))
+    return asks
+
+
+def tenants_of(country: str) -> dict[str, float]:
+    """Which tenants ask from a country, and in what proportion."""
+    if country in EEA:
+        return TENANTS_AT_HOME_IN_EEA
+    return TENANTS_IN_US if country == "US" else TENANTS_ELSEWHERE

@@ -1,0 +1,109 @@
+"""One completion on its way to its client: tokens as the batch makes them, streamed or collected, then the end."""
+
+from __future__ import annotations
+
+from lab.engine.batching import Sequence
+from lab.engine.completion_request import CompletionRequest
+from lab.engine.engine_http import HttpConnection
+from lab.engine.openai_format import DONE, CompletionFormat, usage
+
+
+class Answer:
+    """Carries one sequence's tokens. A client that reads slowly costs a counter, not a buffer: what it has not taken is
+    written when it has."""
+
+    __slots__ = (
+        "_connection",
+        "_cut_at",
+        "_echo",
+        "_format",
+        "_opened",
+        "_written",
+        "arrived_at",
+        "first_token_at",
+        "request",
+        "request_id",
+        "required",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        request: CompletionRequest,
+        answer_format: CompletionFormat,
+        arrived_at: float,
+        request_id: str | None,
+        required: str | None,
+    ) -> None:
+        """An answer to `request` over `connection`.
+
+        Args:
+            arrived_at: by the clock of the event loop (s).
+            request_id: the client's, echoed in the head of the answer.
+            required: the regions that the client's residency requires, for the witness.
+        """
+        self._connection = connection
+        self._format = answer_format
+        self._echo = () if request_id is None else (f"x-request-id: {request_id}",)
+        self._opened = False
+        self._written = 0
+        self._cut_at: int | None = None
+        self.request = request
+        self.sequence = Sequence(request.prompt_tokens, request.output_tokens, request.spans)
+        self.arrived_at = arrived_at
+        self.first_token_at: float | None = None
+        self.request_id = request_id
+        self.required = required
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ends, if it is let to."""
+        return "length" if self.request.stopped_by_length else "stop"
+
+    @property
+    def dying(self) -> bool:
+        """Whether the connection is about to be reset."""
+        return self._cut_at is not None
+
+    def accept(self) -> None:
+        """Tell a streaming client that its request is accepted, as vLLM does before the first token."""
+        if self.request.stream:
+            self._connection.on_resume = self.deliver
+            self._connection.begin_stream(self._echo)
+
+    def deliver(self) -> None:
+        """Write what the sequence has generated since the last time, and the end if that is all."""
+        sequence = self.sequence
+        finished = sequence.finished and not self.dying
+        if not self.request.stream:
+            if finished:
+                body = self._format.whole(sequence.generated, self.finish_reason, self._usage())
+                self._connection.respond(200, body, more=self._echo)
+            return
+        ready = sequence.generated if self._cut_at is None else min(sequence.generated, self._cut_at)
+        if self._connection.paused or self._written >= ready:
+            return
+        opening = b"" if self._opened else self._format.role_event()
+        events = self._format.token_events(
+            self._written, ready - self._written, self.finish_reason if finished else None
+        )
+        self._opened, self._written = True, ready
+        if finished:
+            ending = self._format.usage_event(self._usage()) if self.request.include_usage else b""
+            self._connection.end_stream(opening + events + ending + DONE)
+        else:
+            self._connection.send(opening + events)
+
+    def die_after(self, tokens: int) -> None:
+        """Deliver `tokens` at the most and never the end; `break_off` is to follow."""
+        self._cut_at = tokens
+        self.deliver()
+
+    def break_off(self) -> None:
+        """Reset the connection."""
+        self._connection.reset()
+
+    def _usage(self) -> dict[str, object]:
+        sequence = self.sequence
+        return usage(sequence.prompt_tokens, sequence.generated, sequence.cached_tokens)

@@ -1,0 +1,169 @@
+"""One engine's clock and ledger: lets the modelled time of each step go by, hands out tokens, testifies, counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lab.engine.batching import BatchingModel, Sequence, Step
+from lab.engine.deployment import KV_BLOCK_TOKENS
+from lab.engine.engine_config import EndpointConfig
+from lab.engine.engine_response import Answer
+from lab.engine.faults import NO_FAULTS, Faults
+from lab.engine.metrics import EngineMetrics
+from lab.engine.step_time import StepTime
+from lab.engine.witness_log import WitnessEvent, WitnessLog
+
+WAKE_INTERVAL_S = 0.01
+"""Passes that only decode are taken together until they last this long on the wall (s): one wake-up, one write."""
+
+GREATEST_LAG_S = 0.25
+"""Further behind the modelled hardware than this (s), as after a SIGSTOP, an engine does not catch up but goes on."""
+
+RESET_GRACE_S = 0.005
+"""Time (s) for tokens on the way to reach the socket before the connection under them is reset."""
+
+
+class Engine:
+    """A batching model in real time. Where the model has a step to run, exactly one timer waits for its end."""
+
+    def __init__(self, config: EndpointConfig, witness: WitnessLog, loop: asyncio.AbstractEventLoop) -> None:
+        """An engine that starts loading its model now.
+
+        Args:
+            config: what it is; complete and checked.
+            witness: where it writes down what happens to requests.
+            loop: whose clock it goes by.
+        """
+        deployment = config.deployment
+        self._config = config
+        self._witness = witness
+        self._loop = loop
+        self._model = BatchingModel(
+            StepTime(deployment), deployment.kv_blocks, config.max_num_seqs, config.max_num_batched_tokens
+        )
+        self._metrics = EngineMetrics(config.model)
+        self._answers: dict[Sequence, Answer] = {}
+        self._step: Step | None = None
+        self._step_begins = 0.0
+        """By the loop's clock: where the step before ended, however late that was noticed, so that no error adds up."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.faults = NO_FAULTS
+        self.loaded = False
+        self._loading = loop.call_later(config.cold_start_s / config.time_scale, self._become_ready)
+
+    @property
+    def _wall_per_model_s(self) -> float:
+        return self.faults.slow / self._config.time_scale
+
+    def submit(self, answer: Answer) -> None:
+        """Take in a request; its answer gets tokens until it is finished or cancelled."""
+        self._answers[answer.sequence] = answer
+        self._model.add(answer.sequence)
+        answer.accept()
+        if self.faults.die_mid_stream == 0:
+            self._kill(answer, 0)
+        self._wake()
+
+    def cancel(self, answer: Answer) -> None:
+        """The client has left: free what its sequence holds, at once. One that has finished is no error."""
+        if self._answers.pop(answer.sequence, None) is None:
+            return
+        self._model.abort(answer.sequence)
+        self._metrics.finished["abort"] += 1
+        self._testify(WitnessEvent.ABORTED, answer)
+        self._wake()
+
+    def set_faults(self, faults: Faults) -> None:
+        """Put other faults in force. A hang stops the clock; what was under way when it began goes on after it."""
+        self.faults = faults
+        if faults.hang and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        elif not faults.hang and self._step is not None and self._timer is None:
+            self._wait_for_step(self._loop.time())
+        self._wake()
+
+    def render_metrics(self) -> bytes:
+        """What Prometheus scrapes."""
+        return self._metrics.render(self._model, KV_BLOCK_TOKENS)
+
+    def close(self) -> None:
+        """Stop the clock for good."""
+        self._loading.cancel()
+        self.set_faults(Faults(hang=True))
+
+    def _become_ready(self) -> None:
+        self.loaded = True
+
+    def _wake(self) -> None:
+        """Something has changed: begin a step if idle, else do so after the pass that is under way."""
+        if self.faults.hang:
+            return
+        now = self._loop.time()
+        if self._step is None:
+            self._begin(now)
+        elif self._timer is not None and len(self._step.durations_s) > 1:
+            elapsed_s = (now - self._step_begins) / self._wall_per_model_s
+            self._step.cut(self._step.passes_begun(elapsed_s))
+            self._timer.cancel()
+            self._wait_for_step(self._step_begins)
+
+    def _begin(self, at: float) -> None:
+        """Begin the next step at `at` (loop clock, may lie a little in the past), if there is one."""
+        self._step = step = self._model.begin(WAKE_INTERVAL_S / self._wall_per_model_s)
+        if step is None:
+            return
+        now = self._loop.time()
+        for sequence in step.admitted:
+            answer = self._answers[sequence]
+            self._metrics.request_queue_time_s.observe(now - answer.arrived_at)
+            self._testify(WitnessEvent.STARTED, answer)
+        self._wait_for_step(at)
+
+    def _wait_for_step(self, begins: float) -> None:
+        assert self._step is not None
+        self._step_begins = begins
+        ends = begins + self._step.total_s * self._wall_per_model_s
+        self._timer = self._loop.call_at(ends, self._end_step, ends)
+
+    def _end_step(self, due: float) -> None:
+        step, self._step, self._timer = self._step, None, None
+        assert step is not None
+        now = self._loop.time()
+        later_tokens = 0
+        for sequence, tokens in self._model.complete(step):
+            later_tokens += self._hand_out(self._answers[sequence], tokens, now)
+        if later_tokens:
+            for duration_s in step.durations_s:
+                self._metrics.inter_token_latency_s.observe(duration_s * self._wall_per_model_s, later_tokens)
+        self._begin(max(due, now - GREATEST_LAG_S))
+
+    def _hand_out(self, answer: Answer, tokens: int, now: float) -> bool:
+        """Give an answer its new tokens; whether it had some before."""
+        metrics, sequence = self._metrics, answer.sequence
+        first = answer.first_token_at is None
+        if first:
+            answer.first_token_at = now
+            metrics.prompt_tokens += sequence.prompt_tokens
+            metrics.time_to_first_token_s.observe(now - answer.arrived_at)
+        metrics.generation_tokens += tokens
+        fatal = self.faults.die_mid_stream
+        if answer.dying:
+            return not first
+        if fatal is not None and sequence.generated >= fatal:
+            self._kill(answer, fatal)
+            return not first
+        if sequence.finished:
+            del self._answers[sequence]
+            metrics.finished[answer.finish_reason] += 1
+            metrics.e2e_request_latency_s.observe(now - answer.arrived_at)
+            self._testify(WitnessEvent.FINISHED, answer)
+        answer.deliver()
+        return not first
+
+    def _kill(self, answer: Answer, tokens: int) -> None:
+        answer.die_after(tokens)
+        self._loop.call_later(RESET_GRACE_S, answer.break_off)
+
+    def _testify(self, event: WitnessEvent, answer: Answer) -> None:
+        self._witness.write(event, self._config.name, answer.request_id, answer.required)

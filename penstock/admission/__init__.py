@@ -1,0 +1,1 @@
+"""Quotas, queueing, fairness between agents, and the retry budget."""

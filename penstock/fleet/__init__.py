@@ -1,0 +1,1 @@
+"""What agents report, the snapshot of the fleet, demand and capacity."""

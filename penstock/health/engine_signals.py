@@ -1,0 +1,200 @@
+"""How full an engine says it is: read from its metrics page or from an answer's header, faded with age, and weighed.
+
+A signal is a hint beside what agents count themselves. It can make an endpoint look up to wholly full, never closed: a
+page that goes stale, or lies, stops nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from itertools import islice
+from math import isfinite, isnan
+from typing import NamedTuple
+
+from penstock.health.engine_kinds import ENGINES, Engine, EngineKind
+
+FRESH_S = 2.0
+"""A signal counts in full for this long (s): twice the time between two looks."""
+
+FADED_S = 10.0
+"""A signal of this age (s) counts for nothing; in between it fades evenly."""
+
+KV_PRESSES_AT = 0.9
+"""Share of the KV cache in use from which on an engine may have to preempt what it runs."""
+
+
+class Signal(StrEnum):
+    """What engines say."""
+
+    QUEUED = "queued"
+    """Requests that wait in it."""
+    RUNNING = "running"
+    """Requests that it works on."""
+    KV_USED = "kv_used"
+    """Share of its KV cache in use (0-1)."""
+    UTILISATION = "utilisation"
+    """How full it finds itself, by its own measure (0-1; above 1 is overload)."""
+
+
+MOST: dict[Signal, float] = {
+    Signal.QUEUED: 1_000_000,
+    Signal.RUNNING: 1_000_000,
+    Signal.KV_USED: 1.001,
+    Signal.UTILISATION: 1000.0,
+}
+"""The largest value of each; one above is garbage."""
+
+
+class Reading(NamedTuple):
+    """One signal's value and when it was heard (s)."""
+
+    value: float
+    heard_at: float
+
+
+Readings = dict[Signal, Reading]
+
+
+class BadSignals(Exception):
+    """What an engine says is of no use, and why."""
+
+
+def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal, float]]:
+    """The signals on a metrics page in Prometheus' text format, and the kind of engine whose names they have.
+
+    Of several series of one gauge (one a rank or a model), counts are summed and of shares the largest is taken; one
+    that is not a number yet is passed over.
+
+    Args:
+        page: as served; its size is the caller's to bound.
+        kind: what the engine is; with AUTO, every kind's names are looked for.
+
+    Raises:
+        BadSignals: none of the names is there, or a value is no number that the signal can have.
+    """
+    kinds = [one for one in ENGINES if one is kind or kind is EngineKind.AUTO]
+    found = _samples(page, [ENGINES[one] for one in kinds])
+    for candidate in kinds:
+        told = _signals(ENGINES[candidate], found)
+        if told:
+            return candidate, told
+    raise BadSignals(f"none of the metrics of {'any known engine' if kind is EngineKind.AUTO else kind.value} in it")
+
+
+def checked(signal: Signal, value: float) -> float:
+    """A value that `signal` can have.
+
+    Raises:
+        BadSignals: it cannot.
+    """
+    if not (isfinite(value) and 0.0 <= value <= MOST[signal]):
+        raise BadSignals(f"{signal.value} of {value!r}")
+    return value
+
+
+def heard(readings: Readings, told: Mapping[Signal, float], now: float) -> Readings:
+    """`readings` with what was told at `now` (s)."""
+    return readings | {signal: Reading(value, now) for signal, value in told.items()}
+
+
+def believed(age_s: float) -> float:
+    """How much (0-1) a signal of that age (s) counts."""
+    if age_s <= FRESH_S:
+        return 1.0
+    return max(0.0, (FADED_S - age_s) / (FADED_S - FRESH_S))
+
+
+def pressure(readings: Readings, slots: int, now: float) -> float:
+    """How close to full an engine says it is, beyond what running requests say: 0 not at all, 1 wholly.
+
+    Requests that wait in it press by their share of its slots; KV cache, and its own idea of utilisation, over their
+    last tenth. The strongest counts, each faded by its own age.
+
+    Args:
+        readings: what it said and when.
+        slots: requests that it runs at once.
+        now: the clock of the readings, in seconds.
+    """
+    strongest = 0.0
+    for signal, reading in readings.items():
+        if signal is Signal.QUEUED:
+            presses = reading.value / slots
+        elif signal is Signal.RUNNING:
+            continue
+        else:
+            presses = (reading.value - KV_PRESSES_AT) / (1.0 - KV_PRESSES_AT)
+        strongest = max(strongest, min(1.0, presses) * believed(now - reading.heard_at))
+    return strongest
+
+
+_LABELS = rb'\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}'
+_LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
+_LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
+"""None of these ever goes back over what it has read: pages are read on the event loop, and may be hostile."""
+
+MOST_SERIES = 1000
+"""Of one gauge: an engine has one for each model and rank."""
+
+MOST_LABELS = 16
+"""Of one series; Triton has four. Later ones are not read."""
+
+MOST_BYTES = 256 * 1024
+"""Of all series of one gauge together; a line that only begins like one counts as NO_SERIES_BYTES. Some ten
+milliseconds."""
+
+NO_SERIES_BYTES = 1024
+
+LONGEST_LINE_BYTES = 4096
+"""What of a sample comes after its name; a longer one is not read."""
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
+    """The samples of gauges that mean something to us. A page has thousands of others, which are not even split up."""
+    names = {gauge.name for engine in engines for gauge in (*engine.queued, *engine.running, *engine.kv_used)}
+    lines = b"\n" + page
+    found: Samples = {}
+    for name in sorted(names):
+        start = b"\n" + name.encode()
+        at, read_bytes = lines.find(start), 0
+        while at >= 0:
+            after = at + len(start)
+            line = _LINE.match(lines, after, after + LONGEST_LINE_BYTES)
+            read_bytes += NO_SERIES_BYTES if line is None else line.end() - line.start()
+            if read_bytes > MOST_BYTES:
+                raise BadSignals(f"more than {MOST_BYTES} bytes of {name}")
+            if line is not None:
+                series = found.setdefault(name, [])
+                if len(series) >= MOST_SERIES:
+                    raise BadSignals(f"more than {MOST_SERIES} series of {name}")
+                series.append(_sample(name, *line.groups(b"")))
+            at = lines.find(start, at + 1)
+    return found
+
+
+def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], float]:
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadSignals(f"{name} is no number") from None
+    first = islice(_LABEL.finditer(labels), MOST_LABELS)
+    return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
+
+
+def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:
+    gauges = {Signal.QUEUED: engine.queued, Signal.RUNNING: engine.running, Signal.KV_USED: engine.kv_used}
+    told = {}
+    for signal, alternatives in gauges.items():
+        for gauge in alternatives:
+            values = [
+                checked(signal, value)
+                for labels, value in found.get(gauge.name, ())
+                if not isnan(value) and (not gauge.label or labels.get(gauge.label) == gauge.value)
+            ]
+            if values:
+                told[signal] = max(values) if signal is Signal.KV_USED else checked(signal, sum(values))
+                break
+    return told

@@ -1,0 +1,1 @@
+"""Operators' overrides (drain, fail over, weight, freeze), maintenance windows, and guard rails."""

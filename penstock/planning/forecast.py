@@ -1,0 +1,169 @@
+"""Demand a little ahead: level, damped trend and daily season of every series, updated whenever a rate is seen.
+
+Additive Holt-Winters (Winters, Management Science 6, 1960) with exponential weights by elapsed time, since observations
+come at irregular times (Wright, Management Science 32, 1986), and a trend that dies out (Gardner and McKenzie,
+Management Science 31, 1985), since a step that is taken for a trend would overshoot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.planning.share_moves import Key
+
+LEVEL_S = 10.0
+"""The level forgets with this time constant (s)."""
+
+TREND_S = 90.0
+"""The trend forgets with this time constant (s)."""
+
+DAMPING_S = 600.0
+"""A trend goes on for about this long (s)."""
+
+SEASONS = 96
+"""Parts of a day: a quarter of an hour each."""
+
+DAY_S = 86_400.0
+
+SEASON_WEIGHT = 0.3
+"""How much of the season's part of a day is what the newest day had."""
+
+MOST_GROWTH = 2.0
+"""A forecast is at most this many times the newest rate."""
+
+SILENT_S = 60.0
+"""A series not seen for this long (s) is not forecast."""
+
+FORGET_S = 3 * DAY_S
+"""A series not seen for this long (s) is forgotten."""
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+_PART_S = DAY_S / SEASONS
+_SERIES = np.dtype(
+    [
+        ("at", "f8"),  # when it was last seen (Unix time, s); not a number before the first time
+        ("newest", "f8"),
+        ("season", "f8"),  # the part of the newest rate that the time of day explains
+        ("level", "f8"),  # the rest of it, smoothed: what the trend is the slope of
+        ("trend", "f8"),  # requests per second, per second
+        ("part", "i8"),  # the part of a day, counted from 1970, that is being collected
+        ("sum", "f8"),
+        ("count", "f8"),
+        ("seasonal", "?"),  # every part of a day has been seen
+    ]
+)
+
+
+class Forecaster:
+    """Holds what it has learnt; two that saw the same say the same."""
+
+    def __init__(self) -> None:
+        self._row: dict[Key, int] = {}
+        self._series = np.zeros(0, _SERIES)
+        self._profile = np.zeros((0, SEASONS), np.float32)
+        """Mean rate by series and part of a day; not a number where it has not been seen."""
+        self._tidied_in = 0
+
+    def observe(self, rates: Mapping[Key, float], now: float) -> None:
+        """Take in the demand of this moment.
+
+        Args:
+            rates: requests per second by key; a key that is missing is not seen.
+            now: Unix time, in seconds; not earlier than the one before.
+        """
+        self._tidy(now)
+        self._add([key for key in rates if key not in self._row])
+        rows = np.array([self._row[key] for key in rates], dtype=np.intp)
+        seen = np.fromiter(rates.values(), dtype=np.float64, count=len(rates))
+        new = np.isnan(self._series["at"][rows])
+        self._begin(rows[new], seen[new], now)
+        later = now > self._series["at"][rows]
+        self._follow(rows[later], seen[later], now)
+
+    def ahead(self, now: float, horizon_s: float) -> dict[Key, float]:
+        """Requests per second to expect `horizon_s` seconds from `now`, by key, of every series that is not silent."""
+        series = self._series
+        age_s = now - series["at"]
+        every = np.arange(len(series))
+        season = self._season(every, now + horizon_s) - series["season"]
+        # From the newest rate and not from the level, which trails behind a step.
+        rest = series["newest"] + series["trend"] * _carries_s(age_s + horizon_s)
+        expected = np.clip(rest + season, 0.0, MOST_GROWTH * series["newest"]).tolist()
+        heard = (age_s <= SILENT_S).tolist()
+        return {key: expected[row] for key, row in self._row.items() if heard[row]}
+
+    def _begin(self, rows: Rows, seen: Floats, now: float) -> None:
+        series = self._series
+        series["level"][rows] = series["newest"][rows] = seen
+        series["at"][rows], series["part"][rows] = now, int(now // _PART_S)
+
+    def _follow(self, rows: Rows, seen: Floats, now: float) -> None:
+        self._learn_season(rows, seen, now)
+        series = self._series
+        elapsed_s = now - series["at"][rows]
+        before, trend = series["level"][rows], series["trend"][rows]
+        expected = before + trend * _carries_s(elapsed_s)
+        season = self._season(rows, now)
+        level = expected + (1.0 - np.exp(-elapsed_s / LEVEL_S)) * (seen - season - expected)
+        faded = trend * np.exp(-elapsed_s / DAMPING_S)
+        slope = (level - before) / elapsed_s
+        series["trend"][rows] = faded + (1.0 - np.exp(-elapsed_s / TREND_S)) * (slope - faded)
+        series["level"][rows], series["newest"][rows], series["at"][rows] = level, seen, now
+        series["season"][rows] = season
+
+    def _learn_season(self, rows: Rows, seen: Floats, now: float) -> None:
+        """Collect a part of the day; when it is over, it joins what that part of earlier days was."""
+        series, part = self._series, int(now // _PART_S)
+        over = rows[(series["part"][rows] != part) & (series["count"][rows] > 0.0)]
+        if len(over):
+            at = series["part"][over] % SEASONS
+            mean = series["sum"][over] / series["count"][over]
+            known = self._profile[over, at]
+            unexplained = series["level"][over] + self._season(over, now)
+            self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (mean - known))
+            series["seasonal"][over] = ~np.isnan(self._profile[over]).any(axis=1)
+            # The level is what the season does not explain, so it gives up what the season has just learnt.
+            series["level"][over] = unexplained - self._season(over, now)
+            series["sum"][over] = series["count"][over] = 0.0
+        series["part"][rows] = part
+        series["sum"][rows] += seen
+        series["count"][rows] += 1.0
+
+    def _season(self, rows: Rows, when: float) -> Floats:
+        """The season's part of demand, drawn straight from the middle of one part of a day to that of the next."""
+        left, along = divmod(when / _PART_S - 0.5, 1.0)
+        first, second = int(left) % SEASONS, (int(left) + 1) % SEASONS
+        drawn = (1.0 - along) * self._profile[rows, first] + along * self._profile[rows, second]
+        return np.where(self._series["seasonal"][rows], drawn, 0.0)
+
+    def _add(self, keys: list[Key]) -> None:
+        if not keys:
+            return
+        for key in keys:
+            self._row[key] = len(self._row)
+        fresh = np.zeros(len(keys), _SERIES)
+        fresh["at"] = np.nan
+        self._series = np.concatenate([self._series, fresh])
+        self._profile = np.concatenate([self._profile, np.full((len(keys), SEASONS), np.nan, np.float32)])
+
+    def _tidy(self, now: float) -> None:
+        """Forget series that have long been silent; looked at once in every part of a day."""
+        part = int(now // _PART_S)
+        if part == self._tidied_in:
+            return
+        self._tidied_in = part
+        kept = np.flatnonzero(now - self._series["at"] <= FORGET_S)
+        names = list(self._row)
+        self._row = {names[row]: at for at, row in enumerate(kept.tolist())}
+        self._series, self._profile = self._series[kept], self._profile[kept]
+
+
+def _carries_s(elapsed_s: Floats) -> Floats:
+    """For how long (s) a damped trend has worked after `elapsed_s`."""
+    carried: Floats = DAMPING_S * (1.0 - np.exp(-elapsed_s / DAMPING_S))
+    return carried

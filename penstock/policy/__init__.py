@@ -1,0 +1,1 @@
+"""Policy as agents hold it: regions, models, tenants, residency classes, versions, geography."""

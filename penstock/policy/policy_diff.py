@@ -1,0 +1,139 @@
+"""What two policies differ in, by kind, name and field of the documents that people write: order and layout aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from penstock.policy.policy import Policy
+
+SHOWN_DIGEST = 12
+"""Characters of a key's digest that are shown: enough to tell two apart, too few to try keys against."""
+
+_KIND_OF = {
+    "regions": "Region",
+    "models": "Model",
+    "tenants": "Tenant",
+    "residency": "ResidencyRule",
+    "accepted_losses": "AcceptedLoss",
+    "maintenance": "MaintenanceWindow",
+    "rtt_ms": "GeoRouting",
+    "nearest_by": "GeoRouting",
+    "bias_ms": "GeoRouting",
+    "entry_maps": "EntryMap",
+    "spillover_limits": "SpilloverLimit",
+    "spillover_orders": "SpilloverOrder",
+    "versions": "ModelVersions",
+    "anonymous_tenant": "AnonymousAccess",
+    "time_zones": "TimeZone",
+}
+"""Fields of a policy whose kind of document is not the field's own name."""
+
+_BROUGHT = {"time_zones"}
+"""Fields that no document is of: that they come and go is told of by those that bring them."""
+
+_NO_MEANING = {"source"}
+"""Fields that say where something was written, and not what."""
+
+
+class How(StrEnum):
+    """What became of a document or of one of its fields."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One difference."""
+
+    how: How
+    kind: str
+    """Of document, such as `Region`."""
+    name: str
+    """Of the document; empty for kinds of which a bundle has one."""
+    field: str
+    """Path within it, such as `cost.unit` or `rtt_ms.eu-de.us-east`; empty where the whole document came or went."""
+    before: Any
+    """What the field was, as JSON has it, sets sorted; None where there was nothing, and for whole documents."""
+    after: Any
+
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.kind, self.name, self.field) if part)
+        if not self.field:
+            return f"{place}: {self.how.value}"
+        return f"{place}: {_spelled(self.before)} -> {_spelled(self.after)}"
+
+
+def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
+    """Every difference, by kind, name and field; empty where both mean the same, however they are written."""
+    changes: list[Change] = []
+    old, new = _plain(before), _plain(after)
+    for field in type(after).__struct_fields__:
+        kind = _KIND_OF.get(field) or "".join(word.capitalize() for word in field.split("_"))
+        if _holds_documents(getattr(after, field)) or _holds_documents(getattr(before, field)):
+            was, now = _by_name(old.get(field, {})), _by_name(new.get(field, {}))
+            if field in _BROUGHT:
+                was, now = ({name: one[name] for name in was.keys() & now.keys()} for one in (was, now))
+            changes += _documents(kind, was, now)
+        else:
+            # The one document of its kind: a struct's fields are the document's, anything else is a field itself.
+            is_struct = isinstance(getattr(after, field), msgspec.Struct)
+            changes += _fields(kind, "", "" if is_struct else field, old.get(field), new.get(field))
+    return tuple(sorted(changes, key=lambda one: (one.kind, one.name, one.field)))
+
+
+def _plain(policy: Policy) -> dict[str, Any]:
+    """As JSON has it, with sets sorted."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(policy, order="deterministic"))
+    return plain
+
+
+def _holds_documents(value: Any) -> bool:
+    """Whether a field of a policy is a collection of named things."""
+    items = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return any(isinstance(item, msgspec.Struct) for item in items)
+
+
+def _by_name(documents: Any) -> dict[str, Any]:
+    if isinstance(documents, list):
+        return {str(one.get("name", index)): one for index, one in enumerate(documents)}
+    return dict(documents)
+
+
+def _documents(kind: str, old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+    changes = [Change(How.ADDED, kind, name, "", None, None) for name in new.keys() - old.keys()]
+    changes += [Change(How.REMOVED, kind, name, "", None, None) for name in old.keys() - new.keys()]
+    for name in old.keys() & new.keys():
+        changes += _fields(kind, name, "", old[name], new[name])
+    return changes
+
+
+def _fields(kind: str, name: str, path: str, old: Any, new: Any) -> list[Change]:
+    if old == new or path in _NO_MEANING:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            change
+            for key in sorted(old.keys() | new.keys())
+            for change in _fields(kind, name, f"{path}.{key}" if path else key, old.get(key), new.get(key))
+        ]
+    how = How.ADDED if old is None else How.REMOVED if new is None else How.CHANGED
+    return [Change(how, kind, name, path, _shown(path, old), _shown(path, new))]
+
+
+def _shown(path: str, value: Any) -> Any:
+    if path == "key_digests" and isinstance(value, list):
+        return [str(digest)[:SHOWN_DIGEST] for digest in value]
+    if path == "changes" and isinstance(value, list):
+        # The clock changes of a time zone: nobody reads a hundred moments, and no bundle chooses them.
+        return f"rules {sha256(msgspec.json.encode(value)).hexdigest()[:SHOWN_DIGEST]}"
+    return value
+
+
+def _spelled(value: Any) -> str:
+    return "nothing" if value is None else msgspec.json.encode(value).decode()

@@ -1,0 +1,107 @@
+"""The mask: which regions a request may ever touch. Structure, not preference; the first step of every decision."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.policy import Policy, ResidencyRule
+from penstock.routing.reasons import Reason, Refusal, Rejection
+
+LONGEST_SPELLED_NAME = 64
+"""Class names longer than this many characters are shortened to a digest."""
+
+
+class ResidencyClass(msgspec.Struct, frozen=True):
+    """A named set of regions that a request may ever touch; equal sets are one class, in every process."""
+
+    name: str
+    regions: frozenset[str]
+
+
+def residency_class(regions: frozenset[str]) -> ResidencyClass:
+    """The class of a set. Its name follows from its members alone, so agents and planner agree without talking."""
+    spelled = "+".join(sorted(regions))
+    if len(spelled) > LONGEST_SPELLED_NAME:
+        spelled = "set-" + sha256(spelled.encode()).hexdigest()[:16]
+    return ResidencyClass(spelled, regions)
+
+
+class RequestFacts(msgspec.Struct, frozen=True):
+    """What the mask needs to know of a request, and nothing that a client could make up."""
+
+    tenant: str
+    data_class: str
+    location: Location = NOWHERE
+
+
+class Mask(msgspec.Struct, frozen=True):
+    """The permitted regions, and for each forbidden one the rule that forbids it."""
+
+    permitted: ResidencyClass
+    rejected: tuple[Rejection, ...] = ()
+
+
+def names_sender(rule: ResidencyRule, facts: RequestFacts) -> bool:
+    """Whether a rule is about requests of this tenant and data class, wherever their clients are."""
+    return (not rule.tenants or facts.tenant in rule.tenants) and (
+        not rule.data_classes or facts.data_class in rule.data_classes
+    )
+
+
+def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
+    """Whether a rule is about a request; None where that depends on what is not known of the client's location.
+
+    All that `mask` knows of a request is what this answers for each rule, so requests with equal answers have one mask.
+    """
+    if not names_sender(rule, facts):
+        return False
+    if not rule.client_countries and not rule.client_subdivisions:
+        return True
+    country, subdivision = facts.location.country, facts.location.subdivision
+    if country is None:
+        return None
+    if country in rule.client_countries:
+        return True
+    if not any(code.startswith(f"{country}-") for code in rule.client_subdivisions):
+        return False
+    return None if subdivision is None else f"{country}-{subdivision}" in rule.client_subdivisions
+
+
+def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+    """Intersect what matching rules allow, then take away what they deny.
+
+    A rule that names places of clients and would match but for an unknown location refuses the request: governed
+    traffic fails closed.
+    """
+    permitted = frozenset(policy.regions)
+    denied: frozenset[str] = frozenset()
+    rejected: list[Rejection] = []
+    for rule in policy.residency:
+        match = applies(rule, facts)
+        if match is None:
+            what = "country" if facts.location.country is None else "subdivision"
+            return Refusal(
+                Reason.LOCATION_UNKNOWN,
+                f"residency rule {rule.name!r} depends on the client's {what}, which is not known",
+            )
+        if not match:
+            continue
+        if rule.allow is not None:
+            rejected += [
+                Rejection(region, Reason.RESIDENCY_NOT_ALLOWED, cite(rule)) for region in sorted(permitted - rule.allow)
+            ]
+            permitted &= rule.allow
+        denied |= rule.deny
+        rejected += [Rejection(region, Reason.RESIDENCY_DENIED, cite(rule)) for region in sorted(permitted & rule.deny)]
+    permitted -= denied
+    if not permitted:
+        return Refusal(Reason.NO_PERMITTED_REGION, "residency rules leave no region for this request", tuple(rejected))
+    return Mask(residency_class(permitted), tuple(rejected))
+
+
+def cite(rule: ResidencyRule) -> str:
+    """A rule as refusals name it: by name, and by file and line where those are known."""
+    return f"{rule.name} ({rule.source})" if rule.source else rule.name

@@ -1,0 +1,161 @@
+"""What a request will cost, guessed from its body before anybody has run it, in time on the reference accelerator.
+
+Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately: what part of their
+limit, of requests with a like limit if there were some. Where clients set `max_tokens` to what they need, it tells long
+answers from short ones, and where all set the same it tells nothing. Guesses are corrected by what engines say a
+request took (`usage` in OpenAI's answers).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.usage import MAX_TOKENS, Usage
+from penstock.routing.work import Ask, Work
+
+Key = TypeVar("Key")
+
+BYTES_PER_TOKEN: Final = 4.0
+"""English text under the tokenizers of GPT-3 and Llama alike, until usage has been seen."""
+
+OVERHEAD_BYTES: Final = 120
+"""What of a request's JSON is not prompt: braces, field names, the model, roles."""
+
+ANSWER_TOKENS: Final = 211.0
+"""Mean answer of a chat service (Azure LLM inference trace 2023, conversation), until usage has been seen."""
+
+TEXT_BYTES_PER_SECOND: Final = 15.0
+"""Characters of English in a second of speech: about 150 words a minute."""
+
+MEMORY_REQUESTS: Final = 50
+"""A mean remembers about this many requests."""
+
+LIKE_ENOUGH: Final = 2
+"""Answers to requests with a like limit after which their mean is what counts."""
+
+NEAREST_LIMITS = (0, -1, 1, -2, 2)
+"""Where to look for those, in steps of half a doubling: limits twice or half as large are still of the same kind of
+request, and the largest ones, which cost most, are too rare to wait for two of each."""
+
+LEARN_EVERY_S: Final = 0.02
+"""Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
+
+MOST_FOLLOWED: Final = 4096
+"""Means by (tenant, model) that are kept, and as many by limit; the least recently seen goes first."""
+
+DEFAULT_PIXELS: Final = 1024 * 1024
+DEFAULT_STEPS: Final = 30
+"""Where a request does not say: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
+
+
+_TOKEN: Final = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
+class Expectations:
+    """How long prompts and answers have been lately: what makes a guess out of an `Ask`."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen."""
+        self._tokens_per_byte: dict[str, _Mean] = {}
+        self._answer_tokens: dict[tuple[str, str], _Mean] = {}
+        self._used_of_limit: dict[tuple[str, str, int], _Mean] = {}
+        """What part of its limit an answer was, of requests with a like limit."""
+
+    def tokens_per_byte(self, model: str) -> float:
+        """How many tokens a byte of a prompt has, about."""
+        ratio = self._tokens_per_byte.get(model)
+        return ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN
+
+    def prompt_tokens(self, model: str, body_bytes: int) -> float:
+        """How many tokens the prompt in a body of this size likely has."""
+        ratio = self._tokens_per_byte.get(model)
+        tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
+        return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
+
+    def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
+        """How many tokens an answer to this tenant likely has."""
+        if most_tokens is None:
+            mean = self._answer_tokens.get((tenant, model))
+            return mean.value if mean is not None else ANSWER_TOKENS
+        magnitude = _magnitude(most_tokens)
+        for step in NEAREST_LIMITS:
+            used = self._used_of_limit.get((tenant, model, magnitude + step))
+            if used is not None and used.count >= LIKE_ENOUGH:
+                likely = used.value * most_tokens
+                break
+        else:
+            mean = self._answer_tokens.get((tenant, model))
+            likely = mean.value if mean is not None else ANSWER_TOKENS
+        most = most_tokens if most_tokens > 1 else 1
+        return (likely if likely > 1.0 else 1.0) if likely <= most else most
+
+    def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
+        """What a request will cost."""
+        if cost.unit is _TOKEN:
+            answer_s = 0.0
+            if ask.answers:
+                answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.most_tokens)
+            return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
+        return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
+
+    def wants(self, tenant: str, model: str, now: float) -> bool:
+        """Whether what a request of this tenant took is worth reading: not so many of them lately (s)."""
+        mean = self._answer_tokens.get((tenant, model))
+        return mean is None or now >= mean.taken_at + LEARN_EVERY_S
+
+    def saw(self, tenant: str, model: str, ask: Ask, usage: Usage, now: float) -> None:
+        """Take in what a finished request took. `now` is monotonic, in seconds."""
+        if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
+            per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
+            _follow(self._tokens_per_byte, model, per_byte, now)
+        if usage.answer_tokens > 0 and ask.answers:
+            answer_tokens = usage.answer_tokens / max(1, ask.count)
+            _follow(self._answer_tokens, (tenant, model), answer_tokens, now)
+            most = ask.most_tokens
+            if most is not None and most > 0:
+                _follow(self._used_of_limit, (tenant, model, _magnitude(most)), min(1.0, answer_tokens / most), now)
+
+
+def worked(cost: Cost, usage: Usage) -> Work:
+    """The work that a finished request turned out to be."""
+    uncached = max(1, usage.prompt_tokens - usage.cached_tokens)
+    return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)
+
+
+def _units(unit: CostUnit, ask: Ask) -> float:
+    if unit is CostUnit.MEGAPIXEL_STEP:
+        return (ask.pixels or DEFAULT_PIXELS) / 1e6 * (ask.steps or DEFAULT_STEPS) * ask.count
+    if unit is CostUnit.AUDIO_SECOND:
+        return max(1.0, (ask.text_bytes if ask.text_bytes is not None else ask.body_bytes) / TEXT_BYTES_PER_SECOND)
+    return float(ask.count)
+
+
+def _magnitude(tokens: int) -> int:
+    """A limit's size class: limits of one class are taken for alike. Two classes to each doubling."""
+    tokens = tokens if tokens > 2 else 2
+    bits = tokens.bit_length()
+    return 2 * bits + (tokens >> (bits - 2) & 1)
+
+
+class _Mean:
+    """A plain mean at first, an exponentially weighted one once it remembers MEMORY_REQUESTS."""
+
+    __slots__ = ("count", "taken_at", "value")
+
+    def __init__(self) -> None:
+        self.taken_at = 0.0
+        self.count = 0
+        self.value = 0.0
+
+
+def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float) -> None:
+    """Take a value into the mean of `key`, which becomes the most recently seen."""
+    mean = means.pop(key, None) or _Mean()
+    mean.count += 1
+    mean.taken_at = now
+    mean.value += (value - mean.value) / min(mean.count, MEMORY_REQUESTS)
+    means[key] = mean
+    if len(means) > MOST_FOLLOWED:
+        del means[next(iter(means))]

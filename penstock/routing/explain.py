@@ -1,0 +1,296 @@
+"""Why a request goes where it goes: every region considered, kept or rejected by what, and what would be chosen.
+
+Nothing is decided here. The functions that the live router asks (`decision`, `residency`, `where`, `who`) are asked
+once more, and their answers are laid side by side, region by region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from random import Random
+
+import msgspec
+
+from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
+from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.model_versions import models_for, versions_of
+from penstock.policy.policy import Policy, Tenant, Version
+from penstock.policy.residency import Mask, RequestFacts, applies
+from penstock.routing.decision import admit_at_origin, decide, outlook
+from penstock.routing.endpoint_choice import Considered
+from penstock.routing.reasons import Reason, Refusal, Rejection
+from penstock.routing.region_selection import Prospect, RegionView, Where
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as far as it matters where it runs."""
+
+    origin: str
+    """The region that it lands on."""
+    model: str
+    tenant: str | None = None
+    """None: no key was sent, so it is the anonymous tenant's, where policy has one."""
+    location: Location = NOWHERE
+    """Of its client."""
+    tried: dict[str, Reason] = {}
+    """Regions that did not start it, and why each did not."""
+    overflow: bool = False
+    """Its origin is full, so that it may only go where a spill credit is held."""
+
+
+class Standing(StrEnum):
+    """What becomes of a region in the decision."""
+
+    SERVES = "serves"
+    """It would be chosen, always or with some chance."""
+    SPARE = "spare"
+    """It could serve, and is not needed: the plan gives it nothing, and nothing nearer has failed."""
+    REJECTED = "rejected"
+    """Permitted, but it cannot serve this request now."""
+    FORBIDDEN = "forbidden"
+    """Residency takes it away; nothing ever brings it back."""
+    UNCONSIDERED = "unconsidered"
+    """The request is refused before this region is looked at."""
+
+
+class Considering(msgspec.Struct, frozen=True):
+    """One region in the decision."""
+
+    region: str
+    standing: Standing
+    reasons: tuple[Rejection, ...] = ()
+    """Why not, or why not more: each with the rule's file and line, or the number that was over a limit."""
+    chance: float = 0.0
+    """Of being chosen (0-1), as things are."""
+    why: ArcReason | None = None
+    """Why it would be chosen."""
+    spends_credit: bool = False
+    """Choosing it is spillover beyond the plan, and uses up a credit of its."""
+    arc: Arc | None = None
+    """What the plan gives it."""
+    fallback: int | None = None
+    """Its place (from 1) among the plan's fallbacks."""
+    closed: bool = False
+    """An operator has closed it: it gets what its arc still gives it, and nothing else."""
+    round_trip_ms: float | None = None
+    """From the origin, in milliseconds."""
+    view: RegionView | None = None
+    """What is known of it; None where nothing is."""
+
+
+class RuleSeen(msgspec.Struct, frozen=True):
+    """A residency rule that is about the request, or may be."""
+
+    name: str
+    source: str
+    """File and line."""
+    applies: bool | None
+    """None where that depends on what is not known of the client's location, so that the request is refused."""
+    allows: tuple[str, ...] | None
+    """Regions; None where the rule only denies."""
+    denies: tuple[str, ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The whole answer."""
+
+    asked: Asked
+    data_class: str | None
+    """The tenant's; None where there is no such tenant."""
+    policy_digest: str
+    plan_generation: int | None
+    """Of the origin's plan; None where there is none."""
+    plan_epoch: int | None
+    planned: bool
+    """Whether the plan has an entry for this traffic class; without one the nearest serves."""
+    residency: str | None
+    """Name of the residency class; None where the request is refused before it has one."""
+    rules: tuple[RuleSeen, ...]
+    """The residency rules that make it so, in the order in which they are applied."""
+    regions: tuple[Considering, ...]
+    """Every region of the policy, in the order of `Standing`, the likeliest first and then the nearest."""
+    chosen: Where | None
+    """One draw of the decision; another request may draw another region, by the chances above."""
+    refusal: Refusal | None = None
+    """What the client is told instead."""
+    endpoints: tuple[Considered, ...] = ()
+    """Those of the origin for the model, soonest first, where they are known."""
+    versions: tuple[Version, ...] = ()
+    """What the name stands for, where several models serve it; explained is the one that has the name itself."""
+
+
+def explain(
+    policy: Policy,
+    plan: RegionPlan | None,
+    asked: Asked,
+    views: Mapping[str, RegionView],
+    rng: Random,
+    endpoints: tuple[Considered, ...] = (),
+) -> Explanation:
+    """Explain one request.
+
+    Args:
+        plan: the origin's.
+        views: what the origin knows of each region, for this model.
+        rng: makes the draw, as the router's would.
+        endpoints: what is known of the origin's endpoints.
+
+    Raises:
+        KeyError: policy has no region of the origin's name.
+    """
+    if asked.origin not in policy.regions:
+        raise KeyError(asked.origin)
+    told = _nothing_yet(policy, plan, asked)
+    tenant = tenant_of(policy, asked.tenant)
+    if isinstance(tenant, Refusal):
+        return _refused(policy, told, views, tenant)
+    versions = versions_of(policy, asked.model)
+    if versions is not None and asked.model not in policy.models:
+        names = " or ".join(models_for(policy, asked.model))
+        several = Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; explain {names}")
+        return _refused(policy, told, views, several)
+    facts = RequestFacts(tenant.name, tenant.data_class, asked.location)
+    told = msgspec.structs.replace(
+        told,
+        data_class=tenant.data_class,
+        rules=_rules(policy, facts),
+        versions=versions.versions if versions is not None else (),
+    )
+    admitted = admit_at_origin(policy, asked.origin, asked.model, facts)
+    if isinstance(admitted, Refusal):
+        return _refused(policy, told, views, admitted)
+    name = admitted.permitted.name
+    planned = plan is not None and plan.lookup(asked.model, name) is not None
+    told = msgspec.structs.replace(told, residency=name, planned=planned, endpoints=endpoints)
+    return _chosen(policy, plan, told, admitted, views, rng)
+
+
+def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: Asked) -> Explanation:
+    """What is known before anything is decided."""
+    return Explanation(
+        asked,
+        data_class=None,
+        policy_digest=policy.digest(),
+        plan_generation=plan.generation if plan is not None else None,
+        plan_epoch=plan.epoch if plan is not None else None,
+        planned=False,
+        residency=None,
+        rules=(),
+        regions=(),
+        chosen=None,
+    )
+
+
+def _chosen(
+    policy: Policy,
+    plan: RegionPlan | None,
+    told: Explanation,
+    admitted: Mask,
+    views: Mapping[str, RegionView],
+    rng: Random,
+) -> Explanation:
+    """With every region that may be drawn, and one draw."""
+    asked = told.asked
+    ways = outlook(policy, plan, asked.origin, asked.model, admitted, views, tried=asked.tried, overflow=asked.overflow)
+    if isinstance(ways, Refusal):
+        regions = _regions(policy, told, views, admitted, plan, (), ways.rejected)
+        return msgspec.structs.replace(told, regions=regions, refusal=ways)
+    decision = decide(
+        policy, plan, asked.origin, asked.model, admitted, views, rng, tried=asked.tried, overflow=asked.overflow
+    )
+    noted = tuple(dict.fromkeys(rejection for way in ways for rejection in way.where.rejected))
+    regions = _regions(policy, told, views, admitted, plan, ways, noted)
+    told = msgspec.structs.replace(told, regions=regions)
+    if isinstance(decision, Refusal):
+        return msgspec.structs.replace(told, refusal=decision)
+    return msgspec.structs.replace(told, chosen=decision.where)
+
+
+def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
+    """The tenant of that name; without one, the one that requests without a key belong to."""
+    if name is None:
+        name = policy.anonymous_tenant
+        if name is None:
+            return Refusal(Reason.UNKNOWN_KEY, "no key is sent, and policy lets no anonymous requests in")
+    return policy.tenants.get(name) or Refusal(Reason.UNKNOWN_KEY, f"policy has no tenant {name!r}")
+
+
+def tenant_by_key(policy: Policy, key_digest: str) -> str | None:
+    """The name of the tenant that has an API key, by the key's SHA-256 in lower-case hex."""
+    return next((one.name for one in policy.tenants.values() if key_digest in one.key_digests), None)
+
+
+def _rules(policy: Policy, facts: RequestFacts) -> tuple[RuleSeen, ...]:
+    seen = []
+    for rule in policy.residency:
+        match = applies(rule, facts)
+        if match is not False:
+            allows = tuple(sorted(rule.allow)) if rule.allow is not None else None
+            seen.append(RuleSeen(rule.name, rule.source, match, allows, tuple(sorted(rule.deny))))
+    return tuple(seen)
+
+
+def _refused(policy: Policy, told: Explanation, views: Mapping[str, RegionView], refusal: Refusal) -> Explanation:
+    """Refused before any region was chosen among."""
+    regions = _regions(policy, told, views, None, None, (), refusal.rejected)
+    return msgspec.structs.replace(told, regions=regions, refusal=refusal)
+
+
+def _regions(
+    policy: Policy,
+    told: Explanation,
+    views: Mapping[str, RegionView],
+    admitted: Mask | None,
+    plan: RegionPlan | None,
+    ways: tuple[Prospect, ...],
+    noted: tuple[Rejection, ...],
+) -> tuple[Considering, ...]:
+    """Every region, with all that was said of it on the way."""
+    origin = told.asked.origin
+    said = (*admitted.rejected, *noted) if admitted is not None else noted
+    forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
+    class_plan = plan.lookup(told.asked.model, admitted.permitted.name) if plan is not None and admitted else None
+    closed = plan.closed_for(told.asked.model) if plan is not None else NONE_CLOSED
+    arcs = {arc.server: arc for arc in class_plan.arcs} if class_plan is not None else {}
+    fallbacks = class_plan.fallbacks if class_plan is not None else ()
+    places = {name: place for place, name in enumerate(fallbacks, 1)}
+    regions = []
+    for name in policy.regions:
+        reasons = tuple(one for one in said if one.what == name)
+        mine = [way for way in ways if way.where.region == name]
+        regions.append(
+            Considering(
+                name,
+                _standing(told.asked, admitted, mine, reasons, is_forbidden=name in forbidden),
+                reasons,
+                chance=sum(way.chance for way in mine),
+                why=mine[0].where.why if mine else None,
+                spends_credit=any(way.where.spends_credit for way in mine),
+                arc=arcs.get(name),
+                fallback=places.get(name),
+                closed=name in closed,
+                round_trip_ms=policy.round_trip_ms(origin, name),
+                view=views.get(name),
+            )
+        )
+    order = list(Standing)
+    regions.sort(key=lambda one: (order.index(one.standing), -one.chance, one.round_trip_ms, one.region))
+    return tuple(regions)
+
+
+_OF_OVERFLOW = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
+"""Why overflow does not go somewhere; what the plan sends there does all the same."""
+
+
+def _standing(
+    asked: Asked, admitted: Mask | None, mine: list[Prospect], reasons: tuple[Rejection, ...], *, is_forbidden: bool
+) -> Standing:
+    if is_forbidden:
+        return Standing.FORBIDDEN
+    if admitted is None:
+        return Standing.UNCONSIDERED
+    if mine:
+        return Standing.SERVES
+    is_rejected = any(asked.overflow or one.reason not in _OF_OVERFLOW for one in reasons)
+    return Standing.REJECTED if is_rejected else Standing.SPARE

@@ -1,0 +1,34 @@
+"""What an origin's agents know of each region, as far as a control plane can tell from reports."""
+
+from __future__ import annotations
+
+from penstock.fleet.snapshot import FRESH_S, Snapshot, pool
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.policy.policy import Policy
+from penstock.routing.region_selection import RegionView
+
+
+def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
+    """What an origin's agents know of each region, as far as reports tell of it: not how long one waits there, nor
+    which credits they hold.
+
+    A state is what the newest report of the origin has seen of the region lately, else what the control plane believes;
+    that a region is degraded, which routes nothing elsewhere, only the latter knows.
+    """
+    held = snapshot.newest(origin)
+    heard = held is not None and now - held.received_at <= FRESH_S
+    seen = held.report.peers if held is not None and heard else ()
+    states = {peer.region: peer.state for peer in seen if peer.state is not RegionState.UNKNOWN}
+    views = {}
+    for region in policy.regions:
+        health = snapshot.health.get(region, RegionHealth())
+        state = RegionState.HEALTHY if region == origin and heard else states.get(region, health.state)
+        if state is RegionState.DRAINING:
+            state = RegionState.HEALTHY  # agents see that it is there; that it is closed they have from their plan
+        if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:
+            state = RegionState.DEGRADED
+        here = pool(snapshot, region, model, now)
+        ready = here is not None and here.report.ready > 0
+        weight = health.weight(now, policy.failover) if state is RegionState.RECOVERING is health.state else 1.0
+        views[region] = RegionView(state, ready, weight)
+    return views

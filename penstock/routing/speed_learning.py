@@ -1,0 +1,298 @@
+"""How fast each endpoint works, learned from what it finishes, and the work that is reserved on it, in time.
+
+Two things are learned of an endpoint, each a straight line that begins as its accelerator's prior and forgets slowly:
+time to the first byte against the prefill ahead of it, and time per unit of decode against the streams beside it.
+Policy's costs may be far off, so an endpoint's first answers say by how much, and the lines go on from there.
+Everything is relative to the reference accelerator, so endpoints of different make, and requests of different models,
+are comparable (see `penstock.routing.cost_estimate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from statistics import median
+from typing import Final, NamedTuple
+
+from penstock.policy.accelerators import PACES, Pace
+from penstock.routing.work import Speed, Work
+
+MEMORY: Final = 50.0
+"""About how many observations a line remembers."""
+
+PRIOR_WEIGHT: Final = 2.0
+"""The prior counts as this many observations."""
+
+CROWDING: Final = 0.02
+"""How much (as a share of a lone stream's time) each further stream slows a decode, until it has been learned: batches
+are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022)."""
+
+CALIBRATED_AFTER: Final = 4
+"""Observations after which an endpoint's own speed is believed instead of its prior."""
+
+LEAST_RATIO: Final = 1e-6
+"""No endpoint is more times as fast as its prior: nothing takes no time."""
+
+LEARN_EVERY_S: Final = 0.02
+"""Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
+
+MOST_SURPRISE: Final = 4.0
+"""An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
+hit must not turn a line over."""
+
+LEAST_OF_PRIOR: Final = 0.05
+"""A slope falls to no less than this share of the prior: more of the same is never free."""
+
+FRESH_S, FADED_S = 30.0, 180.0
+"""What was seen of an endpoint counts in full until what is known of its siblings is so much newer (s), then fades, and
+counts for nothing from the second on: one that was slow for a while is tried again, and does not stand idle for ever.
+Where all of them are silent nothing fades. Within a line, what is older than its newest fades likewise."""
+
+LEFT_WEIGHT: Final = 1.0
+"""What has faded in a line counts as this many observations."""
+
+MICROSECONDS: Final = 1_000_000
+
+
+def left_of(age_s: float) -> float:
+    """What part (0-1) of an observation of this age (s) counts."""
+    return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
+
+
+class Line:
+    """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
+
+    __slots__ = ("_cross", "_least_slope", "_mean_x", "_mean_y", "_square", "_weight", "at_zero", "mean_at", "slope")
+
+    def __init__(self, at_zero: float, slope: float) -> None:
+        """The prior."""
+        self.at_zero = at_zero
+        self.slope = slope
+        self._least_slope = slope * LEAST_OF_PRIOR
+        self._weight = 0.0
+        self._mean_x = self._mean_y = self._square = self._cross = 0.0
+        self.mean_at = -inf
+        """Mean time (s) of the observations that it remembers."""
+
+    def at(self, x: float) -> float:
+        """What to expect."""
+        return self.at_zero + self.slope * x
+
+    def see(self, x: float, y: float, now: float) -> None:
+        """Take in one observation; `now` is monotonic, in seconds."""
+        expected = self.at(x)
+        y = max(expected / MOST_SURPRISE, min(expected * MOST_SURPRISE, y))
+        if self._weight == 0.0:
+            self._weight, self._mean_x, self._mean_y, self.mean_at = PRIOR_WEIGHT, x, expected, now
+        keep = (1.0 - 1.0 / MEMORY) * left_of(now - self.mean_at)
+        self._weight = max(LEFT_WEIGHT, self._weight * keep) + 1.0
+        self.mean_at += (now - self.mean_at) / self._weight
+        from_mean = x - self._mean_x
+        self._mean_x += from_mean / self._weight
+        self._mean_y += (y - self._mean_y) / self._weight
+        self._square = self._square * keep + from_mean * (x - self._mean_x)
+        self._cross = self._cross * keep + from_mean * (y - self._mean_y)
+        self._fit()
+
+    def _fit(self) -> None:
+        # Where x hardly varies, data say nothing of the slope, and the one before it holds.
+        ridge = PRIOR_WEIGHT * self._mean_x * self._mean_x + 1e-12
+        self.slope = max(self._least_slope, (self._cross + self.slope * ridge) / (self._square + ridge))
+        self.at_zero = self._mean_y - self.slope * self._mean_x
+        if self.at_zero < 0.0:
+            self.at_zero, self.slope = 0.0, self._mean_y / self._mean_x
+
+
+def prior(accelerator: str) -> Speed | None:
+    """What to believe of an accelerator before completions; None for one that is not in the table."""
+    pace = PACES.get(accelerator.lower())
+    return None if pace is None else _speed_of(pace)
+
+
+class SpeedLearner:
+    """One endpoint's speed, as its completions show it."""
+
+    __slots__ = (
+        "_decode",
+        "_early",
+        "_first_byte",
+        "_prior",
+        "_wants_at",
+        "_wants_first_at",
+        "observations",
+    )
+
+    def __init__(self, accelerator: str) -> None:
+        """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
+        self._prior = prior(accelerator)
+        start = self._prior or _speed_of(Pace(1.0, 1.0))
+        self._first_byte = Line(start.start_s, start.prefill)
+        self._decode = Line(start.decode, start.crowding)
+        self._early: list[float] = []
+        """How many times as long as its prior the first ones took."""
+        self._wants_at = self._wants_first_at = 0.0
+        self.observations = 0
+        """Requests that it has learned from."""
+
+    @property
+    def prior(self) -> Speed | None:
+        """What was believed at first; None where nothing was known."""
+        return self._prior
+
+    @property
+    def learned(self) -> Speed | None:
+        """What completions show; None before there are enough of them."""
+        return self.now if self.observations >= CALIBRATED_AFTER else None
+
+    @property
+    def seen_at(self) -> float:
+        """Mean time (s) of those that it remembers."""
+        return self._decode.mean_at
+
+    @property
+    def now(self) -> Speed:
+        """The prior as far as completions have corrected it."""
+        return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
+
+    def wants(self, now: float) -> bool:
+        """Whether to tell it of an answer that ends now (s, monotonic); once true, not again for a while."""
+        if now < self._wants_at:
+            return False
+        self._wants_at = now + LEARN_EVERY_S
+        return True
+
+    def wants_first_byte(self, now: float) -> bool:
+        """The same of an answer that begins now."""
+        if now < self._wants_first_at:
+            return False
+        self._wants_first_at = now + LEARN_EVERY_S
+        return True
+
+    def saw_first_byte(self, prefill_s: float, took_s: float, now: float) -> None:
+        """The first byte of an answer came.
+
+        Args:
+            prefill_s: the prefill (s, reference) that was ahead of it when it was sent, its own included.
+            took_s: time (s) since it was sent.
+            now: seconds, monotonic.
+        """
+        self._first_byte.see(prefill_s, max(0.0, took_s), now)
+
+    def saw_end(self, decode_s: float, took_s: float, streams: float, now: float) -> None:
+        """An answer is whole.
+
+        Args:
+            decode_s: the decode (s, reference) that it was.
+            took_s: time (s) since its first byte.
+            streams: requests on the endpoint meanwhile, itself included.
+            now: seconds, monotonic.
+        """
+        if decode_s <= 0.0:
+            return
+        pace = max(0.0, took_s) / decode_s
+        self.observations += 1
+        if self.observations <= CALIBRATED_AFTER:
+            # What policy says of costs may be wrong many times over: then whoever was seen more often would look faster
+            # than its siblings, get what they do not get, and be seen more often yet.
+            self._early.append(pace / self._decode.at(streams))
+            if self.observations == CALIBRATED_AFTER:
+                ratio = max(LEAST_RATIO, median(self._early))
+                self._decode = Line(self._decode.at_zero * ratio, self._decode.slope * ratio)
+        if self.observations >= CALIBRATED_AFTER:
+            self._decode.see(streams, pace, now)
+
+
+def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
+    """The speed to reckon with for each endpoint of a pool: its own, else its prior as its siblings correct it.
+
+    Its own fades as its siblings' become newer. One that has neither goes by the mean of those that have. Where nobody
+    has, all are None: least request, then.
+    """
+    learners = list(learners)
+    newest = max((one.seen_at for one in learners), default=-inf)
+    known = [_Known(one.learned, one.prior, left_of(newest - one.seen_at)) for one in learners]
+    if all(one.learned is not None and one.left >= 1.0 for one in known):
+        return [one.learned for one in known]
+    likely = _likely(known)
+    if None in likely:
+        middle = _middle(known, likely)
+        likely = [one or middle for one in likely]
+    return [_mixed(before, one.learned, one.left) for before, one in zip(likely, known, strict=True)]
+
+
+class _Known(NamedTuple):
+    """What there is to say of one endpoint."""
+
+    learned: Speed | None
+    prior: Speed | None
+    left: float
+    """What part (0-1) of what was learned still counts."""
+
+
+def _likely(known: list[_Known]) -> list[Speed | None]:
+    """The prior of each as its siblings correct it; None where there is none."""
+    ratios = [(one.learned, one.prior, one.left) for one in known if one.learned is not None and one.prior is not None]
+    prefill = _mean([(learned.prefill / before.prefill, left) for learned, before, left in ratios])
+    decode = _mean([(learned.decode / before.decode, left) for learned, before, left in ratios])
+    start_s = _mean([(learned.start_s, left) for learned, _, left in ratios], otherwise=0.0)
+    return [one.prior and _scaled(one.prior, start_s, prefill, decode) for one in known]
+
+
+def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
+    """The mean of the speeds that are known or likely; None where there are none."""
+    some = [
+        (one.learned, one.left) if one.learned is not None else (before, 1.0)
+        for before, one in zip(likely, known, strict=True)
+    ]
+    found = [(speed, left) for speed, left in some if speed is not None and left > 0.0]
+    if not found:
+        return None
+    return Speed(
+        _mean([(one.start_s, left) for one, left in found]),
+        _mean([(one.prefill, left) for one, left in found]),
+        _mean([(one.decode, left) for one, left in found]),
+        _mean([(one.crowding, left) for one, left in found]),
+    )
+
+
+def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | None:
+    """What was learned as far as it counts, and for the rest what is likely."""
+    if learned is None or left >= 1.0 or likely is None:
+        return learned or likely
+    return Speed(
+        likely.start_s + (learned.start_s - likely.start_s) * left,
+        likely.prefill + (learned.prefill - likely.prefill) * left,
+        likely.decode + (learned.decode - likely.decode) * left,
+        likely.crowding + (learned.crowding - likely.crowding) * left,
+    )
+
+
+def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float = 0.0) -> tuple[int, int]:
+    """What a request reserves on an endpoint: its prefill and its decode there, in whole microseconds.
+
+    Whole numbers, so that sums over requests return to exactly zero when they have ended.
+
+    Args:
+        speed: of the endpoint; None reckons with the reference.
+        streams: requests on it, this one included.
+        spared_s: prefill (s, reference) that its cache spares.
+    """
+    prefill_s = work.prefill_s - spared_s if spared_s < work.prefill_s else 0.0
+    if speed is None:
+        return int(prefill_s * MICROSECONDS), int(work.decode_s * MICROSECONDS)
+    decode = speed.decode + speed.crowding * streams
+    return int(prefill_s * speed.prefill * MICROSECONDS), int(work.decode_s * decode * MICROSECONDS)
+
+
+def _speed_of(pace: Pace) -> Speed:
+    return Speed(0.0, pace.prefill, pace.decode, pace.decode * CROWDING)
+
+
+def _scaled(speed: Speed, start_s: float, prefill: float, decode: float) -> Speed:
+    return Speed(start_s, speed.prefill * prefill, speed.decode * decode, speed.crowding * decode)
+
+
+def _mean(values: list[tuple[float, float]], otherwise: float = 1.0) -> float:
+    """Of values with their weights."""
+    weight = sum(weight for _, weight in values)
+    return sum(value * weight for value, weight in values) / weight if weight > 0.0 else otherwise

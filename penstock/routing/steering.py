@@ -1,0 +1,195 @@
+"""Where a client should come in: the permitted entry regions, best first, for DNS, SDKs and workers at the edge.
+
+An entry region reads the request, so residency masks it as it masks every other step, by the same function. Advice
+about an unknown tenant must be right for every tenant: it is what all of them permit, and may be nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import reduce
+
+import msgspec
+
+from penstock.health.region_health import RegionState
+from penstock.policy.entry_map import mapped
+from penstock.policy.geography import NOWHERE, Location, estimated_rtt_ms, great_circle_km
+from penstock.policy.model_versions import models_for
+from penstock.policy.policy import NearestBy, Policy, Region
+from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
+from penstock.routing.reasons import Reason, Refusal, Rejection
+
+STEADY_TTL_S = 60.0
+"""How long (s) advice may be kept while every permitted region is well."""
+
+CHANGING_TTL_S = 5.0
+"""The same while some region is not, so that a return or a failure is soon heard of."""
+
+MOST_MASKS = 16_384
+"""Masks that are remembered: senders x places asked about lately."""
+
+_RANK = {
+    RegionState.HEALTHY: 0,
+    RegionState.DEGRADED: 0,
+    RegionState.SUSPECT: 1,
+    RegionState.RECOVERING: 1,
+    RegionState.UNKNOWN: 2,
+    RegionState.DRAINING: 3,
+    RegionState.FAILED: 4,
+}
+"""Which states come first. A region that fails or drains is advised only where nothing better is permitted; a degraded
+one keeps its clients as it keeps its traffic, for the plan sends on what it has no room for."""
+
+_ABSENT = {RegionState.DRAINING: Reason.REGION_DRAINING, RegionState.FAILED: Reason.REGION_FAILED}
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Who asks for advice, as far as it is known."""
+
+    location: Location = NOWHERE
+    tenant: str | None = None
+    """None where the adviser cannot know it, as in DNS: then whatever every tenant may use."""
+    model: str | None = None
+    """None where it may be any."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One region to come in by."""
+
+    region: str
+    state: RegionState
+    round_trip_ms: float | None
+    """Expected from the client, in milliseconds; None where nobody knows where the client is."""
+    serves_model: bool | None
+    """Whether the model asked for is ready there, so that nothing need be forwarded; None where none was named."""
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """Entry regions, best first; empty where none is permitted, with the refusal that says why."""
+
+    entries: tuple[Entry, ...]
+    ttl_s: float
+    """How long it may be kept, in seconds."""
+    residency: str | None = None
+    """Name of the residency class."""
+    rejected: tuple[Rejection, ...] = ()
+    refusal: Refusal | None = None
+
+
+class Steer:
+    """Advises under one policy; what residency permits is remembered by sender and place."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._masks: dict[tuple[str | None, str | None, str | None], Mask | Refusal] = {}
+
+    def advise(self, client: Client, states: Mapping[str, RegionState], ready: Collection[tuple[str, str]]) -> Advice:
+        """The entry regions for a client.
+
+        Args:
+            states: of the regions; one that is missing counts as unknown.
+            ready: pairs of region and model of which some endpoint is ready.
+        """
+        models = models_for(self._policy, client.model) if client.model is not None else ()
+        if client.model is not None and not models:
+            refusal = Refusal(Reason.UNKNOWN_MODEL, f"no model named {client.model!r} is served here")
+            return Advice((), STEADY_TTL_S, refusal=refusal)
+        admitted = self._mask(client)
+        if isinstance(admitted, Refusal):
+            return Advice((), STEADY_TTL_S, rejected=admitted.rejected, refusal=admitted)
+        permitted = admitted.permitted
+        here = {name: states.get(name, RegionState.UNKNOWN) for name in permitted.regions}
+        fit = {name for name, state in here.items() if state not in _ABSENT} or set(here)
+        rejected = [Rejection(name, _ABSENT[here[name]]) for name in sorted(here.keys() - fit)]
+        trips_ms = round_trips_ms(self._policy, client.location)
+        servers = {name for name in fit if any((name, model) in ready for model in models)}
+        entries = [
+            Entry(name, here[name], trips_ms.get(name), name in servers if client.model is not None else None)
+            for name in fit
+        ]
+        places = {name: at for at, name in enumerate(mapped(self._policy, client.location))}
+        unmapped = len(places)
+        entries.sort(
+            key=lambda entry: (
+                _RANK[entry.state],
+                places.get(entry.region, unmapped),
+                self._reach_ms(entry, servers),
+                entry.region,
+            )
+        )
+        steady = all(state is RegionState.HEALTHY for state in here.values())
+        ttl_s = STEADY_TTL_S if steady else CHANGING_TTL_S
+        return Advice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
+
+    def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
+        """How far (ms) it is by way of an entry to the nearest region that has the model."""
+        to_entry_ms = (entry.round_trip_ms or 0.0) + self._policy.bias_ms.get(entry.region, 0.0)
+        if not servers or entry.region in servers:
+            return to_entry_ms
+        return to_entry_ms + min(self._policy.distance_ms(entry.region, name) for name in servers)
+
+    def _mask(self, client: Client) -> Mask | Refusal:
+        about = (client.tenant, client.location.country, client.location.subdivision)
+        known = self._masks.get(about)
+        if known is None:
+            if len(self._masks) >= MOST_MASKS:
+                self._masks.clear()
+            known = self._masks[about] = entry_mask(self._policy, client)
+        return known
+
+
+def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
+    """The regions that may read what a client sends; without a tenant those that may read any tenant's."""
+    if client.tenant is not None:
+        tenant = policy.tenants.get(client.tenant)
+        if tenant is None:
+            return Refusal(Reason.UNKNOWN_KEY, f"no tenant is named {client.tenant!r}")
+        return mask(policy, RequestFacts(tenant.name, tenant.data_class, client.location))
+    masks = [mask(policy, facts) for facts in _senders(policy, client.location)]
+    refused = next((one for one in masks if isinstance(one, Refusal)), None)
+    if refused is not None:
+        return Refusal(refused.reason, f"for some tenants {refused.detail}; name the tenant", refused.rejected)
+    every = [one for one in masks if isinstance(one, Mask)]
+    permitted = reduce(frozenset.__and__, (one.permitted.regions for one in every), frozenset(policy.regions))
+    rejected = tuple(dict.fromkeys(rejection for one in every for rejection in one.rejected))
+    if not permitted:
+        detail = "no region may read the requests of every tenant; name the tenant"
+        return Refusal(Reason.NO_PERMITTED_REGION, detail, rejected)
+    return Mask(residency_class(permitted), rejected)
+
+
+def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
+    """Facts that stand for every tenant: those that a rule names, and one of each data class for the others."""
+    named = {name for rule in policy.residency for name in rule.tenants}
+    kinds = {(one.name if one.name in named else "", one.data_class) for one in policy.tenants.values()}
+    return [RequestFacts(name, data_class, location) for name, data_class in sorted(kinds)]
+
+
+def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
+    """The round trip (ms) to expect between a client and each region; none where nothing is known of the client.
+
+    Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
+    region that is nearest to the client, unless policy goes by geography alone. A client of which only the country is
+    known is taken to be where that country's first region is.
+    """
+    regions = sorted(policy.regions.values(), key=lambda region: region.name)
+    latitude_deg, longitude_deg = location.latitude_deg, location.longitude_deg
+    if latitude_deg is None or longitude_deg is None:
+        compatriot = next((region for region in regions if region.country == location.country), None)
+        if compatriot is None:
+            return {}
+        latitude_deg, longitude_deg = compatriot.latitude_deg, compatriot.longitude_deg
+    guesses_ms = {region.name: _guess_ms(latitude_deg, longitude_deg, region) for region in regions}
+    if policy.nearest_by is NearestBy.GEOGRAPHY:
+        return guesses_ms
+    nearest = policy.regions[min(guesses_ms, key=guesses_ms.__getitem__)]
+    for name, measured_ms in policy.rtt_ms.get(nearest.name, {}).items():
+        if name != nearest.name and name in guesses_ms:
+            guesses_ms[name] *= measured_ms / _guess_ms(
+                nearest.latitude_deg, nearest.longitude_deg, policy.regions[name]
+            )
+    return guesses_ms
+
+
+def _guess_ms(latitude_deg: float, longitude_deg: float, region: Region) -> float:
+    return estimated_rtt_ms(great_circle_km(latitude_deg, longitude_deg, region.latitude_deg, region.longitude_deg))

@@ -1,0 +1,84 @@
+"""Maintenance windows that together leave a residency class no region: what nobody sees by looking at one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from penstock.overrides.maintenance import PERIOD_S, Occurrence, occurrences
+from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.policy.residency import ResidencyClass
+from penstock.policy.time_zone import local_s
+
+DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
+
+
+def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
+    """One for each residency class and set of windows that empty it together, with the first time that they do.
+
+    More is open only when a window begins, and once every window that recurs has begun, each week is like the next
+    until clocks change. So the beginnings around each window that comes once, those of one week after the last
+    recurring one has begun, and those of one week after each new way in which clocks change are all that have to be
+    looked at.
+    """
+    known = sorted(classes, key=lambda one: (len(one.regions), one.name))
+    told: set[tuple[str, frozenset[str]]] = set()
+    for at in _beginnings(policy):
+        open_now = [
+            one for window in policy.maintenance for one in occurrences(policy, window, at, at) if at < one.ends_at
+        ]
+        for residency in known:
+            emptying = [one for one in open_now if one.window.regions & residency.regions]
+            covered = frozenset[str]().union(*(one.window.regions for one in emptying))
+            names = frozenset(one.window.name for one in emptying)
+            if residency.regions <= covered and (residency.name, names) not in told:
+                told.add((residency.name, names))
+                yield _told(residency, emptying, at)
+
+
+def _beginnings(policy: Policy) -> list[float]:
+    """The moments (Unix time, s) at which one more window may be open, as far as they differ from others."""
+    recurring = [one for one in policy.maintenance if one.recurrence is not Recurrence.NEVER]
+    spans = [
+        (one.starts_at - one.lead_s, one.starts_at + one.duration_s)
+        for one in policy.maintenance
+        if one.recurrence is Recurrence.NEVER
+    ]
+    if recurring:
+        settled_at = max(one.starts_at for one in recurring)
+        spans += [(at, at + PERIOD_S[Recurrence.WEEKLY]) for at in (settled_at, *_clock_changes(policy, settled_at))]
+    found = {
+        one.drains_at
+        for since, until in spans
+        for window in policy.maintenance
+        for one in occurrences(policy, window, since, until)
+    }
+    return sorted(found)
+
+
+def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
+    """The moments (Unix time, s) at which clocks change that windows recur by, the first of each kind.
+
+    Two changes are of one kind where every zone goes between the same offsets.
+    """
+    zones = list(policy.time_zones.values()) if policy.time_zones else []
+    known: set[tuple[tuple[float, ...], tuple[float, ...]]] = set()
+    for at in sorted({change.at for zone in zones for change in zone.changes if change.at > since}):
+        before, after = (tuple(local_s(zone, now) - now for zone in zones) for now in (at - 1.0, float(at)))
+        if (before, after) not in known:
+            known.add((before, after))
+            yield at
+
+
+def _told(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
+    windows = " and ".join(_cite(one.window) for one in emptying)
+    when = datetime.fromtimestamp(at, UTC).strftime(DRAINED_ON)
+    verb = "empties" if len(emptying) == 1 else "empty"
+    return (
+        f"maintenance: {windows} {verb} all regions of residency class {residency.name}, such as on {when};"
+        " its requests stay in them as the last resort"
+    )
+
+
+def _cite(window: MaintenanceWindow) -> str:
+    return f"window {window.name} ({window.source})" if window.source else f"window {window.name}"

@@ -1,0 +1,103 @@
+"""What every logic may plan when regions are lost: arcs, fallbacks and failover tables, all within their class.
+
+Nothing of a plan can lead a request out of its class, since the decision looks at permitted regions only (`stages`).
+Still a forbidden region has no business in a plan: it would be probed, shown and counted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.failover_tables import detours
+from penstock.planning.planner import Planned
+from penstock.planning.registry import LOGICS, UNHURRIED_S, planner
+from penstock.planning.waterfall import plan as pour_plan
+from penstock.policy.policy import Policy
+from penstock.policy.residency import ResidencyClass
+from penstock.verification.breach import Breach, breach
+from penstock.verification.situations import Situation
+
+MOST_FOR_PAIRS = 12
+"""Bundles of up to so many regions are planned for under every loss of two; larger ones under every loss of one."""
+
+SLOTS = 100
+"""What every region can run at once of the one model that is planned for."""
+
+AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
+"""Demand of each class at each origin: what fits at home, and what fits nowhere."""
+
+
+class Plans(msgspec.Struct, frozen=True):
+    """What planning came to."""
+
+    made: int
+    """Plans for the planet."""
+    most_lost: int
+    """Every loss of up to so many regions was planned for."""
+    breaches: tuple[Breach, ...]
+
+
+def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Plans:
+    """Plan for all classes at all their origins: whole, and at each loss from what was in force before it.
+
+    Args:
+        examples: of each class, requests that have it.
+    """
+    classes = tuple(examples)
+    most_lost = min(len(policy.regions), 2 if len(policy.regions) <= MOST_FOR_PAIRS else 1)
+    named = {one.name: (one.regions, example) for one, example in examples.items()}
+    breaches: list[Breach] = []
+    made = 0
+    for per_s in (AMPLE_PER_S, SCARCE_PER_S):
+        whole = _snapshot(policy, classes, (), per_s)
+        before = pour_plan(policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+        for size in range(most_lost + 1):
+            for lost in combinations(policy.regions, size):
+                snapshot = _snapshot(policy, classes, lost, per_s)
+                for logic in LOGICS:
+                    by = planner(logic, UNHURRIED_S)
+                    one = by.decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
+                    made += 1
+                    breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))
+    return Plans(made, most_lost, tuple(breaches))
+
+
+def _outside(
+    policy: Policy,
+    planned: Planned,
+    named: Mapping[str, tuple[frozenset[str], Situation]],
+    lost: tuple[str, ...],
+    logic: str,
+) -> Iterator[Breach]:
+    for origin, plan in planned.plans.items():
+        for entry in plan.classes:
+            regions, example = named[entry.residency]
+            for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
+                yield breach(policy, "plan", example, region, f"in the {logic}'s plan for {origin}", lost)
+    for key, tables in detours((one.problem for one in planned.answers), planned.plans).items():
+        regions, example = named[key.residency]
+        for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):
+            yield breach(policy, "failover table", example, region, key.origin, lost)
+
+
+def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str, ...], per_s: float) -> Snapshot:
+    """Every class asked for at each of its regions; those that are lost are silent and failed."""
+    model = next(iter(policy.models))
+    agents = {}
+    for region in policy.regions:
+        demand = tuple(
+            DemandReport(model, one.name, tuple(sorted(one.regions)), per_s) for one in classes if region in one.regions
+        )
+        pool = PoolReport(model, 1, 1, SLOTS, 0, 1.0)
+        if region not in lost:
+            agents[region, "1"] = Held(AgentReport(region, "1", 1, 1, 0.0, (pool,), demand), 0.0)
+    health = {
+        name: RegionHealth(RegionState.FAILED if name in lost else RegionState.HEALTHY) for name in policy.regions
+    }
+    return Snapshot(agents, health)

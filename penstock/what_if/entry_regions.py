@@ -1,0 +1,58 @@
+"""Where the requests of a demand come in, and under which residency class they are read there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.health.region_health import RegionState
+from penstock.policy.geography import Location
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, RequestFacts, ResidencyClass
+from penstock.routing.decision import admit_at_origin
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.steering import Client, Steer
+from penstock.what_if.outcomes import Asked, Capacity
+
+Entered = tuple[str, ResidencyClass]
+"""The region that reads a request, and the class it has there."""
+
+
+class Entrances:
+    """Where requests come in."""
+
+    def __init__(self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str]) -> None:
+        self._policy = policy
+        self._lost = lost
+        self._steer = Steer(policy)
+        self._ready = {(one.region, one.model) for one in fleet if one.region not in lost}
+        self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
+
+    def has(self, permitted: ResidencyClass, model: str) -> bool:
+        """Whether some permitted region that stands has a model."""
+        return any((region, model) in self._ready for region in permitted.regions)
+
+    def enter(self, one: Asked) -> Entered | Refusal:
+        """Who reads a request: the region that it lands on, or the next permitted one where that may not or is lost."""
+        policy = self._policy
+        tenant = policy.tenants.get(one.tenant)
+        if tenant is None:
+            return Refusal(Reason.UNKNOWN_KEY, f"no tenant is named {one.tenant!r}")
+        place = Location(one.country, one.subdivision)
+        if one.origin not in policy.regions:
+            client = Client(place, tenant.name, one.model)
+            advice = self._steer.advise(client, self._states, self._ready)
+            if advice.refusal is not None:
+                return advice.refusal
+            ways: tuple[str, ...] = tuple(entry.region for entry in advice.entries)
+        else:
+            ways = (one.origin, *policy.nearest_first(one.origin, frozenset(policy.regions) - {one.origin}))
+        facts = RequestFacts(tenant.name, tenant.data_class, place)
+        refused = Refusal(Reason.NONE_READY, "every region that may read it is lost")
+        for way in ways:
+            answer = admit_at_origin(policy, way, one.model, facts)
+            if isinstance(answer, Mask):
+                if way not in self._lost:
+                    return way, answer.permitted
+            elif answer.reason is not Reason.MISDIRECTED:
+                return answer
+        return refused

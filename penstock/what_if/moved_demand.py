@@ -1,0 +1,89 @@
+"""Who moves when one policy takes the place of another, under the same demand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.what_if.evaluation import Outcome
+from penstock.what_if.outcomes import Asked, Fate
+
+SMALLEST_SHARE = 0.001
+"""Less of a kind of request than this (0-1) is not worth a line."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A part of some requests that ends up elsewhere."""
+
+    origin: str
+    tenant: str
+    model: str
+    countries: tuple[str, ...]
+    """Of the clients; a question mark where it is not known."""
+    residency_before: str
+    """Name of the residency class; empty where requests are refused before they have one."""
+    residency_after: str
+    source: str
+    """Where it was served; or `refused:` and the reason."""
+    target: str
+    """Where it is served then, in the same words."""
+    share: float
+    """Part (0-1) of these requests."""
+    requests_per_s: float
+
+
+def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move]:
+    """What moves, the most first; requests that meet the same fate twice are told of together, whatever the country."""
+    rates: dict[_Group, float] = defaultdict(float)
+    totals: dict[_Group, float] = defaultdict(float)
+    countries: dict[_Group, set[str]] = defaultdict(set)
+    for one, old, new in zip(demand, before.fates, after.fates, strict=True):
+        for source, target, share in _flows(_places(old), _places(new)):
+            key = _Group(one.origin, one.tenant, one.model, old.residency, new.residency, source, target)
+            rates[key] += share * one.requests_per_s
+            totals[key] += one.requests_per_s
+            countries[key].add(one.country or "?")
+    found = [
+        Move(
+            origin=key.origin,
+            tenant=key.tenant,
+            model=key.model,
+            countries=tuple(sorted(countries[key])),
+            residency_before=key.residency_before,
+            residency_after=key.residency_after,
+            source=key.source,
+            target=key.target,
+            share=rate / totals[key],
+            requests_per_s=rate,
+        )
+        for key, rate in rates.items()
+        if rate >= SMALLEST_SHARE * totals[key] > 0.0
+    ]
+    return sorted(found, key=lambda one: (-one.requests_per_s, one.origin, one.tenant, one.model, one.target))
+
+
+class _Group(NamedTuple):
+    """What is told of in one line."""
+
+    origin: str
+    tenant: str
+    model: str
+    residency_before: str
+    residency_after: str
+    source: str
+    target: str
+
+
+def _places(fate: Fate) -> dict[str, float]:
+    return {**fate.servers, **{f"refused: {reason}": share for reason, share in fate.refused.items()}}
+
+
+def _flows(old: dict[str, float], new: dict[str, float]) -> list[tuple[str, str, float]]:
+    """Who moved: (from, to, share). What places lost went to those that gained, in proportion to their gains."""
+    less = {name: share - new.get(name, 0.0) for name, share in old.items() if share > new.get(name, 0.0)}
+    more = {name: share - old.get(name, 0.0) for name, share in new.items() if share > old.get(name, 0.0)}
+    whole = sum(more.values())
+    return [(a, b, gone * come / whole) for a, gone in less.items() for b, come in more.items()] if whole else []

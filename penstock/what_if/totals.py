@@ -1,0 +1,114 @@
+"""What a whole demand comes to under one policy: what is served and refused, how far, how soon, at what cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from penstock.planning.egress_cost import egress_cost
+from penstock.planning.linear_program.waiting_cost import waiting
+from penstock.policy.policy import Policy
+from penstock.policy.units import MS_PER_S, SECONDS_PER_HOUR
+from penstock.routing.reasons import Reason
+from penstock.what_if.outcomes import Asked, Capacity, Fate
+
+FULLEST = 0.99
+"""Utilisation that queueing is reckoned at where a pool is asked for as much as it has, or more."""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """A whole demand under one policy."""
+
+    requests_per_s: float
+    served_per_s: float
+    refused_per_s: dict[Reason, float]
+    sent_elsewhere_per_s: float
+    """Requests that came to a region which may not read them, and were told where to go."""
+    round_trip_ms: float
+    """Mean (ms) between regions for what is served: from where the client came to its entry, and on to the server."""
+    p95_round_trip_ms: float
+    wait_ms: float
+    """Mean (ms) that a request may expect to wait for a slot."""
+    gpu_cost_per_hour: float
+    """Busy slots times the price of a GPU hour, in the currency of the bundle."""
+    egress_cost_per_hour: float
+    load: dict[str, float]
+    """By region, the share (0-1) of its slots, of all models, that is busy."""
+
+
+def totals(
+    policy: Policy,
+    demand: Sequence[Asked],
+    fates: Sequence[Fate],
+    pools: Mapping[tuple[str, str], Capacity],
+    loads: Mapping[tuple[str, str], float],
+) -> Totals:
+    """What all of a demand comes to.
+
+    Args:
+        fates: of each of the demand.
+        pools: what regions can run, by (region, model).
+        loads: requests per second that each of them is asked for.
+    """
+    refused: dict[Reason, float] = defaultdict(float)
+    trips: list[tuple[float, float]] = []
+    wait_s = {pool: _wait_s(pools[pool], load) for pool, load in loads.items()}
+    elsewhere = waited = gpu = egress = 0.0
+    for one, fate in zip(demand, fates, strict=True):
+        for reason, share in fate.refused.items():
+            refused[reason] += share * one.requests_per_s
+        away = one.origin in policy.regions and fate.entry not in ("", one.origin)
+        elsewhere += one.requests_per_s if away else 0.0
+        for server, share in fate.servers.items():
+            rate = share * one.requests_per_s
+            to_entry_ms = policy.round_trip_ms(one.origin, fate.entry) if away else 0.0
+            trips.append((to_entry_ms + policy.round_trip_ms(fate.entry, server), rate))
+            waited += rate * wait_s[server, one.model]
+            gpu += rate * pools[server, one.model].service_s * policy.regions[server].cost_per_gpu_hour
+            egress += rate * _egress(policy, fate.entry, server, one.model) * SECONDS_PER_HOUR
+    served = sum(rate for _, rate in trips)
+    slots: dict[str, float] = defaultdict(float)
+    busy: dict[str, float] = defaultdict(float)
+    for (region, model), pool in pools.items():
+        slots[region] += pool.slots
+        busy[region] += min(pool.slots, loads.get((region, model), 0.0) * pool.service_s)
+    return Totals(
+        requests_per_s=sum(one.requests_per_s for one in demand),
+        served_per_s=served,
+        refused_per_s=dict(refused),
+        sent_elsewhere_per_s=elsewhere,
+        round_trip_ms=sum(ms * rate for ms, rate in trips) / served if served else 0.0,
+        p95_round_trip_ms=_quantile(trips, 0.95),
+        wait_ms=waited / served * MS_PER_S if served else 0.0,
+        gpu_cost_per_hour=gpu,
+        egress_cost_per_hour=egress,
+        load={region: busy[region] / count for region, count in sorted(slots.items()) if count},
+    )
+
+
+def _wait_s(pool: Capacity, load_per_s: float) -> float:
+    """Time (s) that a request may expect to wait in a pool: Little's law on those that do."""
+    per_s = pool.slots / pool.service_s
+    utilisation = min(FULLEST, load_per_s / per_s)
+    if utilisation <= 0.0:
+        return 0.0
+    waiting_now = waiting(np.array([utilisation]), np.array([float(pool.slots)]))
+    return float(waiting_now[0]) / (utilisation * per_s)
+
+
+def _egress(policy: Policy, entry: str, server: str, model: str) -> float:
+    """What one request costs for its bytes between two regions."""
+    if entry == server:
+        return 0.0
+    per_gb, back_per_gb = (policy.regions[name].egress_cost_per_gb for name in (entry, server))
+    return egress_cost(policy.models[model], per_gb, back_per_gb)
+
+
+def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
+    """The least value that at least so much (0-1) of the weight does not exceed; 0 without any."""
+    ordered = sorted(weighted)
+    reached = np.cumsum([weight for _, weight in ordered])
+    return ordered[int(np.searchsorted(reached, share * reached[-1] * (1.0 - 1e-9)))][0] if ordered else 0.0

@@ -1,0 +1,1 @@
+"""What agents sign and send to each other: signatures, route contexts, trace contexts, probes."""

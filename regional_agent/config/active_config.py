@@ -1,0 +1,183 @@
+"""The policy and the plan in force: watched in the store, taken together or not at all, kept on disk.
+
+The plan key names its policy by digest, so what is in force always fits together. What cannot be used is refused with
+a reason that the next report carries upward, and what was in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode
+from adapters.store.config_store import Changed, ConfigStore, KeyValue, StoreError
+from adapters.store.informer import Informer
+from adapters.store.stored_policies import read_policy
+from penstock.planning.acceptance import refuse_plan, refuse_policy
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy
+from penstock.routing.weighted_sampler import Draw, draws_of
+from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.last_known_good import LastKnownGood
+
+FETCH_AGAIN_S = 0.5
+"""A policy that could not be read is asked for again after this long (s)."""
+
+log = structlog.get_logger()
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """A policy and a plan made under it, as they are kept on disk."""
+
+    policy: Policy
+    plan: RegionPlan
+
+
+class Refused(Exception):
+    """What was published cannot be used here.
+
+    Args:
+        digest: the policy that it names; empty where not even that can be read.
+    """
+
+    def __init__(self, reason: str, digest: str = "") -> None:
+        super().__init__(reason)
+        self.digest = digest
+
+
+class Directives:
+    """What the control plane wants of this region."""
+
+    def __init__(
+        self,
+        region: str,
+        store: ConfigStore,
+        state_dir: Path,
+        rng: Random,
+        on_change: Callable[[Policy], None],
+    ) -> None:
+        """Nothing is in force before `start`.
+
+        Args:
+            region: whose plan to follow.
+            state_dir: where the last known good is kept.
+            rng: jitter of reconnects.
+            on_change: called with each policy that comes into force.
+        """
+        self.policy: Policy | None = None
+        self.policy_digest = ""
+        self.plan: RegionPlan | None = None
+        self.draws: dict[tuple[str, str], Draw] = {}
+        """What the plan in force says of each traffic class while nothing speaks against it; made with each plan."""
+        self.refused = ""
+        """Why the newest published plan is not in force; empty when it is."""
+        self.refused_digest = ""
+        """The policy that it names, where it was refused for good; empty where it may only not be read yet."""
+        self._region = region
+        self._store = store
+        self._on_change = on_change
+        self._memory = LastKnownGood(state_dir / "in-force", InForce)
+        self._informer = Informer(store, keys.plan(region), self._published, rng=rng)
+        self._newest: KeyValue | None = None
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Take what the disk remembers, at once, and begin to follow the store."""
+        remembered = self._memory.load()
+        if remembered is not None and remembered.plan.region == self._region:
+            self._take(remembered)
+        self._informer.start()
+        self._task = keep_running("directives", self._keep_up)
+
+    async def stop(self) -> None:
+        """Stop following; what is in force stays."""
+        await self._informer.stop()
+        if self._task is not None:
+            await cancel([self._task])
+            self._task = None
+
+    def age_s(self) -> float:
+        """Seconds since the store last confirmed what is in force; infinite before it ever did."""
+        return self._informer.age_s
+
+    def why_none(self) -> str:
+        """Why no policy is in force, where none is."""
+        why = self.refused
+        if not why and self._newest is None and self.age_s() < math.inf:
+            why = (
+                f"the store has no plan for region {self._region}; does policy have it, and does a control plane lead?"
+            )
+        return f"no policy accepted yet: {why}" if why else "no policy accepted yet"
+
+    def _published(self, change: Changed) -> None:
+        # A plan that is deleted leaves the one in force: nobody may switch a region off by removing a key.
+        if change.key == keys.plan(self._region) and change.now is not None:
+            self._newest = change.now
+            self._news.set()
+
+    async def _keep_up(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            newest = self._newest
+            assert newest is not None
+            try:
+                await self._consider(newest)
+            except Refused as error:
+                if self.refused != str(error):
+                    log.error("published plan refused; the last good one stays in force", reason=str(error))
+                self.refused, self.refused_digest = str(error), error.digest
+            except StoreError as error:
+                self.refused, self.refused_digest = f"the policy could not be read yet: {error}", ""
+                await asyncio.sleep(FETCH_AGAIN_S)
+                self._news.set()
+
+    async def _consider(self, published: KeyValue) -> None:
+        """Bring a published plan into force, with the policy that it names."""
+        try:
+            plan = decode(published.value, RegionPlan)
+        except CodecError as error:
+            raise Refused(str(error)) from None
+        if plan == self.plan:
+            self.refused = self.refused_digest = ""
+            return
+        policy = self.policy
+        if policy is None or plan.policy_digest != self.policy_digest:
+            policy = await self._fetch_policy(plan.policy_digest)
+        reason = refuse_plan(plan, policy, self._region, self.plan)
+        if reason is not None:
+            raise Refused(reason, plan.policy_digest)
+        in_force = InForce(policy, plan)
+        self._take(in_force)
+        self.refused = self.refused_digest = ""
+        await self._memory.save(in_force)
+
+    async def _fetch_policy(self, digest: str) -> Policy:
+        item = await self._store.get(keys.policy(digest))
+        if item is None:
+            raise Refused(f"policy {digest[:12]} is not in the store", digest)
+        try:
+            policy = read_policy(item.value, digest)
+        except CodecError as error:
+            raise Refused(str(error), digest) from None
+        reason = refuse_policy(policy, digest, self._region)
+        if reason is not None:
+            raise Refused(reason, digest)
+        return policy
+
+    def _take(self, in_force: InForce) -> None:
+        self.plan = in_force.plan
+        self.draws = draws_of(in_force.plan)
+        if in_force.policy is not self.policy:
+            self.policy = in_force.policy
+            self.policy_digest = in_force.plan.policy_digest
+            self._on_change(in_force.policy)
+            log.info("policy in force", digest=self.policy_digest[:12], generation=self.plan.generation)

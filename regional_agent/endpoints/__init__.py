@@ -1,0 +1,1 @@
+"""The region's endpoints: where they are listed, their probes, signals and pools."""

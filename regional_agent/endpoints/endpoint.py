@@ -1,0 +1,334 @@
+"""An endpoint as its agent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.fleet.expected_wait import mean_with
+from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
+from penstock.health.engine_kinds import EngineKind
+from penstock.health.engine_signals import Readings, Signal, heard, pressure
+from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
+from penstock.health.warm_up import warm_since, warm_up_weight
+from penstock.policy.policy import Model
+from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.speed_learning import SpeedLearner
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+
+if TYPE_CHECKING:
+    from regional_agent.endpoints.endpoint_pool import Pool
+
+UNTOLD_SERVICE_S: Final = Model("").expected_service_s
+"""The prior of a model that policy does not name."""
+
+MODELS_EVERY_S: Final = 5.0
+"""Time (s) between two questions for what an engine that is ready has loaded."""
+
+MODELS_AGAIN_S: Final = 0.5
+"""The least between two of them, whatever clients ask it for that it has not."""
+
+
+FULL: Final = 1.0
+"""What an engine says of its utilisation that takes no more."""
+
+
+class Load(NamedTuple):
+    """What some agents have on an endpoint."""
+
+    requests: int
+    prefill_us: int
+    """Reserved for prefill that is not over, in microseconds."""
+    decode_us: int
+    """Reserved for the rest, in microseconds."""
+
+
+NOTHING: Final = Load(0, 0, 0)
+
+
+class Judge(NamedTuple):
+    """What all endpoints of an agent are judged by."""
+
+    rules: EjectionRules = EjectionRules()
+    warm_up_s: float = 30.0
+    """Time (s) over which a newcomer's weight grows to whole."""
+    clock: Callable[[], float] = time.monotonic
+    rng: Random = Random()
+    """Spreads the ends of ejections."""
+
+
+_TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONCLUSIVE
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
+class Endpoint:
+    """One model server. Its `view` is what the core chooses by; only this class writes to it."""
+
+    __slots__ = (
+        "_judge",
+        "_models_at",
+        "_on_models",
+        "_out_since",
+        "_warm_since",
+        "address",
+        "completions",
+        "health",
+        "kind",
+        "learner",
+        "load_heard_at",
+        "loaded",
+        "name",
+        "others",
+        "pools",
+        "readings",
+        "service_s",
+        "signals_problem",
+        "spec",
+        "standing",
+        "view",
+        "wake",
+    )
+
+    def __init__(self, spec: EndpointSpec, judge: Judge, on_models: Callable[[], None] = lambda: None) -> None:
+        """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
+        self.spec = spec
+        self.name = spec.name
+        """Its name in the endpoints file; it and its address never change."""
+        self.address = spec.address
+        """Where it listens."""
+        self.view = EndpointView(spec.name, spec.slots, spec.slots + spec.queue)
+        self.health = EndpointHealth()
+        """What its probes say."""
+        self.standing = Standing()
+        """What requests say."""
+        self.kind = spec.engine
+        """What runs there: as configured, or as found out."""
+        self.loaded: frozenset[str] | None = None
+        """Which of its models its engine says it has; None where it does not say."""
+        self.readings: Readings = {}
+        """How full its engine says it is."""
+        self.load_heard_at = -inf
+        """When a header of its answers was last read for that, in seconds."""
+        self.signals_problem = ""
+        """Why its metrics page was of no use when it was last read; empty when it was."""
+        self._on_models = on_models
+        self._models_at = -inf
+        self._judge = judge
+        self._warm_since = inf
+        self._out_since = -inf
+        self.others = NOTHING
+        """What the region's other agents have on it, as far as they are believed."""
+        self.learner = SpeedLearner(spec.accelerator)
+        """How fast it is, by what it has finished."""
+        self.service_s: float | None = None
+        """Mean time (s) a request holds its slot, lately; None before the first completion."""
+        self.completions = 0
+        self.pools: tuple[Pool, ...] = ()
+        """The pools that it counts in."""
+        self.wake = asyncio.Event()
+        """Set to have it probed at once."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What it serves: those that are loaded of what it is configured with."""
+        return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
+
+    @property
+    def own(self) -> Load:
+        """What this agent has on it: whatever others do not."""
+        view, others = self.view, self.others
+        return Load(
+            view.in_flight - others.requests, view.prefill_us - others.prefill_us, view.decode_us - others.decode_us
+        )
+
+    def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """One more request of this agent is on it, of so much work at its speed."""
+        view = self.view
+        view.in_flight += 1
+        view.prefill_us += prefill_us
+        view.decode_us += decode_us
+        view.reckon()
+        if view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += 1
+        if self.standing.trust is not _TRUSTED:
+            self._trust(taken(self.standing))
+
+    def prefilled(self, prefill_us: int) -> None:
+        """The prefill of one of them is over."""
+        self.view.prefill_us -= prefill_us
+        self.view.reckon()
+
+    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """One of them has ended, and what was still reserved for it is free."""
+        view = self.view
+        view.in_flight -= 1
+        view.prefill_us -= prefill_us
+        view.decode_us -= decode_us
+        view.reckon()
+        if view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight -= 1
+
+    def heard_of_others(self, others: Load) -> None:
+        """What the other agents are now believed to have on it."""
+        view, before, self.others = self.view, self.others, others
+        more = others.requests - before.requests
+        view.in_flight += more
+        view.prefill_us += others.prefill_us - before.prefill_us
+        view.decode_us += others.decode_us - before.decode_us
+        if more and view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += more
+        view.reckon()
+
+    def resize(self, spec: EndpointSpec) -> None:
+        """Take a changed entry of the file for the same server."""
+        if spec.engine is not self.spec.engine:
+            self.kind = spec.engine
+            self.signals_problem = ""
+        if spec.accelerator != self.spec.accelerator:
+            self.learner = SpeedLearner(spec.accelerator)
+        self.spec = spec
+        self.view.slots = spec.slots
+        self.view.limit = spec.slots + spec.queue
+        self.view.reckon()
+        self._models_at = -inf
+
+    def retire(self) -> None:
+        """Take no more requests; those on it may finish. The caller refills the pools."""
+        self.view.draining = True
+        self.view.reckon()
+        self.pools = ()
+        if self.health.ready:
+            self._out_since = self._judge.clock()
+
+    def come_back(self) -> None:
+        """Take it back before its last requests have finished. It was not probed meanwhile, so a probe comes first.
+
+        The caller refills the pools.
+        """
+        self.view.draining = False
+        self.health = EndpointHealth()
+
+    def probed(self, outcome: ProbeOutcome) -> None:
+        """A health probe ended."""
+        self._believe(probed(self.health, outcome))
+
+    def models_due(self) -> bool:
+        """Whether to ask what is loaded: now and then, and always before there is something and it is ready."""
+        waits = not self.health.ready or not self.models
+        return waits or self._judge.clock() - self._models_at >= MODELS_EVERY_S
+
+    def missed(self) -> None:
+        """It answered 404: ask soon what it has loaded, for one that turns requests down at once looks idle."""
+        if self._judge.clock() - self._models_at >= MODELS_AGAIN_S:
+            self._models_at = -inf
+            self.wake.set()
+
+    def heard_loaded(self, loaded: frozenset[str] | None) -> None:
+        """Which of its models are loaded; None where its engine does not say."""
+        self._models_at = self._judge.clock()
+        before, self.loaded = self.models, loaded
+        if self.models != before:
+            self._on_models()
+
+    def is_of(self, kind: EngineKind) -> None:
+        """Take up what kind of engine it turned out to be, which may have to be asked for its models in another way."""
+        self.kind = kind
+        self._models_at = -inf
+        self.wake.set()
+
+    def heard_signals(self, told: Mapping[Signal, float]) -> None:
+        """What its engine says of how full it is."""
+        self.readings = heard(self.readings, told, self._judge.clock())
+
+    def busy(self) -> None:
+        """It turned a request down as too many: others come first for a while, or it would be offered every request."""
+        self.heard_signals({Signal.UTILISATION: FULL})
+        self.view.pressure = FULL
+        self.view.reckon()
+
+    def broke(self) -> None:
+        """A request could not connect: out until a good probe, which comes at once."""
+        if self.health.state is not EndpointState.DOWN:
+            self._believe(broke(self.health))
+            self.wake.set()
+
+    def completed(self, service_s: float) -> None:
+        """A request ran to its end and held its slot for `service_s` seconds."""
+        prior_s = self.service_s if self.service_s is not None else self._prior_s()
+        self.service_s = mean_with(prior_s, self.completions, service_s)
+        self.completions += 1
+        self.view.completions = self.completions
+
+    def ended(self, outcome: Outcome, started_at: float) -> bool:
+        """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
+        judge, before = self._judge, self.standing
+        if (outcome is _SERVED and before.spotless) or (outcome is _INCONCLUSIVE and not before.out):
+            return False
+        may_eject = all(room_to_eject(pool.out, len(pool.endpoints), judge.rules) for pool in self.pools)
+        now = judge.clock()
+        standing = ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
+        self._trust(standing)
+        return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
+
+    def now(self) -> float:
+        """Seconds by the clock that everything remembered of it is timed by."""
+        return self._judge.clock()
+
+    def tick(self) -> None:
+        """Time has passed: an ejection may be over, and a newcomer is warmer. The caller judges the pools."""
+        now = self._judge.clock()
+        self.standing = at(self.standing, now)
+        self.view.weight = self._weight(now)
+        if self.readings:
+            self.view.pressure = pressure(self.readings, self.spec.slots, now)
+        self.view.reckon()
+
+    def show(self) -> None:
+        """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
+        alive = self.health.ready and bool(self.pools)
+        self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
+        self.view.trial = self.standing.trust is Trust.TRIAL
+        self.view.reckon()
+
+    def _trust(self, standing: Standing) -> None:
+        before, self.standing = self.standing, standing
+        if standing.trust is before.trust:
+            return
+        if standing.trust is Trust.TRUSTED:
+            self._warm_since = self._judge.clock()
+        self.view.weight = self._weight(self._judge.clock())
+        self._recount()
+
+    def _weight(self, now: float) -> float:
+        """It warms up from when it is trusted."""
+        if self.standing.out:
+            return 1.0
+        return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
+
+    def _prior_s(self) -> float:
+        return self.pools[0].service_s if self.pools else UNTOLD_SERVICE_S
+
+    def _believe(self, health: EndpointHealth) -> None:
+        was_ready, self.health = self.health.ready, health
+        if health.ready is was_ready:
+            return
+        now = self._judge.clock()
+        if health.ready:
+            self._warm_since = warm_since(self._warm_since, self._out_since, now)
+            self.view.weight = self._weight(now)
+        else:
+            self._out_since = now
+        self._recount()
+
+    def _recount(self) -> None:
+        for pool in self.pools:
+            pool.judge()
+        if not self.pools:
+            self.show()

@@ -1,0 +1,300 @@
+"""Endpoints that register themselves: an API on the admin listener, with leases that they renew by registering again.
+
+PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints file, "ttl_s"}; again before it runs out
+DELETE /v1/endpoints/<name>  takes no more requests; those on it finish
+GET /v1/endpoints            every endpoint, with what is left of its lease
+
+Leases live in this agent and on its disk: an endpoint registers with every agent of its region, and one that restarts
+goes on with those that have not run out. Nobody registers anything before a token file is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from math import inf
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from regional_agent.background_tasks import beat
+from regional_agent.config.settings import BadSettings
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, Wrong
+from regional_agent.endpoints.endpoint_leases import Lease, LeaseMemory
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_status import describe
+from regional_agent.proxy.error_responses import error_body
+
+PATH = b"/v1/endpoints"
+
+SHORTEST_TTL_S, LONGEST_TTL_S = 5.0, 3600.0
+USUAL_TTL_S = 30.0
+"""How long (s) a lease lasts that does not say."""
+
+MOST_REGISTERED = 1024
+LARGEST_BODY_BYTES = 64 * 1024
+LARGEST_TOKEN_FILE_BYTES = 4096
+SHORTEST_TOKEN_BYTES = 16
+
+EXPIRE_S = 0.5
+"""Time (s) between two looks at leases that may have run out, and at the tokens."""
+
+KEEP_S = 2.0
+"""Least time (s) between two writes of leases that were merely renewed."""
+
+log = structlog.get_logger()
+
+
+class BadRegistrationToken(BadSettings):
+    """The token file cannot be used; the message names the file and the remedy, never its content."""
+
+
+class Reply(NamedTuple):
+    """An answer to a request of this API."""
+
+    status: int
+    body: bytes
+    """JSON."""
+
+
+def load_tokens(path: Path) -> tuple[bytes, ...]:
+    """The tokens of a file, one a line: several while one is being replaced.
+
+    Raises:
+        BadRegistrationToken: it is missing, too large, empty, or a token in it is too short.
+    """
+    remedy = "make one with `openssl rand -hex 32`"
+    try:
+        if not S_ISREG(path.stat().st_mode):
+            raise BadRegistrationToken(f"{path}: cannot read the registration token: not a plain file; {remedy}")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadRegistrationToken(f"{path}: cannot read the registration token: {error.strerror}; {remedy}") from None
+    tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
+    if len(content) > LARGEST_TOKEN_FILE_BYTES or not tokens:
+        raise BadRegistrationToken(f"{path}: not a token a line; {remedy}")
+    if min(map(len, tokens)) < SHORTEST_TOKEN_BYTES:
+        raise BadRegistrationToken(f"{path}: a token has fewer than {SHORTEST_TOKEN_BYTES} bytes; {remedy}")
+    return tokens
+
+
+class Registrations:
+    """Answers the API, and lets leases run out."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        token_file: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        memory: LeaseMemory | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Read the token file, and take in what was registered with the start before.
+
+        Args:
+            token_file: None refuses everybody.
+            clock: seconds, monotonic.
+            memory: None keeps nothing.
+            wall: Unix time, in seconds.
+
+        Raises:
+            BadRegistrationToken: the token file cannot be used.
+        """
+        self._endpoints = endpoints
+        self._token_file = token_file
+        self._tokens = () if token_file is None else load_tokens(token_file)
+        self.problem = ""
+        """What is wrong with the token file as it is now; empty while what it says is in force."""
+        self._clock = clock
+        self._wall = wall
+        self._memory = memory
+        self._leases: dict[str, Lease] = {}
+        self._changed = self._renewed = False
+        """Leases came or went, or were renewed, since they were last written."""
+        self._kept_at = -inf
+        if self._tokens and memory is not None:
+            self._leases = {
+                name: lease
+                for name, lease in memory.load(clock(), wall()).items()
+                if endpoints.register(lease.spec) is None
+            }
+
+    def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
+        """Answer one request to PATH or below it."""
+        if not self._tokens:
+            return _refused(403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to let engines in")
+        if not self._allows(authorization):
+            return _refused(401, "unknown_token", "send `Authorization: Bearer <registration token>`")
+        name = path[len(PATH) :].removeprefix(b"/").decode("latin-1")
+        if not name:
+            return self._list() if method == b"GET" else _refused(405, "method", f"{PATH.decode()} takes GET")
+        if method == b"PUT":
+            return self._put(name, body)
+        if method == b"DELETE":
+            return self._delete(name)
+        return _refused(405, "method", f"{PATH.decode()}/<name> takes PUT and DELETE")
+
+    def expire(self) -> None:
+        """Let go of endpoints whose leases have run out."""
+        now = self._clock()
+        for name in [name for name, lease in self._leases.items() if lease.until <= now]:
+            log.warning("lease ran out", endpoint=name, ttl_s=self._leases[name].ttl_s)
+            self._drain(name)
+
+    async def keep_expiring(self) -> None:
+        """Do so until cancelled, keep leases on disk, and keep up with the token file."""
+        looked_at = self._clock()
+        while True:
+            await beat(EXPIRE_S)
+            before, looked_at = looked_at, self._clock()
+            self._excuse(looked_at - before - 2 * EXPIRE_S)
+            self.expire()
+            await self._keep()
+            if self._token_file is not None:
+                await self._read_tokens(self._token_file)
+
+    def _excuse(self, deaf_s: float) -> None:
+        """Let leases last as much longer as this process was stopped: it could hear nobody renew."""
+        if deaf_s > 0.0:
+            for lease in self._leases.values():
+                lease.until += deaf_s
+
+    async def _keep(self) -> None:
+        now = self._clock()
+        if self._memory is not None and (self._changed or (self._renewed and now - self._kept_at >= KEEP_S)):
+            self._changed = self._renewed = False
+            self._kept_at = now
+            await self._memory.save(self._leases, now, self._wall())
+
+    async def _read_tokens(self, file: Path) -> None:
+        """Take the file's tokens as they are now; one that cannot be used leaves the last good ones in force."""
+        try:
+            self._tokens, self.problem = await asyncio.to_thread(load_tokens, file), ""
+        except BadRegistrationToken as error:
+            if str(error) != self.problem:
+                log.error("registration tokens refused; the last good ones stay in force", problem=str(error))
+            self.problem = str(error)
+
+    def lease_left_s(self, name: str) -> float | None:
+        """What is left (s) of an endpoint's lease; None of one that has none."""
+        lease = self._leases.get(name)
+        return None if lease is None else max(0.0, lease.until - self._clock())
+
+    def _allows(self, authorization: bytes | None) -> bool:
+        """Takes as long for a wrong token as for a right one."""
+        scheme, _, given = (authorization or b"").partition(b" ")
+        right = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        return any(right) and scheme.lower() == b"bearer"
+
+    def _list(self) -> Reply:
+        endpoints = [describe(one, self.lease_left_s(one.name)) for one in self._endpoints.every()]
+        return Reply(200, msgspec.json.encode({"endpoints": endpoints}))
+
+    def _put(self, name: str, body: bytes) -> Reply:
+        new = name not in self._leases
+        if new and len(self._leases) >= MOST_REGISTERED:
+            return _refused(429, "too_many", f"{MOST_REGISTERED} endpoints are registered; drain some first")
+        try:
+            fields, ttl_s = _read(name, body)
+        except _BadField as bad:
+            return _refused(400, "bad_endpoint", str(bad), bad.field)
+        spec, now = EndpointSpec(**fields), self._clock()
+        conflict = self._endpoints.register(spec)
+        if conflict is not None:
+            return _refused(409, "conflict", conflict, conflict.partition(":")[0])
+        self._changed |= new or self._leases[name].spec != spec
+        self._renewed = True
+        self._leases[name] = Lease(spec, ttl_s, now + ttl_s)
+        reply = {"name": name, "ttl_s": ttl_s, "renew_within_s": ttl_s / 3}
+        return Reply(201 if new else 200, msgspec.json.encode(reply))
+
+    def _delete(self, name: str) -> Reply:
+        leased = name in self._leases
+        if leased:
+            self._drain(name)
+        if any(one.name == name and not one.view.draining for one in self._endpoints.every()):
+            return _refused(409, "conflict", f"{name} comes from the endpoints file; remove it there", "name")
+        if not leased:
+            return _refused(404, "not_found", f"no endpoint is registered as {name[:80]!r}", "name")
+        on_it = sum(one.view.in_flight for one in self._endpoints.every() if one.name == name)
+        return Reply(202, msgspec.json.encode({"name": name, "draining": True, "in_flight": on_it}))
+
+    def _drain(self, name: str) -> None:
+        del self._leases[name]
+        self._changed = True
+        self._endpoints.unregister(name)
+
+
+class _BadField(Exception):
+    """What is wrong with which field."""
+
+    def __init__(self, field: str | None, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+
+
+def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
+    """The values of a registration by EndpointSpec's names, and its time to live (s)."""
+    given = _object(body)
+    if given.pop("name", name) != name:
+        raise _BadField("name", "another one than in the path; leave it out")
+    given["name"] = name
+    ttl_s = _ttl_s(given.pop("ttl_s", USUAL_TTL_S))
+    values = {}
+    for field, value in given.items():
+        if field not in CHECKS:
+            raise _BadField(field[:80], f"no such field; there are {', '.join(CHECKS)}, ttl_s")
+        attribute, check = CHECKS[field]
+        try:
+            values[attribute] = check(value)
+        except Wrong as wrong:
+            raise _BadField(field, str(wrong)) from None
+    for field in ("url", "models", "slots"):
+        if field not in given:
+            raise _BadField(field, "missing; add it")
+    if _is_nobodys(values["address"].host):
+        raise _BadField("url", "an address that no engine has: unspecified, multicast or link-local; use its own")
+    return values, ttl_s
+
+
+def _is_nobodys(host: str) -> bool:
+    """Whether it is an address that stands for whoever asks: clouds tell their secrets at link-local ones."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_unspecified or address.is_multicast or address.is_link_local
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if len(body) > LARGEST_BODY_BYTES:
+        raise _BadField(None, f"more than {LARGEST_BODY_BYTES} bytes; send one endpoint")
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _BadField(None, f"not JSON: {error}; send an object") from None
+    if not isinstance(given, dict):
+        raise _BadField(None, 'not an object; send {"url": ..., "models": [...], "slots": ...}')
+    return given
+
+
+def _ttl_s(value: Any) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not SHORTEST_TTL_S <= value <= LONGEST_TTL_S:
+        raise _BadField("ttl_s", f"not a number from {SHORTEST_TTL_S:g} to {LONGEST_TTL_S:g}; count seconds")
+    return float(value)
+
+
+def _refused(status: int, code: str, message: str, param: str | None = None) -> Reply:
+    """OpenAI's error object, naming the field in `param`."""
+    return Reply(status, error_body(status, code, message, param))

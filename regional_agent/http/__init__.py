@@ -1,0 +1,1 @@
+"""HTTP/1.1 from clients on asyncio protocols: listeners, connections, TLS, limits."""

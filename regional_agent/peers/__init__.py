@@ -1,0 +1,1 @@
+"""Other regions' agents: their addresses, probes and probe responses."""

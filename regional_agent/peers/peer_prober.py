@@ -1,0 +1,237 @@
+"""Probes: who of the other regions is there, how long one would wait there, and what they invite this agent to send."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from penstock.fleet.report import PeerReport
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Failover, Policy
+from penstock.routing.region_selection import RegionView
+from penstock.wire import probe
+from penstock.wire.probe import Answer, Question
+from penstock.wire.signing import BadSignature, FleetKey
+from regional_agent.background_tasks import cancel, keep_running, rest
+from regional_agent.peers.agent_directory import AgentDirectory
+from regional_agent.peers.peer_region import PeerRegion
+from regional_agent.upstream.http_fetch import Fetched, fetch
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
+
+HURRY_S = 0.05
+"""Least time (s) between two rounds of probes, when the outcome of one is reason to look again at once."""
+
+MOST_ROUNDS = 6
+"""Rounds of probes to one region that may wait for answers at the same time."""
+
+OWN_LAG_S = 0.1
+"""A timeout that rings this late (s) shows that this process was held up, and says nothing about the peer.
+
+The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
+"""
+
+MOST_EXCUSED = 2
+"""Rounds in a row that may be excused by our own lag; an agent that is always late must find failures all the same."""
+
+UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
+
+
+class _Round:
+    """What has come of one round of probes to one region."""
+
+    __slots__ = ("asked_at", "good", "lagged")
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.good = False
+        """Some agent can serve."""
+        self.lagged = False
+        """Some agent may have answered, but this process was too late to see it."""
+
+
+class Peers:
+    """Probes every other region of the policy and answers what the decision asks about them."""
+
+    def __init__(
+        self,
+        region: str,
+        agent: str,
+        key: FleetKey,
+        connections: UpstreamPool,
+        directory: AgentDirectory,
+        rng: Random,
+        *,
+        wanted: Callable[[str], int],
+        on_credit: Callable[[], None] = lambda: None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Nobody is probed before `use`.
+
+        Args:
+            wanted: how many spill credits this region would like for a model.
+            on_credit: called when a region has granted some.
+            clock: monotonic, in seconds.
+        """
+        self.regions: dict[str, PeerRegion] = {}
+        """Every other region of the policy."""
+        self._region = region
+        self._agent = agent
+        self._key = key
+        self._connections = connections
+        self._directory = directory
+        self._rng = rng
+        self._wanted = wanted
+        self._on_credit = on_credit
+        self._clock = clock
+        self._policy: Policy | None = None
+        self._failover = Failover()
+        self._hurry: dict[str, asyncio.Event] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+
+    def use(self, policy: Policy) -> None:
+        """Watch the regions of a newly accepted policy; what is known of those that stay is kept."""
+        self._policy, self._failover = policy, policy.failover
+        others = policy.regions.keys() - {self._region}
+        for gone in self.regions.keys() - others:
+            del self.regions[gone], self._hurry[gone]
+            self._watches.pop(gone).cancel()
+        for name in sorted(others - self.regions.keys()):
+            self.regions[name] = PeerRegion(name)
+            self._hurry[name] = asyncio.Event()
+            watch = partial(self._watch, self.regions[name], self._hurry[name])
+            self._watches[name] = keep_running(f"peer {name}", watch)
+
+    async def stop(self) -> None:
+        """Stop probing."""
+        await cancel(self._watches.values())
+        self._watches.clear()
+
+    # what the decision asks
+
+    def state(self, region: str) -> RegionState:
+        """What is believed of a region."""
+        peer = self.regions.get(region)
+        return peer.health.state if peer is not None else RegionState.UNKNOWN
+
+    def view(self, region: str, model: str, now: float) -> RegionView:
+        """What is known of a region for a model."""
+        peer = self.regions.get(region)
+        return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
+
+    def address(self, region: str) -> Address | None:
+        """One of a region's agents that answers; any that is known where none does."""
+        peer = self.regions.get(region)
+        choices = (peer.reached if peer is not None else ()) or self._directory.addresses(region)
+        if len(choices) > 1:
+            return self._rng.choice(choices)
+        return choices[0] if choices else None
+
+    def spend(self, region: str, model: str) -> None:
+        """A request goes there beyond the plan."""
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.spend(model, self._clock())
+
+    def broken(self, region: str, address: Address) -> None:
+        """A request could not be carried there: reason to look at once."""
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.broken(address, self._clock(), self._failover)
+            self._hurry[region].set()
+
+    def report(self) -> tuple[PeerReport, ...]:
+        """Every region's state, as evidence for the control plane."""
+        return tuple(
+            PeerReport(name, peer.health.state, self._usual_rtt_s(peer) * 1000) for name, peer in self.regions.items()
+        )
+
+    # probing
+
+    async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
+        """Start a round each interval, whether or not the ones before have ended: a hung region shows in time."""
+        rounds: set[asyncio.Task[None]] = set()
+        excuses = [MOST_EXCUSED]
+        try:
+            while True:
+                hurry.clear()
+                if len(rounds) < MOST_ROUNDS:
+                    rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
+                interval_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1)
+                await rest(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
+                for ended in [one for one in rounds if one.done()]:
+                    rounds.remove(ended)
+                    ended.result()
+        finally:
+            await cancel(rounds)
+
+    async def _round(self, peer: PeerRegion, hurry: asyncio.Event, excuses: list[int]) -> None:
+        """Ask each of a region's agents; one that can serve speaks for the region, as soon as it has spoken."""
+        peer.know(self._directory.addresses(peer.name))
+        if not peer.agents and peer.health.state is RegionState.UNKNOWN:
+            return  # a region without a known address cannot be lost: it was never found
+        this = _Round(self._clock())
+        async with asyncio.TaskGroup() as asking:
+            for address in peer.agents:
+                asking.create_task(self._ask(peer, address, this))
+        if this.good:
+            excuses[0] = MOST_EXCUSED
+            return
+        if this.lagged and excuses[0] > 0:
+            excuses[0] -= 1
+        else:
+            peer.round_bad(this.asked_at, self._clock(), self._failover)
+        if peer.health.state is not RegionState.FAILED:
+            hurry.set()
+
+    async def _ask(self, peer: PeerRegion, address: Address, this: _Round) -> None:
+        """One probe of one agent."""
+        question = self._question(peer.name)
+        header = (probe.HEADER.encode(), probe.ask(question, self._key).encode())
+        # A new connection costs a second round trip.
+        timeout_s = self._failover.probe_timeout_s + 2 * self._usual_rtt_s(peer)
+        asked_at = self._clock()
+        try:
+            fetched = await fetch(self._connections, address, probe.PATH, headers=[header], timeout_s=timeout_s)
+            answer = self._believed(fetched, question)
+        except TimedOut:
+            if self._clock() - asked_at > timeout_s + OWN_LAG_S:
+                this.lagged = True
+            else:
+                peer.silent(address)
+            return
+        except UpstreamError:
+            peer.silent(address)
+            return
+        except BadSignature as error:
+            peer.doubt(address, str(error))
+            return
+        now = self._clock()
+        peer.heard(address, answer, now - asked_at, now)
+        if not this.good and any(one.ready for one in answer.models.values()):
+            this.good = True
+            peer.round_good(this.asked_at, now, self._failover)
+        if any(one.credits for one in answer.models.values()):
+            self._on_credit()
+
+    def _believed(self, fetched: Fetched, question: Question) -> Answer:
+        """The answer in a response; raises BadSignature where there is none that is the fleet's."""
+        if fetched.status != 200:
+            said = fetched.body[:200].decode("utf-8", "replace").strip()
+            raise BadSignature(f"answered {fetched.status}: {said}")
+        return probe.heard(fetched.body, question, self._key)
+
+    def _question(self, region: str) -> Question:
+        models = self._policy.models if self._policy is not None else {}
+        wanted = {model: credits for model in models if (credits := self._wanted(model)) > 0}
+        return Question(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
+
+    def _usual_rtt_s(self, peer: PeerRegion) -> float:
+        if peer.rtt_s is not None:
+            return peer.rtt_s
+        assert self._policy is not None
+        return self._policy.round_trip_ms(self._region, peer.name) / 1000

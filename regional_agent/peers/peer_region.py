@@ -1,0 +1,169 @@
+"""One other region as this agent sees it: the state machine's belief, its agents' newest answers, and credits held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+import structlog
+
+from penstock.health.region_health import RegionHealth, RegionState, observe
+from penstock.policy.policy import Failover
+from penstock.routing.region_selection import RegionView
+from penstock.routing.spill_credits import Wallet
+from penstock.wire.probe import Answer
+from regional_agent.upstream.upstream_pool import Address
+
+RTT_GAIN = 0.2
+"""Weight of a new round trip in the smoothed one; TCP's is 1/8 (RFC 6298), probes are rarer."""
+
+RAMP_STEP_S = 0.05
+"""A view of a region on its failback ramp is made anew this often (s)."""
+
+log = structlog.get_logger()
+
+
+class PeerAgent:
+    """One agent of the region, by its address."""
+
+    __slots__ = ("answer", "doubted", "rtt_s", "wallet")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        """Its newest good answer; None once it was silent or broke."""
+        self.doubted = False
+        """Its silence was told to an operator already."""
+        self.rtt_s: float | None = None
+        """Smoothed round trip; None before its first good answer."""
+        self.wallet = Wallet()
+        """Credits that it has granted."""
+
+
+class PeerRegion:
+    """Beliefs about one region. A view costs a look-up until something that it was made from changes."""
+
+    def __init__(self, name: str) -> None:
+        """Nothing is known yet."""
+        self.name = name
+        self.health = RegionHealth()
+        self.agents: dict[Address, PeerAgent] = {}
+        self.reached: tuple[Address, ...] = ()
+        """Its agents that answered their last probe."""
+        self._good_asked_at = -inf
+        """When the newest round that turned out good was asked."""
+        self._passive_miss = False
+        """Since the last round ended, requests that broke have counted as a miss already."""
+        self._views: dict[str, tuple[RegionView, float]] = {}
+        """By model, with the time up to which they hold."""
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Smoothed round trip to its nearest agent; None before any answered."""
+        return min((agent.rtt_s for agent in self.agents.values() if agent.rtt_s is not None), default=None)
+
+    def know(self, addresses: Iterable[Address]) -> None:
+        """Its agents listen here. One that is named no more stays while it answers: the store may have lost it."""
+        named = set(addresses)
+        for address in named - self.agents.keys():
+            self.agents[address] = PeerAgent()
+        for address in self.agents.keys() - named:
+            if self.agents[address].answer is None:
+                del self.agents[address]
+
+    def heard(self, address: Address, answer: Answer, rtt_s: float, now: float) -> None:
+        """An agent has answered."""
+        agent = self.agents.get(address)
+        if agent is None:
+            return
+        if agent.answer is None:
+            self.reached = (*self.reached, address)
+        agent.answer = answer
+        agent.doubted = False
+        agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
+        for model, one in answer.models.items():
+            agent.wallet = agent.wallet.received(self.name, model, one.credits, now, answer.credit_ttl_s)
+        self._views.clear()
+
+    def silent(self, address: Address) -> None:
+        """An agent did not answer, or could not be reached."""
+        agent = self.agents.get(address)
+        if agent is not None and agent.answer is not None:
+            agent.answer = None
+            self.reached = tuple(one for one in self.reached if one != address)
+            self._views.clear()
+
+    def doubt(self, address: Address, why: str) -> None:
+        """What answers there is not an agent of the fleet, or will not talk to us."""
+        agent = self.agents.get(address)
+        if agent is not None and not agent.doubted:
+            agent.doubted = True
+            log.warning("probe answer not believed", region=self.name, agent=str(address), reason=why)
+        self.silent(address)
+
+    def round_good(self, asked_at: float, now: float, failover: Failover) -> None:
+        """Some agent answered that it can serve; once a round, however many do."""
+        self._good_asked_at = max(self._good_asked_at, asked_at)
+        self._passive_miss = False
+        self._observe(True, now, failover)
+
+    def round_bad(self, asked_at: float, now: float, failover: Failover) -> None:
+        """No agent of the region could serve; old news once a round that was asked later was good."""
+        if asked_at > self._good_asked_at:
+            self._passive_miss = False
+            self._observe(False, now, failover)
+
+    def broken(self, address: Address, now: float, failover: Failover) -> None:
+        """A request could not be carried to an agent.
+
+        As good as a missed probe where no other agent is reached; once until a probe says more, for many requests may
+        break at the same moment.
+        """
+        self.silent(address)
+        if not self.reached and not self._passive_miss:
+            self._passive_miss = True
+            self._observe(False, now, failover)
+
+    def view(self, model: str, now: float, failover: Failover) -> RegionView:
+        """What is known of the region for a model."""
+        held = self._views.get(model)
+        if held is None or now >= held[1]:
+            held = self._views[model] = self._view(model, now, failover)
+        return held[0]
+
+    def spend(self, model: str, now: float) -> None:
+        """A request goes there beyond the plan; takes the credit of an agent that granted one."""
+        for agent in self.agents.values():
+            if agent.wallet.available(self.name, model, now) > 0:
+                agent.wallet = agent.wallet.spent(self.name, model)
+                self._views.pop(model, None)
+                return
+
+    def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
+        waits, credits, until = [], 0, inf
+        for agent in self.agents.values():
+            one = agent.answer.models.get(model) if agent.answer is not None else None
+            if one is None:
+                continue
+            if one.ready:
+                waits.append(one.expected_wait_s)
+            available = agent.wallet.available(self.name, model, now)
+            if available > 0:
+                credits += available
+                until = min(until, agent.wallet.credits[self.name, model].expires_at)
+        if self.health.state is RegionState.RECOVERING:
+            until = min(until, now + RAMP_STEP_S)
+        view = RegionView(
+            self.health.state,
+            ready=bool(waits),
+            weight=self.health.weight(now, failover),
+            expected_wait_s=min(waits, default=0.0),
+            credits=credits,
+        )
+        return view, until
+
+    def _observe(self, good: bool, now: float, failover: Failover) -> None:
+        before = self.health.state
+        self.health = observe(self.health, good, now, failover)
+        if self.health.state is not before:
+            log.info("region", region=self.name, was=before.value, now=self.health.state.value)
+            self._views.clear()

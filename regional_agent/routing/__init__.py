@@ -1,0 +1,1 @@
+"""From a request's head to its endpoint: identify, classify, locate, admit, queue, select."""

@@ -1,0 +1,293 @@
+"""Steps 1 to 5 of a request's road: whose it is, what it asks for, where from, which regions may touch it, its quota.
+
+Under one policy all but the second follow from its key and from where it came, so what they come to is kept by those:
+a client's next request is recognised with one look-up.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from penstock.admission.queueing import SHORTEST_RETRY_S
+from penstock.policy.model_versions import WHOLE_PERCENT, place_of, version_at, versions_of
+from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
+from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.routing.cost_estimate import Expectations
+from penstock.routing.decision import admit_at_origin
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire import route_context, trace_context
+from penstock.wire.route_context import RouteContext, Used
+from penstock.wire.signing import FleetKey
+from regional_agent.http.messages import Request
+from regional_agent.routing.classify import Asked
+from regional_agent.routing.identify import Keyring
+from regional_agent.routing.locate import LONGEST_CACHED_CHAIN_BYTES
+from regional_agent.routing.model_name import asked_of
+from regional_agent.routing.model_rewrite import can_be_served_as_another, serve_as
+from regional_agent.routing.request_context import Ticket
+from regional_agent.routing.work_estimate import Errand, errand_of, session_of
+
+if TYPE_CHECKING:
+    from regional_agent.runtime import Knowing
+
+MOST_ADMITTED: Final = 4096
+"""Tenants x places whose masks are kept at once."""
+
+MOST_SENDERS: Final = 16_384
+"""Keys x addresses that are recognised; the oldest goes first."""
+
+IDS_AT_ONCE: Final = 64
+"""Trace ids that are drawn together."""
+
+UNTOLD_COST: Final = Cost()
+"""Of a model that a policy of another region knows and ours does not, yet."""
+
+_ROUTE_HEADER: Final = route_context.HEADER.encode()
+_NO_POLICY: Final = "this agent has no policy yet"
+_NO_ID: Final = "0" * 16
+_SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+Masks = dict[str, Mask | Refusal]
+"""What the mask says of requests of one tenant from one place, by model."""
+
+
+About = tuple[bytes | None, bytes | None, bytes | None, str]
+"""By what a client is recognised: its key, its chain, where a trusted proxy says that it is, and the peer's address."""
+
+
+class Sender:
+    """Who asks and from where, under one policy."""
+
+    __slots__ = ("facts", "masks", "tenant")
+
+    def __init__(self, tenant: Tenant, facts: RequestFacts, masks: Masks) -> None:
+        """`masks` is shared by all senders of one tenant and place."""
+        self.tenant = tenant
+        self.facts = facts
+        self.masks = masks
+
+
+class Admission:
+    """Makes tickets of requests, or says why not."""
+
+    def __init__(self, region: str, knowing: Knowing, key: FleetKey, rng: Random, expectations: Expectations) -> None:
+        """`knowing` is everything this agent knows; `key` is what peers sign with; `expectations` guess costs."""
+        self._region = region
+        self._knowing = knowing
+        self._key = key
+        self._rng = rng
+        self._expectations = expectations
+        self._location_header = knowing.locator.header
+        self._policy: Policy | None = None
+        """The policy that everything cached here was worked out under."""
+        self._located_by = knowing.locator.generation
+        """The generation of the GeoIP database that the senders were located by."""
+        self._keyring: Keyring
+        self._senders: dict[About, Sender] = {}
+        self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
+        self._trace_ids = _trace_ids(rng)
+        self._used = Used()
+
+    def ticket_from_client(self, request: Request, peer_ip: str, now: float, timeout_s: float) -> Ticket | Refusal:
+        """The ticket of a request that a client sent here, or why it gets none.
+
+        Args:
+            peer_ip: who sent it.
+            timeout_s: how long its client waits at most.
+        """
+        knowing = self._knowing
+        policy = knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=SHORTEST_RETRY_S)
+        if policy is not self._policy:
+            self._begin(policy)
+        if knowing.locator.generation != self._located_by:
+            self._located_by = knowing.locator.generation
+            self._senders.clear()
+        headers = request.by_name or request.index()
+        told = headers.get(self._location_header)
+        # Anybody else's word changes nothing, so it is not kept by it either.
+        if told is not None and not knowing.locator.trusts(peer_ip):
+            told = None
+        about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
+        sender = self._senders.get(about)
+        if sender is None or request.repeats:
+            found = self._recognise(request, about)
+            if isinstance(found, Refusal):
+                return found
+            sender = found
+        asked = asked_of(request)
+        if isinstance(asked, Refusal):
+            return asked
+        asked_for, tenant, facts = asked.model, sender.tenant, sender.facts
+        versions = versions_of(policy, asked_for) if policy.versions else None
+        if versions is not None:
+            asked = self._version(versions, facts.tenant, request, asked)
+            if isinstance(asked, Refusal):
+                return asked
+        admitted = sender.masks.get(asked.model) or self.admit(policy, asked.model, facts)
+        if isinstance(admitted, Refusal):
+            return admitted
+        counted = False
+        if tenant.quota is not None:
+            started = knowing.quotas.start(tenant, now)
+            if isinstance(started, Refusal):
+                return started
+            counted = started
+        trace_id = next(self._trace_ids)
+        given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
+        request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
+        continued = None if given_trace is None else trace_context.continued(given_trace)
+        traceparent = continued or trace_context.started(trace_id)
+        errand = errand_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
+        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
+        ticket.priority = tenant.priority
+        ticket.counted = counted
+        ticket.asked_for = asked_for
+        knowing.demand.offered(asked.model, admitted.permitted)
+        return ticket
+
+    def ticket_from_peer(self, request: Request, now: float) -> Ticket | Refusal:
+        """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
+        this request, once."""
+        policy = self._knowing.directives.policy
+        context = self.context_of(request)
+        if isinstance(context, Refusal) or policy is None:
+            return context if isinstance(context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
+        if not context.fits(request.method, request.target, request.body, request.length):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "signed for another request")
+        if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "used before")
+        facts = RequestFacts(context.tenant, context.data_class, context.location)
+        admitted = Mask(residency_class(frozenset(context.residency)))
+        asked = asked_of(request)
+        if isinstance(asked, Refusal):
+            asked = Asked(context.model)
+        asked.model = context.model
+        errand = self.errand(request, asked, policy, context.tenant)
+        # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
+        timeout_s = context.deadline_at - context.issued_at
+        request_id, traceparent = context.request_id, context.traceparent
+        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
+        ticket.context = context
+        sender = policy.tenants.get(context.tenant)
+        ticket.priority = sender.priority if sender is not None else 0
+        return ticket
+
+    def context_of(self, request: Request) -> RouteContext | Refusal:
+        """What another region's agent has signed, as far as a request's head tells."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, _NO_POLICY)
+        token = request.header(_ROUTE_HEADER) or b""
+        return route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
+
+    def refuse_unknown(self, request: Request) -> Refusal | None:
+        """The refusal for a request whose key names no tenant, or None where it does."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=SHORTEST_RETRY_S)
+        if policy is not self._policy:
+            self._begin(policy)
+        tenant = self._keyring.identify(request.header(b"authorization"))
+        return tenant if isinstance(tenant, Refusal) else None
+
+    def admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
+        """The mask. Under one policy it depends on few things, so it is kept by them."""
+        if policy is not self._policy:
+            self._begin(policy)
+        masks = self._masks_of(facts)
+        known = masks.get(model)
+        if known is None:
+            known = admit_at_origin(policy, self._region, model, facts)
+            if model in policy.models:
+                masks[model] = known
+        return known
+
+    def admit_anew(self, ticket: Ticket) -> Refusal | None:
+        """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
+        policy = self._knowing.directives.policy
+        if policy is None:
+            return None
+        if ticket.context is None:
+            verdict = self.admit(policy, ticket.model, ticket.facts)
+            if isinstance(verdict, Refusal):
+                return verdict
+            ticket.admitted = verdict
+        else:
+            refusal = route_context.refuse_here(policy, ticket.facts, self._region)
+            if refusal is not None:
+                return refusal
+        ticket.policy = policy
+        return None
+
+    def errand(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> Errand:
+        """What a request is to whoever runs it."""
+        model = policy.models.get(asked.model)
+        return errand_of(request, asked, tenant, model.cost if model is not None else UNTOLD_COST, self._expectations)
+
+    def _begin(self, policy: Policy) -> None:
+        """Another policy is in force: nothing that was worked out under the one before holds."""
+        self._policy, self._keyring = policy, Keyring(policy)
+        self._senders.clear()
+        self._masks.clear()
+
+    def _recognise(self, request: Request, about: About) -> Sender | Refusal:
+        """Identify and locate. Kept, unless a header is there twice or more than a usual proxy chain would be kept."""
+        authorization, forwarded_for, told, peer_ip = about
+        tenant = self._keyring.identify(authorization)
+        if isinstance(tenant, Refusal):
+            return tenant
+        told_there = request.every(self._location_header) if told is not None else ()
+        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
+        facts = RequestFacts(tenant.name, tenant.data_class, location)
+        sender = Sender(tenant, facts, self._masks_of(facts))
+        if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= LONGEST_CACHED_CHAIN_BYTES:
+            if len(self._senders) >= MOST_SENDERS:
+                del self._senders[next(iter(self._senders))]
+            self._senders[about] = sender
+        return sender
+
+    def _masks_of(self, facts: RequestFacts) -> Masks:
+        location = facts.location
+        about = (facts.tenant, location.country, location.subdivision)
+        masks = self._masks.get(about)
+        if masks is None:
+            if len(self._masks) >= MOST_ADMITTED:
+                self._masks.clear()
+            masks = self._masks[about] = {}
+        return masks
+
+    def _version(self, versions: ModelVersions, tenant: str, request: Request, asked: Asked) -> Asked | Refusal:
+        """The request as one for the version that serves it; by its session, where it has one."""
+        if not can_be_served_as_another(request):
+            if any(version.model == asked.model for version in versions.versions):
+                return asked
+            names = ", ".join(version.model for version in versions.versions)
+            return Refusal(Reason.BAD_REQUEST, f"{asked.model} stands for several models; name one of them: {names}")
+        session = session_of(request, asked)
+        place = place_of(tenant, asked.model, session) if session else self._rng.random() * WHOLE_PERCENT
+        version = version_at(versions, place)
+        if version == asked.model:
+            return asked
+        return serve_as(request, version) or Refusal(
+            Reason.BAD_REQUEST, "the body names its model twice, or with escapes; write it once and plainly"
+        )
+
+
+def _request_id(given: bytes, trace_id: str) -> str:
+    """The client's where it has a usable one; else that of the trace that starts here, so that one finds the other."""
+    return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else trace_id
+
+
+def _trace_ids(rng: Random) -> Iterator[str]:
+    """Ids for new traces, as `trace_context.started` takes them. Random digits cost little where many are drawn."""
+    while True:
+        digits = rng.randbytes(16 * IDS_AT_ONCE).hex()
+        if _NO_ID not in digits:
+            for at in range(0, len(digits), 32):
+                yield digits[at : at + 32]

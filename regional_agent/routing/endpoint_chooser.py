@@ -1,0 +1,204 @@
+"""Selects and reserves the endpoint of a request, and learns from its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from penstock.health.outlier_ejection import Outcome
+from penstock.policy.policy import CostUnit, Model
+from penstock.routing.affinity import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
+from penstock.routing.cost_estimate import Expectations, worked
+from penstock.routing.endpoint_choice import Considered
+from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, consider
+from penstock.routing.reasons import Reason
+from penstock.routing.speed_learning import MICROSECONDS, microseconds
+from penstock.routing.usage import TAIL_BYTES, Usage, read_usage
+from penstock.routing.work import Ask
+from regional_agent.routing.reservation import Reservation
+from regional_agent.routing.work_estimate import Errand
+
+if TYPE_CHECKING:
+    from regional_agent.endpoints.endpoint import Endpoint
+    from regional_agent.endpoints.endpoint_pool import Pool
+    from regional_agent.endpoints.endpoint_set import Endpoints
+    from regional_agent.shared_load.shared_load import SharedView
+
+
+_TOKEN: Final = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
+class Placement(Reservation):
+    """One attempt at a request on an engine of this region: what is reserved for it, and what was ahead of it."""
+
+    __slots__ = (
+        "address",
+        "ahead_s",
+        "errand",
+        "first_byte_at",
+        "kind",
+        "outcome",
+        "prefill_over_at",
+        "queued",
+        "region",
+        "since",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        errand: Errand,
+        prefill_us: int,
+        decode_us: int,
+        since: float,
+        streams: int,
+        ahead_s: float,
+        prefill_over_at: float,
+    ) -> None:
+        """Made by `Chooser.choose`."""
+        self.endpoint = endpoint
+        self.address = endpoint.address
+        self.prefill_us = prefill_us
+        self.decode_us = decode_us
+        self.released = False
+        self.errand = errand
+        self.since = since
+        """When it was reserved, in seconds."""
+        self.streams = streams
+        """Requests on the endpoint then, itself included."""
+        self.queued = streams > endpoint.view.slots
+        """The endpoint had no slot free."""
+        self.ahead_s = ahead_s
+        """Prefill (s, reference) that it waits for, its own included."""
+        self.prefill_over_at = prefill_over_at
+        """When its prefill should be over, by the agent's clock (s)."""
+        self.first_byte_at: float | None = None
+        self.outcome: Outcome | None = None
+        """What the attempt says of the endpoint, as soon as something does."""
+        self.region = ""
+        """This one, and `kind` is why: both set by the road."""
+        self.kind = ""
+
+
+class Chooser:
+    """What an agent remembers and does to choose well."""
+
+    def __init__(self, endpoints: Endpoints, shared_view: SharedView, rng: Random) -> None:
+        """Remembers nothing yet."""
+        self.expectations = Expectations()
+        self._endpoints = endpoints
+        self._shared_view = shared_view
+        self._rng = rng
+        self._holdings = Holdings()
+
+    def choose(self, errand: Errand, tried: Container[str], now: float) -> Placement | Reason:
+        """An endpoint of this region with a reservation on it, or why there is none."""
+        pool = self._endpoints.pool(errand.model)
+        remembers = pool.shares_endpoints or errand.session is not None or len(errand.prefix) > 0
+        held, gap_s = NOTHING_HELD, 0.0
+        if remembers:
+            held, gap_s = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
+        who = choose_endpoint(
+            pool.views,
+            self._rng,
+            work=errand.work,
+            tried=tried,
+            held=held,
+            held_gap_s=gap_s,
+            same_zone=pool.near,
+            view_age_s=self._shared_view.age_s(),
+            service_s=pool.service_s,
+        )
+        if who.index is None:
+            full = any(one.reason is Reason.ENDPOINT_FULL for one in who.rejected)
+            return Reason.SATURATED if full else Reason.MODEL_NOT_READY
+        endpoint = pool.endpoints[who.index]
+        if remembers:
+            self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
+        return self._reserve(endpoint, errand, held.get(who.index, 0.0) if held else 0.0, now)
+
+    def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[Considered, ...]:
+        """What `choose` would compare for a request of usual size; nothing is reserved or remembered.
+
+        Args:
+            session: the conversation that it names; empty where it names none.
+        """
+        ask = Ask(0)
+        work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        errand = Errand(tenant, model.name, model.cost, ask, work, streaming=False)
+        errand.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
+        pool = self._endpoints.pool(model.name)
+        held, _ = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
+        return consider(pool.views, errand.work, held=held, same_zone=pool.near)
+
+    def first_byte(self, placement: Placement, now: float) -> None:
+        """An answer has begun: where it comes as it is made, its prefill is over. A whole one is over at once."""
+        if placement.first_byte_at is not None or not placement.errand.streaming:
+            return
+        placement.first_byte_at = now
+        self._shared_view.prefilled(placement)
+        learner = placement.endpoint.learner
+        if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
+            learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
+
+    def look(self, placement: Placement, now: float) -> None:
+        """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
+        if now >= placement.prefill_over_at and not placement.errand.streaming:
+            self._shared_view.prefilled(placement)
+
+    def ended(self, placement: Placement, now: float, tail: Iterable[bytes]) -> None:
+        """The answer is whole and good: learn how long it was and how long it took.
+
+        Args:
+            tail: its last bytes, in parts, where engines say what it took.
+        """
+        errand, endpoint = placement.errand, placement.endpoint
+        length_wanted = errand.cost.unit is _TOKEN and self.expectations.wants(errand.tenant, errand.model, now)
+        speed_wanted = not placement.queued and endpoint.learner.wants(now)
+        if not length_wanted and not speed_wanted:
+            return
+        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if errand.cost.unit is _TOKEN else None
+        if usage is not None and length_wanted:
+            self.expectations.saw(errand.tenant, errand.model, errand.ask, usage, now)
+        if not speed_wanted:
+            return
+        begun_at = placement.first_byte_at if errand.streaming else min(now, placement.prefill_over_at)
+        if begun_at is not None:
+            streams = (placement.streams + endpoint.view.in_flight) / 2
+            endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams, now)
+
+    def _held(self, pool: Pool, errand: Errand, known: Held, now: float) -> tuple[Mapping[int, float], float]:
+        """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""
+        if known is not NOTHING:
+            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(errand.model) * errand.cost.input_unit_s
+            held = {
+                at: blocks * per_block_s
+                for name, blocks in known.blocks.items()
+                if (at := pool.positions.get(name)) is not None and pool.views[at].pressure < KEEPS_UNDER
+            }
+            return held, known.gap_s
+        if not pool.shares_endpoints:
+            return NOTHING_HELD, 0.0
+        running = self._holdings.running(errand.model, now)
+        at_positions = [at for name in running if (at := pool.positions.get(name)) is not None]
+        return {at: 0.0 for at in at_positions if pool.views[at].pressure < KEEPS_UNDER}, MODEL_GAP_S
+
+    def _reserve(self, endpoint: Endpoint, errand: Errand, spared_s: float, now: float) -> Placement:
+        view = endpoint.view
+        speed, streams = view.speed, view.in_flight + 1
+        prefill_us, decode_us = microseconds(errand.work, speed, streams, spared_s)
+        until_s = (view.prefill_us + prefill_us) / MICROSECONDS
+        start_s, ahead_s = 0.0, 0.0
+        if speed is not None:
+            start_s, ahead_s = speed.start_s, until_s / speed.prefill if prefill_us else 0.0
+        over_at = now + start_s + until_s
+        placement = Placement(endpoint, errand, prefill_us, decode_us, now, streams, ahead_s, over_at)
+        return self._shared_view.reserve(placement)
+
+
+def _decode_s(errand: Errand, usage: Usage | None) -> float:
+    """The decode (s, reference) that a request turned out to be, or as it was guessed."""
+    return worked(errand.cost, usage).decode_s if usage is not None else errand.work.decode_s

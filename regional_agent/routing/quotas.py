@@ -1,0 +1,57 @@
+"""What tenants use of their quotas at this agent; each request that was let in is given back once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.admission.queueing import SHORTEST_RETRY_S
+from penstock.admission.quota import Exceeded, Use, end, start, unused
+from penstock.policy.policy import Tenant
+from penstock.routing.reasons import Reason, Refusal
+
+RECOUNT_S = 1.0
+"""How long (s) the number of this region's agents is taken as it was."""
+
+
+class Quotas:
+    """Holds tenants with quotas to this agent's part of them."""
+
+    def __init__(self, agents_here: Callable[[], int]) -> None:
+        """Nobody has used anything yet.
+
+        Args:
+            agents_here: how many agents this region has.
+        """
+        self._agents_here = agents_here
+        self._agents = 1
+        self._counted_at: float | None = None
+        self._uses: dict[str, Use] = {}
+
+    def start(self, tenant: Tenant, now: float) -> Refusal | bool:
+        """Let a tenant's request start, or say why not yet: whether it was counted, so that `end` must give it back."""
+        quota = tenant.quota
+        if quota is None:
+            return False
+        if self._counted_at is None or now - self._counted_at >= RECOUNT_S:
+            self._agents, self._counted_at = max(1, self._agents_here()), now
+        before = self._uses.get(tenant.name) or unused(quota, self._agents, now)
+        use = start(before, quota, self._agents, now)
+        if isinstance(use, Exceeded):
+            return Refusal(
+                Reason.QUOTA_EXCEEDED,
+                f"tenant {tenant.name} is at its quota: {use.what}",
+                retry_after_s=use.retry_after_s or SHORTEST_RETRY_S,
+            )
+        self._uses[tenant.name] = use
+        return True
+
+    def end(self, tenant: str) -> None:
+        """A request that `start` let in and counted has ended."""
+        use = self._uses.get(tenant)
+        if use is not None:
+            self._uses[tenant] = end(use)
+
+    def running(self, tenant: str) -> int:
+        """Requests of a tenant that were let in and have not ended; 0 of one without a quota."""
+        use = self._uses.get(tenant)
+        return use.running if use is not None else 0

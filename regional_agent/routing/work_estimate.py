@@ -1,0 +1,118 @@
+"""What a request is to whoever runs it: how much work, and what it has in common with requests before it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
+from penstock.routing.cost_estimate import Expectations
+from penstock.routing.usage import MAX_TOKENS
+from penstock.routing.work import Ask, Work
+from regional_agent.http.messages import Request
+from regional_agent.routing.classify import Asked, Raw
+
+SESSION_HEADER: Final = b"x-session-id"
+"""Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
+
+LONGEST_SESSION_BYTES: Final = 256
+
+EMBEDDINGS: Final = b"/v1/embeddings"
+
+MOST_AT_ONCE: Final = 128
+MOST_STEPS: Final = 1000
+MOST_PIXELS: Final = 1 << 28
+"""What a body may claim to ask for; more is taken for this."""
+
+PROMPT_BEGINS_BYTES: Final = 64 * 1024
+"""The prompt is looked for in this much of a body; one that begins later is compared from the body's beginning."""
+
+_TOKEN: Final = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
+
+_PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
+
+
+class Errand:
+    """One request's work and ties."""
+
+    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
+
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: Ask, work: Work, streaming: bool) -> None:
+        """Without ties."""
+        self.tenant = tenant
+        self.model = model
+        self.cost = cost
+        self.ask = ask
+        self.streaming = streaming
+        """The answer comes as it is made."""
+        self.work = work
+        self.prefix: list[int] = []
+        """Keys of the leading blocks of its prompt."""
+        self.session: int | None = None
+        """Key of its conversation."""
+
+
+def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations) -> Errand:
+    """What a request will cost and what it is tied to, from what there is of it."""
+    model, ask = asked.model, _ask(request, asked, cost.unit)
+    errand = Errand(tenant, model, cost, ask, expectations.guess(cost, tenant, model, ask), asked.stream is True)
+    if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
+        errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))
+    session = session_of(request, asked)
+    if session:
+        errand.session = session_key(_scope(errand), session)
+    return errand
+
+
+def session_of(request: Request, asked: Asked) -> bytes:
+    """The name of the conversation that a request belongs to; empty where it has none."""
+    named = (request.by_name or request.index()).get(SESSION_HEADER) or asked.prompt_cache_key or asked.user
+    if not named or (name := bytes(named)) == b"null":
+        return b""
+    return name[:LONGEST_SESSION_BYTES]
+
+
+def _scope(errand: Errand) -> str:
+    return f"{errand.tenant}/{errand.model}"
+
+
+def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
+    size_bytes = len(request.body) if request.whole else request.length or len(request.body)
+    count = 1
+    if asked.n:
+        count = _whole(asked.n, MOST_AT_ONCE) or 1
+    if unit is _TOKEN:
+        most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+        if most is not None:
+            most = max(1, min(most, MAX_TOKENS))
+        return Ask(size_bytes, request.path != EMBEDDINGS, most, count)
+    if unit is CostUnit.MEGAPIXEL_STEP:
+        steps = _whole(asked.steps, MOST_STEPS) or _whole(asked.num_inference_steps, MOST_STEPS)
+        return Ask(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
+    if unit is CostUnit.AUDIO_SECOND:
+        return Ask(size_bytes, text_bytes=len(bytes(asked.input)) or None)
+    return Ask(size_bytes, count=count)
+
+
+def _prompt(body: bytes | bytearray) -> memoryview:
+    """The part of a JSON body from its prompt on: what stands before it differs though the prompt does not."""
+    begins = end = min(len(body), PROMPT_BEGINS_BYTES)
+    for name in _PROMPTS:
+        at = body.find(name, 0, begins)
+        if at >= 0:
+            begins = at
+    return memoryview(body)[begins if begins < end else 0 :]
+
+
+def _pixels(size: Raw) -> int | None:
+    """The area in a size such as "1024x768"."""
+    width, by, height = bytes(size).strip(b'"').partition(b"x")
+    if by and width.isdigit() and height.isdigit() and len(width) < 6 and len(height) < 6:
+        return min(int(width) * int(height), MOST_PIXELS) or None
+    return None
+
+
+def _whole(raw: Raw, most: int) -> int | None:
+    text: Any = bytes(raw)
+    return max(1, min(int(text), most)) if text.isdigit() and len(text) < 8 else None

@@ -1,0 +1,1 @@
+"""In-flight work shared by the agents of a region through Redis."""

@@ -1,0 +1,404 @@
+"""What an agent tells Prometheus about itself: every metric it exports, its labels, and how it is set.
+
+Three habits keep it cheap and bounded. The request path does one dict look-up and adds to plain numbers. Gauges of
+state are set from the state itself just before a scrape, never counted up and down beside it, so they cannot drift.
+Only names that policy declares become labels; the rest is counted under `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from math import inf
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import FAILURES, Outcome
+from penstock.health.region_health import RegionState
+from penstock.routing.reasons import Reason
+from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.request_metrics import CounterOfSeries, HistogramOfTimes, Series
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What `render` returns: the Prometheus text format."""
+
+OTHER = "other"
+"""The label of a model or region that policy does not declare, so that clients cannot make series."""
+
+NO_SERVER = "none"
+"""The `server` label of a request that was refused before any region was chosen."""
+
+REQUEST_LABELS = ("model", "server", "kind", "outcome")
+
+TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""From a cache hit next door to a queue nobody should wait in; dense where service objectives are set."""
+
+REQUEST_BUCKETS_S = (
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    7.0,
+    10.0,
+    15.0,
+    25.0,
+    40.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+"""From a refusal-sized answer to the longest generation a deadline lets through."""
+
+WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0)
+"""From room that appears at once to the longest that anybody waits for it."""
+
+
+class RequestKind(StrEnum):
+    """Why a region served a request; the first four are `penstock.planning.plan.ArcReason`."""
+
+    HOME = "home"
+    SPILLOVER = "spillover"
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+    FORWARDED = "forwarded"
+    """Another agent sent it here; its origin counts it too, by what it was there."""
+
+
+class RequestOutcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    """The engine answered 4xx, or the rest of an upload was bad: the request itself was at fault."""
+    ENGINE_ERROR = "engine_error"
+    """The engine answered 5xx, or died, or its answer broke off."""
+    CANCELLED = "cancelled"
+    """The client left first."""
+    REFUSED = "refused"
+    """Admitted, but nobody could take it. What is not admitted (key, model, residency) is in `refusals` alone."""
+    TIMEOUT = "timeout"
+    """The deadline came first."""
+
+
+class WaitEnd(StrEnum):
+    """How waiting in the agent for room ended."""
+
+    SERVED = "served"
+    """There was room, here or in another region."""
+    IN_VAIN = "in_vain"
+    """It was refused, or its client left, or its deadline came."""
+
+
+class RetryReason(StrEnum):
+    """Why a request that had not started was tried elsewhere."""
+
+    CONNECT_FAILED = "connect_failed"
+    """No connection to the endpoint or peer."""
+    CLOSED_EARLY = "closed_early"
+    """The connection ended before any answer."""
+    STALE_CONNECTION = "stale_connection"
+    """A kept connection was being closed as the request came; it went to the same target on a new one."""
+    ENGINE_BUSY = "engine_busy"
+    """The engine said, before starting, that it cannot take it now."""
+    PEER_REFUSED = "peer_refused"
+    """The serving region's agent answered a typed refusal."""
+
+
+class AgentMetrics:
+    """One agent's metrics on a registry of their own, so that several agents fit in one process.
+
+    Not thread-safe: set and render from the agent's event loop.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._models: frozenset[str] = frozenset()
+        self._regions: frozenset[str] = frozenset()
+        self._done: dict[tuple[str, str, str, str], Series] = {}
+        """By what is said of a request, where policy bounds how many such there can be."""
+
+        self._requests = CounterOfSeries(
+            "penstock_agent_requests",
+            "Requests that ended: by model, the region that served, why it was that one, and how it ended.",
+            REQUEST_LABELS,
+        )
+        self._refusals = self._counter("refusals", "Requests refused on purpose, by reason.", ("reason",))
+        self._retries = self._counter(
+            "retries", "Requests that had not started and were tried elsewhere, by reason.", ("reason",)
+        )
+        self._residency_refusals_at_server = self._counter(
+            "residency_refusals_at_server",
+            "Forwarded requests whose residency class forbids this region; any at all: an origin was wrong.",
+        )
+        self._in_flight = self._gauge("in_flight", "Requests this agent carries now, by model.", ("model",))
+        self._waiting = self._gauge("waiting", "Those of them that wait here for room, by model.", ("model",))
+        self._ttft = HistogramOfTimes(
+            "penstock_agent_ttft_seconds",
+            "Seconds from a client's request to the first byte of the answer's body; measured at the origin only.",
+            TTFT_BUCKETS_S,
+        )
+        self._request_seconds = HistogramOfTimes(
+            "penstock_agent_request_seconds",
+            "Seconds from a client's request to the end of the answer or the deadline; measured at the origin only.",
+            REQUEST_BUCKETS_S,
+        )
+        self._wait_seconds = HistogramOfTimes(
+            "penstock_agent_wait_seconds",
+            "Seconds that a request waited here for room, of those that had to wait, and whether there was any.",
+            WAIT_BUCKETS_S,
+            "end",
+        )
+        self._endpoint_in_flight = self._gauge(
+            "endpoint_in_flight",
+            "Requests on the endpoint now, all agents of the region counted where the view is shared.",
+            ("endpoint",),
+        )
+        self._endpoint_ready = self._gauge(
+            "endpoint_ready", "1 when the endpoint may take a new request, else 0.", ("endpoint",)
+        )
+        self._endpoint_weight = self._gauge(
+            "endpoint_weight",
+            "Share of its size that the endpoint is worth while it warms up; 1 when warm.",
+            ("endpoint",),
+        )
+        self._endpoint_ejected = self._gauge(
+            "endpoint_ejected", "1 while requests that failed keep the endpoint out or on trial, else 0.", ("endpoint",)
+        )
+        self._ejections = self._counter(
+            "ejections", "Endpoints taken out because requests failed there, by the last failure.", ("reason",)
+        )
+        self._engine_signal = self._gauge(
+            "engine_signal",
+            "What the endpoint's engine says of how full it is, as last heard: requests queued and running, and the"
+            " shares of KV cache and of its own measure in use.",
+            ("endpoint", "signal"),
+        )
+        self._engine_signal_age = self._gauge(
+            "engine_signal_age_seconds", "Seconds since the endpoint's engine was last heard of that.", ("endpoint",)
+        )
+        self._peer_state = self._gauge(
+            "peer_state",
+            "1 on the state this agent believes a peer region to be in, 0 on the others.",
+            ("region", "state"),
+        )
+        self._peer_rtt = self._gauge(
+            "peer_rtt_seconds",
+            "Smoothed round trip to a peer region's agent in seconds, by probes.",
+            ("region",),
+        )
+        self._plan_generation = self._gauge("plan_generation", "Generation of the plan in force; 0 before the first.")
+        self._plan_epoch = self._gauge("plan_epoch", "Fencing epoch of the plan in force; 0 before the first.")
+        self._config_age = self._gauge(
+            "config_age_seconds",
+            "Seconds since the store last confirmed the policy and plan in force; +Inf when it never has.",
+        )
+        self._access_lines_dropped = self._counter(
+            "access_lines_dropped", "Lines of the access log that the disk did not take, or not in time."
+        )
+        self._dropped_so_far = 0
+        self._shared_view_up = self._gauge(
+            "shared_view_up", "1 while the region's shared in-flight view (Redis) answers, else 0."
+        )
+        self._shared_view_age = self._gauge(
+            "shared_view_age_seconds",
+            "Seconds since the shared in-flight view was read; +Inf when it never was.",
+        )
+        self._objective_share = self._gauge(
+            "objective_share", "Share (0-1) of answers that policy wants to begin in time, by model.", ("model",)
+        )
+        self._objective_answers = CounterOfSeries(
+            "penstock_agent_objective_answers",
+            "Requests for a model with a service objective that were answered or failed, and whether within it.",
+            ("model", "within"),
+        )
+        measured = (self._requests, self._ttft, self._request_seconds, self._wait_seconds, self._objective_answers)
+        for collector in measured:
+            self.registry.register(collector)
+        for outcome in FAILURES:
+            self._ejections.labels(outcome.value)
+        for reason in Reason:
+            self._refusals.labels(reason.value)
+        for retry_reason in RetryReason:
+            self._retries.labels(retry_reason.value)
+        self._config_age.set(inf)
+        self._shared_view_age.set(inf)
+
+    def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
+        """Take the names of a newly accepted policy: only they become labels, and series of gone ones are dropped."""
+        self._models, self._regions = frozenset(models), frozenset(regions)
+        self._done.clear()
+        kept_models, kept_servers = self._models | {OTHER}, self._regions | {OTHER, NO_SERVER}
+        self._requests.keep("model", kept_models)
+        self._requests.keep("server", kept_servers)
+        self._ttft.keep(kept_models)
+        self._request_seconds.keep(kept_models)
+        self._wait_seconds.keep(kept_models)
+        for metric in (self._in_flight, self._waiting):
+            for (model,) in _label_values(metric, ("model",)):
+                if model not in kept_models:
+                    metric.remove(model)
+
+    def request_done(
+        self,
+        model: str,
+        server: str,
+        kind: str,
+        outcome: str,
+        ttft_s: float | None,
+        total_s: float,
+    ) -> None:
+        """Count one request that ended, whichever way.
+
+        Args:
+            model: what was asked for; `other` is counted where policy has no such model.
+            server: name of the region that served it, or NO_SERVER.
+            kind: a RequestKind or ArcReason.
+            outcome: a RequestOutcome.
+            ttft_s: time (s) to the first byte of the body; None where none was sent.
+            total_s: time (s) to the end. Counts towards `request_seconds` only for `ok` and `timeout`: one that
+                the client left or that failed at once says nothing of how long an answer takes.
+
+        Raises:
+            ValueError: `kind` or `outcome` is no such word.
+        """
+        series = self._done.get((model, server, kind, outcome))
+        if series is None:
+            series = self._series(model, server, kind, outcome)
+        series.count += 1
+        if ttft_s is not None and series.ttft is not None:
+            series.ttft.saw(ttft_s)
+        if series.total is not None:
+            series.total.saw(total_s)
+
+    def waited(self, model: str, waited_s: float, end: WaitEnd) -> None:
+        """Measure how long (s) one request waited here for room; one that waits again counts again."""
+        self._wait_seconds.of(self._model_label(model), end.value).saw(waited_s)
+
+    def refused(self, reason: Reason) -> None:
+        """Count one refusal."""
+        self._refusals.labels(reason.value).inc()
+
+    def retried(self, reason: RetryReason) -> None:
+        """Count one request that had not started and goes elsewhere."""
+        self._retries.labels(reason.value).inc()
+
+    def residency_refused_at_server(self) -> None:
+        """Count a forwarded request that should never have been sent here."""
+        self._residency_refusals_at_server.inc()
+
+    def access_lines_dropped(self, so_far: int) -> None:
+        """Count lines of the access log that were never written, given how many they are since the start."""
+        self._access_lines_dropped.inc(so_far - self._dropped_so_far)
+        self._dropped_so_far = so_far
+
+    def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
+        """Show how many requests this agent carries for `model`, and how many of them wait for room."""
+        self._in_flight.labels(self._model_label(model)).set(requests)
+        self._waiting.labels(self._model_label(model)).set(waiting)
+
+    def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
+        """Show one endpoint of this region's pools, by its configured name."""
+        self._endpoint_in_flight.labels(endpoint).set(in_flight)
+        self._endpoint_ready.labels(endpoint).set(ready)
+
+    def set_endpoint_trust(self, endpoint: str, weight: float, ejected: bool) -> None:
+        """Show how much of an endpoint is used, and whether requests made it untrusted."""
+        self._endpoint_weight.labels(endpoint).set(weight)
+        self._endpoint_ejected.labels(endpoint).set(ejected)
+
+    def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
+        """Show what an engine said last, and how long ago (s); inf where it never did."""
+        for signal, value in values.items():
+            self._engine_signal.labels(endpoint, signal.value).set(value)
+        self._engine_signal_age.labels(endpoint).set(age_s)
+
+    def remove_endpoint(self, endpoint: str) -> None:
+        """Forget an endpoint that is configured no more."""
+        for gauge in (
+            self._endpoint_in_flight,
+            self._endpoint_ready,
+            self._endpoint_weight,
+            self._endpoint_ejected,
+            self._engine_signal_age,
+        ):
+            gauge.remove(endpoint)
+        for signal in Signal:
+            self._engine_signal.remove(endpoint, signal.value)
+
+    def ejected(self, reason: Outcome) -> None:
+        """Count one ejection."""
+        self._ejections.labels(reason.value).inc()
+
+    def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
+        """Show what this agent believes of a peer region; `rtt_s` is None before the first good probe."""
+        for each in RegionState:
+            self._peer_state.labels(region, each.value).set(each is state)
+        if rtt_s is not None:
+            self._peer_rtt.labels(region).set(rtt_s)
+
+    def remove_peer(self, region: str) -> None:
+        """Forget a region that is watched no more."""
+        for state in RegionState:
+            self._peer_state.remove(region, state.value)
+        self._peer_rtt.remove(region)
+
+    def set_config(self, plan_epoch: int, plan_generation: int, age_s: float) -> None:
+        """Show the plan in force and how long ago (s) the store last confirmed it; inf when it never has."""
+        self._plan_epoch.set(plan_epoch)
+        self._plan_generation.set(plan_generation)
+        self._config_age.set(age_s)
+
+    def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
+        """Show how every model's service objective is kept, and forget those that are not given."""
+        self._objective_share.clear()
+        self._objective_answers.series.clear()
+        for model, one in tallies.items():
+            self._objective_share.labels(model).set(one.objective.share)
+            for within, count in (("yes", one.within), ("no", one.answers - one.within)):
+                self._objective_answers.series[model, within] = series = Series(None, None)
+                series.count = count
+
+    def set_shared_view(self, up: bool, age_s: float) -> None:
+        """Show whether the shared view answers, and how old (s) the one in use is; inf when there is none."""
+        self._shared_view_up.set(up)
+        self._shared_view_age.set(age_s)
+
+    def render(self) -> bytes:
+        """Everything in the text format of CONTENT_TYPE; set the gauges of state first."""
+        return generate_latest(self.registry)
+
+    def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
+        """Find or begin what counts a combination; remember it only where policy bounds how many there can be."""
+        kind, outcome = RequestKind(kind), RequestOutcome(outcome)
+        label = self._model_label(model)
+        server_label = server if server in self._regions or server == NO_SERVER else OTHER
+        labels = (label, server_label, kind.value, outcome.value)
+        series = self._requests.series.get(labels)
+        if series is None:
+            from_client = kind is not RequestKind.FORWARDED
+            measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
+            series = self._requests.series[labels] = Series(
+                self._ttft.of(label) if from_client else None, self._request_seconds.of(label) if measured else None
+            )
+        if label == model and server_label == server:
+            self._done[model, server, kind, outcome] = series
+        return series
+
+    def _model_label(self, model: str) -> str:
+        return model if model in self._models else OTHER
+
+    def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
+
+
+def _label_values(metric: Gauge, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """The values of `labels` over every child of the metric."""
+    return {tuple(sample.labels[name] for name in labels) for family in metric.collect() for sample in family.samples}

@@ -1,0 +1,50 @@
+"""Counts what clients ask this agent for, offered: before any routing, so that spillover does not hide demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.fleet.demand import FORGET_BELOW_PER_S, MOST_CLASSES, Rate
+from penstock.fleet.report import DemandReport
+from penstock.policy.residency import ResidencyClass
+
+
+class DemandMeter:
+    """Arrival rates by (model, residency class)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
+        self._began_at = self._settled_at = clock()
+        self._rates: dict[tuple[str, str], Rate] = {}
+
+    def offered(self, model: str, residency: ResidencyClass) -> None:
+        """A client asked for `model`, and may be served in the regions of `residency`."""
+        rate = self._rates.get((model, residency.name))
+        if rate is None:
+            if len(self._rates) >= MOST_CLASSES:
+                return
+            rate = self._rates[model, residency.name] = Rate(tuple(sorted(residency.regions)))
+        rate.arrived += 1
+
+    def settle(self) -> None:
+        """Bring the rates up to now, and drop those that have died out; called about once a second."""
+        now = self._clock()
+        elapsed_s = now - self._settled_at
+        if elapsed_s <= 0.0:
+            return
+        self._settled_at = now
+        for key, rate in list(self._rates.items()):
+            rate.settle(elapsed_s, now - self._began_at)
+            if rate.per_s < FORGET_BELOW_PER_S:
+                del self._rates[key]
+
+    def per_s(self, model: str) -> float:
+        """Requests a second for a model, over its classes."""
+        return sum(rate.per_s for (name, _), rate in self._rates.items() if name == model)
+
+    def report(self) -> tuple[DemandReport, ...]:
+        """Every class's rate."""
+        return tuple(
+            DemandReport(model, residency, rate.regions, rate.per_s) for (model, residency), rate in self._rates.items()
+        )

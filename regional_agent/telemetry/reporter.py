@@ -1,0 +1,146 @@
+"""Tells the leading control plane about this region once a second; whether anybody listens changes nothing here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode
+from adapters.store.config_store import Changed, ConfigStore
+from adapters.store.informer import Informer
+from adapters.store.members import Member
+from penstock.fleet.report import AgentReport
+from penstock.wire.signing import FleetKey, Purpose
+from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
+
+INTERVAL_S = 1.0
+"""Time (s) between two reports."""
+
+TIMEOUT_S = 1.0
+"""A report unanswered for this long (s) is given up; the next one says more."""
+
+PATH = "/v1/reports"
+SIGNATURE_HEADER = b"x-penstock-signature"
+
+log = structlog.get_logger()
+
+
+class Receipt(msgspec.Struct):
+    """What a control plane answers; see control_plane/planning/report_intake.py."""
+
+    leading: bool
+    leader: str | None = None
+
+
+_receipts = msgspec.json.Decoder(Receipt)
+
+
+class Reporter:
+    """Sends reports to the leader: known from the store, from an answer, or found by asking round."""
+
+    def __init__(
+        self,
+        store: ConfigStore,
+        bootstrap: Sequence[str],
+        connections: UpstreamPool,
+        key: FleetKey,
+        rng: Random,
+        make: Callable[[], AgentReport],
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            bootstrap: base URLs of control planes, for when the leader is not known.
+            make: the report of this moment.
+        """
+        self._bootstrap = [Address.parse(url) for url in bootstrap]
+        self._connections = connections
+        self._key = key
+        self._rng = rng
+        self._make = make
+        self._leader: Address | None = None
+        self._elected_leader: Address | None = None
+        """By the store's last word, which may be old."""
+        self._heard = True
+        self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._informer.start()
+        self._task = keep_running("reporter", self._keep_reporting)
+
+    async def stop(self) -> None:
+        """Say nothing more."""
+        await self._informer.stop()
+        if self._task is not None:
+            await cancel([self._task])
+
+    def _elected(self, change: Changed) -> None:
+        if change.key != keys.LEADER or change.now is None:
+            return
+        try:
+            self._leader = self._elected_leader = Address.parse(decode(change.now.value, Member).url)
+        except (CodecError, ValueError) as error:
+            log.warning("leader ignored", reason=str(error))
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await asyncio.gather(self._report(), asyncio.sleep(INTERVAL_S))
+
+    async def _report(self) -> None:
+        target = self._target()
+        if target is None:
+            return
+        body = msgspec.msgpack.encode(self._make())
+        headers = [
+            (b"content-type", b"application/msgpack"),
+            (SIGNATURE_HEADER, self._key.sign(Purpose.REPORT, body).encode()),
+        ]
+        try:
+            answer = await fetch(
+                self._connections, target, PATH, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S
+            )
+        except UpstreamError as error:
+            self._unheard(target, str(error))
+            return
+        if answer.status >= 300:
+            self._unheard(target, f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
+            return
+        self._follow(answer.body, target)
+
+    def _target(self) -> Address | None:
+        """Whom to tell: who answered that it leads, or was last elected; after a failure, anybody who may know."""
+        if self._leader is not None:
+            return self._leader
+        known = [*self._bootstrap, *([self._elected_leader] if self._elected_leader is not None else [])]
+        return self._rng.choice(known) if known else None
+
+    def _follow(self, body: bytes, answered: Address) -> None:
+        """Take from a receipt who leads, unless the store has told of another leader meanwhile."""
+        if not self._heard:
+            log.info("reports are heard again", control_plane=str(answered))
+        self._heard = True
+        if self._leader not in (None, answered):
+            return
+        try:
+            receipt = _receipts.decode(body)
+            self._leader = answered if receipt.leading else Address.parse(receipt.leader) if receipt.leader else None
+        except (msgspec.DecodeError, ValueError):
+            self._leader = None
+
+    def _unheard(self, target: Address, why: str) -> None:
+        """Nobody listened: ask round next time, unless another leader was elected meanwhile."""
+        if self._heard:
+            log.warning("report not heard", control_plane=str(target), why=why)
+        self._heard = False
+        if self._leader == target:
+            self._leader = None

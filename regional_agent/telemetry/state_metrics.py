@@ -1,0 +1,76 @@
+"""The gauges that show state, set from the state itself just before a scrape; series of what is gone are taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from regional_agent.config.active_config import Directives
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.peers.peer_prober import Peers
+from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.request_tally import AnswerTally
+
+
+class StateMetrics:
+    """What the agent knows, as gauges."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        directives: Directives,
+        endpoints: Endpoints,
+        shared_view: SharedView,
+        peers: Peers,
+        waiting: WaitingRoom,
+        answers: AnswerTally,
+    ) -> None:
+        """Nothing is shown yet."""
+        self._metrics = metrics
+        self._directives = directives
+        self._endpoints = endpoints
+        self._shared_view = shared_view
+        self._peers = peers
+        self._waiting = waiting
+        self._answers = answers
+        self._shown_endpoints: set[str] = set()
+        self._shown_peers: set[str] = set()
+
+    def show(self, in_flight: Mapping[str, int]) -> None:
+        """Set every gauge to what is known now.
+
+        Args:
+            in_flight: requests that this agent carries, by model.
+        """
+        plan = self._directives.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._directives.age_s())
+        view = self._shared_view
+        self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
+        for model in self._endpoints.pools:
+            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._waiting.waiting_here(model))
+        self._metrics.set_objectives(self._answers.objectives)
+        self._show_endpoints()
+        self._show_peers()
+
+    def _show_endpoints(self) -> None:
+        # A server that moved is twice in the list for a while, the new one first.
+        endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
+        for gone in self._shown_endpoints - endpoints.keys():
+            self._metrics.remove_endpoint(gone)
+        for name, endpoint in endpoints.items():
+            self._metrics.set_endpoint(name, endpoint.view.in_flight, endpoint.view.ready)
+            self._metrics.set_endpoint_trust(name, endpoint.view.weight, endpoint.standing.out)
+            values = {signal: reading.value for signal, reading in endpoint.readings.items()}
+            heard_at = max((reading.heard_at for reading in endpoint.readings.values()), default=-inf)
+            self._metrics.set_engine_signals(name, values, endpoint.now() - heard_at)
+        self._shown_endpoints = set(endpoints)
+
+    def _show_peers(self) -> None:
+        regions = self._peers.regions
+        for gone in self._shown_peers - regions.keys():
+            self._metrics.remove_peer(gone)
+        for name, peer in regions.items():
+            self._metrics.set_peer(name, peer.health.state, peer.rtt_s)
+        self._shown_peers = set(regions)

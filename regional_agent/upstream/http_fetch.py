@@ -1,0 +1,102 @@
+"""One small request, awaited whole: what probes and reports use, over the same connections as everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A whole response."""
+
+    status: int
+    headers: dict[str, str]
+    """Names in lower case; of a repeated header, the last."""
+    body: bytes
+
+
+async def fetch(
+    pool: UpstreamPool,
+    address: Address,
+    target: str,
+    *,
+    method: str = "GET",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    body: bytes = b"",
+    timeout_s: float,
+    limit_bytes: int = 1 << 20,
+) -> Fetched:
+    """Send one request and wait for the whole response, `timeout_s` in all.
+
+    An idle connection that turns out to be closed is replaced once by a new one.
+
+    Raises:
+        UpstreamError: one of its kinds, by what went wrong.
+    """
+    lines = [f"{method} {target} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {len(body)}\r\n".encode()]
+    lines += [name + b": " + value + b"\r\n" for name, value in headers]
+    request = b"".join([*lines, b"\r\n", body])
+    try:
+        async with asyncio.timeout(timeout_s):
+            idle = pool.take(address)
+            if idle is not None:
+                try:
+                    return await _exchange(idle, request, limit_bytes)
+                except Broken:
+                    pass
+            return await _exchange(await pool.connect(address, timeout_s), request, limit_bytes)
+    except TimeoutError:
+        raise TimedOut(f"{address} gave no answer within {timeout_s} s") from None
+
+
+async def _exchange(connection: UpstreamConnection, request: bytes, limit_bytes: int) -> Fetched:
+    waiter = _Waiter(connection, limit_bytes)
+    connection.send(waiter, request)
+    try:
+        return await waiter.done
+    except asyncio.CancelledError:
+        connection.abort()
+        raise
+
+
+class _Waiter:
+    """A sink that collects a response."""
+
+    def __init__(self, connection: UpstreamConnection, limit_bytes: int) -> None:
+        self.done: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self._connection = connection
+        self._limit_bytes = limit_bytes
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+
+    def on_head(self, head: AnswerHead) -> None:
+        self._status = head.status
+        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+
+    def on_body(self, chunk: bytes) -> None:
+        self._body += chunk
+        if len(self._body) > self._limit_bytes:
+            self._connection.abort()
+            self.on_broken(TooLarge(f"a response of more than {self._limit_bytes} bytes"))
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(Fetched(self._status, self._headers, bytes(self._body)))
+
+    def on_pause(self) -> None:
+        """Nothing is passed on before the end."""
+
+    def on_broken(self, error: UpstreamError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def on_writable(self, writable: bool) -> None:
+        """A small request fits the socket's buffer."""

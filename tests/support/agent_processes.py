@@ -1,0 +1,128 @@
+"""Whole agents as processes of their own: `penstock-agent` on real etcd and Redis, for what only a process can show."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from lab.servers.etcd import EtcdServer
+from lab.servers.process import ServerProcess
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Policy
+from penstock.policy.residency import residency_class
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.planet import MODEL
+
+SECRET = b"tests-only-tests-only-tests-only"
+
+
+class AgentProcess(ServerProcess):
+    """`penstock-agent` on ports of its choice, or on those of the agent that it takes over from."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        region: str,
+        etcd_endpoint: str,
+        redis_url: str | None,
+        endpoints_file: Path,
+        listens: Mapping[str, Address] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Not started yet.
+
+        Args:
+            directory: of its log, its key and its state.
+            listens: where its faces listen, by `traffic`, `peer` and `admin`; those that are not here choose a port.
+            settings: more of them, by field name in capitals.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "fleet.key").write_bytes(SECRET)
+        where = {face: (listens or {}).get(face, Address("127.0.0.1", 0)) for face in ("traffic", "peer", "admin")}
+        all_settings = {
+            "REGION": region,
+            "NAME": name,
+            **{f"{face.upper()}_LISTEN": str(address) for face, address in where.items()},
+            "ETCD_ENDPOINTS": etcd_endpoint,
+            "REDIS_URL": redis_url or "",
+            "ENDPOINTS_FILE": str(endpoints_file),
+            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "STATE_DIR": str(directory / "state"),
+            **(settings or {}),
+        }
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        super().__init__(
+            name,
+            [sys.executable, "-c", "from regional_agent.cli import main; main()"],
+            log_path=directory / f"{name}.log",
+            ready=self._serves,
+            env=environment | {f"PENSTOCK_AGENT_{key}": value for key, value in all_settings.items()},
+        )
+
+    def faces(self) -> dict[str, Address]:
+        """Where the newest start listens; empty before it does."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            for line in log:
+                if line.startswith(b'{"agent"'):
+                    said = json.loads(line)
+                    return {face: Address.parse(said[face]) for face in ("traffic", "peer", "admin")}
+        return {}
+
+    def status(self) -> dict[str, Any]:
+        """What it believes."""
+        found: dict[str, Any] = httpx.get(f"http://{self.faces()['admin']}/status", timeout=10.0).json()
+        return found
+
+    def _serves(self) -> bool:
+        faces = self.faces()
+        try:
+            return bool(faces) and httpx.get(f"http://{faces['admin']}/readyz", timeout=1.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: int = 0) -> Path:
+    """An endpoints file for engines that serve the test fleet's model, named gpu-0 and so on."""
+    specs = [
+        {
+            "name": f"gpu-{n}",
+            "url": f"http://{address}",
+            "models": [MODEL],
+            "slots": slots,
+            "queue": queue,
+            "engine": "http",
+        }
+        for n, address in enumerate(engines)
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_bytes(msgspec.yaml.encode(specs))
+    beside.replace(file)
+    return file
+
+
+async def publish(etcd: EtcdServer, policy: Policy) -> None:
+    """Put a policy in force, with plans by which every region keeps what comes to it."""
+    everywhere = residency_class(frozenset(policy.regions)).name
+    store = EtcdStore([etcd.endpoint])
+    await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
+    for region in policy.regions:
+        home = (Arc(region, 1.0, ArcReason.HOME),)
+        classes = tuple(ClassPlan(model, everywhere, home, ()) for model in policy.models)
+        plan = RegionPlan(region, 1, 1, policy.digest(), 0.0, classes)
+        await store.commit((), (Put(keys.plan(region), encode(plan)),))
+    await store.close()

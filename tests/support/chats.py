@@ -1,0 +1,84 @@
+"""One chat request, how a test asks an agent for it, and engines that behave in one way each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.agents import Agent, agent
+from tests.support.planet import MODEL
+from tests.support.sockets import Answer, Heard, RawClient, Script, ScriptedEngine, post
+from tests.support.wait import until
+
+BODY = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
+"""What a head begins with."""
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
+NOBODY = Address("127.0.0.1", 1)
+"""Nothing listens on port 1: connections are refused."""
+
+
+async def ask(one: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/chat/completions") -> Answer:
+    """The answer to a client that opens a connection for this request alone."""
+    client = await RawClient.connect(one.traffic)
+    client.say(post(body, *headers, path=path))
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+def code(body: bytes) -> str:
+    """Of an error, its machine-readable reason."""
+    return str(json.loads(body)["error"]["code"])
+
+
+def chunk(data: bytes) -> bytes:
+    """As a chunked body carries it."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(JSON_ANSWER)
+
+
+def answers_after(release: asyncio.Event) -> Script:
+    """Of an engine that answers as soon as it may."""
+
+    async def answers_later(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.write(JSON_ANSWER)
+
+    return answers_later
+
+
+async def streams_forever(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    await asyncio.Event().wait()
+
+
+async def says_nothing(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def is_busy(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy")
+
+
+@asynccontextmanager
+async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
+    """An agent whose one slot is taken, and by whom; it expects requests to be short."""
+    async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
+        pool = one.knowing.endpoints.pool(MODEL)
+        pool.prior_s = 0.1
+        pool.recount()
+        first = await RawClient.connect(one.traffic)
+        first.say(post(BODY))
+        await first.head()
+        yield one, first
+        first.close()
+        await until(lambda: one.held() == one.waiting() == 0)

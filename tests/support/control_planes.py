@@ -1,0 +1,284 @@
+"""Real control planes as processes, and agents that report to them, for tests of the whole control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import msgspec
+
+from adapters.store import keys
+from adapters.store.codec import decode
+from adapters.store.config_store import ConfigStore, StoreError
+from control_plane.planning.report_intake import Receipt
+from control_plane.status.status import Status
+from lab.servers.free_ports import LOOPBACK, free_ports
+from lab.servers.process import ServerProcess
+from lab.servers.readiness import http_ok
+from lab.servers.starting import PORT_TRIES, start_server
+from penstock.fleet.report import AgentReport, DemandReport
+from penstock.fleet.request_counts import Answers
+from penstock.planning.plan import RegionPlan
+from penstock.rollout.state_machine import Phase
+from tests.support.paths import PLANET
+from tests.support.reports import SECRET, offered, packed, report
+from tests.support.wait import PATIENCE_S
+
+REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
+TOKEN = "a token that is only for tests".replace(" ", "-")
+OPERATOR = {"authorization": f"Bearer {TOKEN}"}
+
+
+class ControlPlaneServer(ServerProcess):
+    """`penstock serve` on a free port."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        etcd_endpoint: str,
+        policy_dir: Path = PLANET,
+        policy_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "fleet.key").write_bytes(SECRET)
+        (directory / "admin.token").write_text(TOKEN)
+        (port,) = free_ports(1)
+        self.url = f"http://{LOOPBACK}:{port}"
+        settings = {
+            "NAME": name,
+            "LISTEN": f"{LOOPBACK}:{port}",
+            "ETCD_ENDPOINTS": etcd_endpoint,
+            **(policy_settings or {"POLICY_DIR": str(policy_dir)}),
+            "FLEET_KEY_FILE": str(directory / "fleet.key"),
+            "ADMIN_TOKEN_FILE": str(directory / "admin.token"),
+        }
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+        super().__init__(
+            name,
+            [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
+            log_path=directory / f"{name}.log",
+            ready=http_ok(f"{self.url}/livez"),
+            ports=(port,),
+            env=environment | {f"PENSTOCK_{key}": value for key, value in settings.items()},
+        )
+
+
+@contextmanager
+def control_planes(
+    names: str,
+    directory: Path,
+    etcd_endpoint: str,
+    policy_dir: Path = PLANET,
+    policy_settings: Mapping[str, str] | None = None,
+) -> Iterator[list[ControlPlaneServer]]:
+    """One control plane for each letter of `names`, which serve; `policy_settings` go instead of `policy_dir`."""
+
+    def start(name: str) -> ControlPlaneServer:
+        def make() -> ControlPlaneServer:
+            return ControlPlaneServer(name, directory / name, etcd_endpoint, policy_dir, policy_settings)
+
+        return start_server(make, tries=PORT_TRIES, timeout_s=PATIENCE_S)
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        servers = list(threads.map(start, names))
+        try:
+            yield servers
+        finally:
+            list(threads.map(ControlPlaneServer.stop, servers))
+
+
+def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
+    """Whether the newest rollout is the one of this number, and in this phase."""
+    return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
+
+
+class Operator:
+    """Looks at control planes."""
+
+    def __init__(self) -> None:
+        self.http = httpx.AsyncClient(headers=OPERATOR, timeout=PATIENCE_S)
+
+    async def status(self, server: ControlPlaneServer) -> Status:
+        response = await self.http.get(f"{server.url}/v1/status")
+        assert response.status_code == 200, response.text
+        return msgspec.json.decode(response.content, type=Status)
+
+    async def until(
+        self, server: ControlPlaneServer, holds: Callable[[Status], bool], within_s: float = PATIENCE_S
+    ) -> Status:
+        """The first status of `server` for which `holds`."""
+        async with asyncio.timeout(within_s):
+            while True:
+                # One that was paused closes what idled too long meanwhile, perhaps just as it is asked.
+                with suppress(httpx.ReadError, httpx.RemoteProtocolError):
+                    status = await self.status(server)
+                    if holds(status):
+                        return status
+                await asyncio.sleep(0.02)
+
+    async def leader_among(
+        self, servers: Sequence[ControlPlaneServer], besides: int = 0, within_s: float = PATIENCE_S
+    ) -> tuple[ControlPlaneServer, int]:
+        """Whoever of `servers` leads under another epoch than `besides`, and that epoch."""
+        async with asyncio.timeout(within_s):
+            while True:
+                for server in servers:
+                    status = await self.status(server)
+                    if status.leading and status.epoch != besides:
+                        return server, status.epoch
+                await asyncio.sleep(0.02)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.http.aclose()
+
+
+class Reporting(ABC):
+    """Goes on reporting in the background, to the leader as receipts tell it."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = list(urls)
+        self._url = self._urls[0]
+        self._seq = 0
+        self._http = httpx.AsyncClient(timeout=2.0)
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _run(self) -> None:
+        """Report until it is cancelled."""
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            response = await self._http.post(f"{self._url}/v1/reports", content=body, headers=dict(headers))
+        except httpx.HTTPError:
+            self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
+            return
+        if response.status_code == 202:
+            receipt = msgspec.json.decode(response.content, type=Receipt)
+            if not receipt.leading and receipt.leader in self._urls:
+                self._url = receipt.leader
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        await self._http.aclose()
+
+
+class ObedientAgents(Reporting):
+    """One agent a region that obeys the plans in the store, says so to the leader, and refuses what a test says."""
+
+    def __init__(self, store: ConfigStore, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self._store = store
+        self.obeyed: dict[str, str] = {}
+        """Digest of the policy that each region's agent obeys."""
+        self.refuses: set[str] = set()
+        """Regions that take nothing new."""
+        self.slow_from: set[str] = set()
+        """Regions whose clients wait ten times as long for traffic that their plan sends there from elsewhere."""
+        self.answers = dict.fromkeys(REGIONS, Answers())
+
+    async def _run(self) -> None:
+        while True:
+            self._seq += 1
+            with suppress(StoreError, httpx.HTTPError):
+                await self._report()
+            await asyncio.sleep(0.1)
+
+    async def _report(self) -> None:
+        plans = {
+            item.key.removeprefix(keys.PLANS): decode(item.value, RegionPlan)
+            for item in (await self._store.list(keys.PLANS)).items
+        }
+        for region in REGIONS:
+            told = plans[region].policy_digest if region in plans else ""
+            refused = region in self.refuses and told != self.obeyed.get(region, told)
+            if not refused:
+                self.obeyed[region] = told
+            far = any(
+                arc.server in self.slow_from - {region}
+                for entry in (plans[region].classes if region in plans else ())
+                for arc in entry.arcs
+            )
+            self.answers[region] += Answers(10, 0, 10, 10.0 if far else 1.0)
+            said = msgspec.structs.replace(
+                report(region, offered(10.0, *REGIONS), seq=self._seq),
+                policy_digest=self.obeyed[region],
+                refused_digest=told if refused else "",
+                refused_plan="a test says so" if refused else "",
+                answers=self.answers[region],
+            )
+            await self._post(*packed(said))
+
+
+class Agents(Reporting):
+    """One agent a region that reports a few times a second to the leader, as receipts tell it."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(urls)
+        self.demand: dict[str, tuple[DemandReport, ...]] = {}
+        """What clients ask each region for."""
+        self.obeyed: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
+        """Epoch and generation of the plan that each region's agent says it obeys."""
+
+    def said(self, region: str) -> AgentReport:
+        """What a region's agent says, but for the plan that it obeys."""
+        return report(region, *self.demand.get(region, ()), seq=self._seq)
+
+    async def _run(self) -> None:
+        while True:
+            self._seq += 1
+            for region in REGIONS:
+                epoch, generation = self.obeyed(region)
+                said = self.said(region)
+                body, headers = packed(msgspec.structs.replace(said, plan_epoch=epoch, plan_generation=generation))
+                await self._post(body, headers)
+            await asyncio.sleep(0.25)
+
+
+def roll_out_at_once(bundle: Path) -> None:
+    """Let changes of a bundle be in force as soon as they are accepted."""
+    (bundle / "rollout.yaml").write_bytes(rollout_rules())
+
+
+def rollout_rules(**fields: object) -> bytes:
+    """Rules of a bundle's rollouts: at once, but for `fields`."""
+    usual: dict[str, object] = {
+        "shadow_s": 0,
+        "most_moved_share": 1,
+        "canary_regions": "[]",
+        "canary_s": 0,
+        "acknowledge_within_s": 15,
+        "least_requests": 0,
+        "most_failures_added": 0.05,
+        "most_latency_factor": 10,
+        "watch_s": 0,
+    }
+    lines = [
+        "apiVersion: penstock/v1",
+        "kind: Rollout",
+        *(f"{name}: {value}" for name, value in (usual | fields).items()),
+    ]
+    return "\n".join(lines).encode()

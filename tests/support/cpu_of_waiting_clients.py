@@ -1,0 +1,38 @@
+"""Run as a program: what a process with two informers and a registration costs while its etcd does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from random import Random
+
+import uvloop
+
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.store.informer import Informer
+from adapters.store.lease import Registration
+
+SETTLE_S = 1.0
+MEASURE_S = 3.0
+
+
+async def share_of_a_core(endpoint: str) -> float:
+    """CPU time over elapsed time, of this whole process."""
+    store, rng = EtcdStore([endpoint]), Random(1)
+    async with (
+        Informer(store, "/plans/", rng=rng),
+        Informer(store, "/policies/", rng=rng),
+        Registration(store, "/agents/a", b"", ttl_s=5, rng=rng),
+    ):
+        await asyncio.sleep(SETTLE_S)
+        before = os.times()
+        await asyncio.sleep(MEASURE_S)
+        after = os.times()
+    await store.close()
+    used_s = after.user + after.system - before.user - before.system
+    return used_s / (after.elapsed - before.elapsed)
+
+
+if __name__ == "__main__":
+    print(uvloop.run(share_of_a_core(sys.argv[1])))

@@ -1,0 +1,42 @@
+"""Small planets of real processes for tests of the whole, and what their clients ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from lab.geoip import SITES, write_geoip
+from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.planet.planet import Planet
+from lab.planet.planet_ports import assign_ports
+from lab.planet.topology import CHAT_8B, Topology
+
+BETWEEN_S = 0.1
+"""Time between two requests of one client."""
+KEY = {"authorization": "Bearer demo-eu-personal", "x-forwarded-for": SITES[0].address(Random(1))}
+"""Of somebody in Hamburg."""
+BODY = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "Say yes."}]}
+
+
+@asynccontextmanager
+async def running(directory: Path, topology: Topology, bundle: Path = SHIPPED_BUNDLE) -> AsyncIterator[Planet]:
+    """A planet with everything that it needs, under the policy in `bundle`."""
+    geoip = directory / "geoip.mmdb"
+    write_geoip(geoip, topology.sites)
+    planet = Planet(
+        topology,
+        assign_ports(topology.port_names(), None, Random()),
+        matrix_of(load_bundle()),
+        directory=directory / "state",
+        logs=directory / "logs",
+        policy_dir=bundle,
+        geoip_file=geoip,
+    )
+    try:
+        await asyncio.to_thread(planet.start)
+        yield planet
+    finally:
+        await asyncio.to_thread(planet.stop)

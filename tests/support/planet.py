@@ -1,0 +1,48 @@
+"""A small fleet for tests of the core: three regions, two of them in the EU, one model, one governed tenant."""
+
+from __future__ import annotations
+
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.routing.region_selection import RegionView
+
+MODEL = "llama-3.1-8b"
+
+FRANKFURT = Region("eu-de", "DE", 50.11, 8.68, frozenset({"DE", "EU"}))
+MADRID = Region("eu-es", "ES", 40.42, -3.70, frozenset({"ES", "EU"}))
+WASHINGTON = Region("us-east", "US", 38.90, -77.04, frozenset({"US"}))
+
+EU_ONLY = ResidencyRule(
+    "personal-data-stays-in-the-eu",
+    data_classes=frozenset({"personal"}),
+    allow=frozenset({"eu-de", "eu-es"}),
+    source="residency.yaml:3",
+)
+
+
+def policy(*rules: ResidencyRule) -> Policy:
+    """The fleet's policy with these residency rules, or the EU one."""
+    return Policy(
+        regions={region.name: region for region in (FRANKFURT, MADRID, WASHINGTON)},
+        models={MODEL: Model(MODEL)},
+        tenants={
+            "personal": Tenant("personal", "personal"),
+            "open": Tenant("open", "open"),
+        },
+        residency=rules or (EU_ONLY,),
+    )
+
+
+def healthy(*regions: str, **fields: object) -> dict[str, RegionView]:
+    """Views of regions that are well and ready."""
+    return {name: RegionView(RegionState.HEALTHY, ready=True, **fields) for name in regions}  # type: ignore[arg-type]
+
+
+def plan(origin: str, residency: str, **shares: float) -> RegionPlan:
+    """A plan for one class; regions are given with _ for -."""
+    arcs = tuple(
+        Arc(name.replace("_", "-"), share, ArcReason.HOME if name.replace("_", "-") == origin else ArcReason.SPILLOVER)
+        for name, share in shares.items()
+    )
+    return RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan(MODEL, residency, arcs, ()),))

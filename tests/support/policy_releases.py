@@ -1,0 +1,29 @@
+"""Policies as other releases write them into the store, and the digests that they have there."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from adapters.store.codec import Envelope, encode
+from penstock.policy.policy import Policy
+
+
+def _written(raw: bytes) -> tuple[bytes, str]:
+    return raw, sha256(msgspec.json.decode(raw, type=Envelope).value).hexdigest()
+
+
+def with_a_logic_to_come(policy: Policy) -> tuple[bytes, str]:
+    """By a newer release, with a logic that plans which this one does not know."""
+    return _written(encode(policy).replace(b'"linear_program"', b'"crystal_ball"'))
+
+
+def with_a_field_to_come(policy: Policy) -> tuple[bytes, str]:
+    """By a newer release, with a parameter that this one does not know."""
+    return _written(encode(policy).replace(b'"plan_logic"', b'"patience_s":3,"plan_logic"'))
+
+
+def before_logics_had_names(policy: Policy) -> tuple[bytes, str]:
+    """By the release that had no `plan_logic`, and planned by linear program."""
+    return _written(encode(policy).replace(b'"plan_logic":"linear_program",', b""))

@@ -1,0 +1,284 @@
+"""Random planets and the requests on them, followed from the client to whoever serves: for counting violations.
+
+A world is a policy, the next revision of it that some servers obey already, fleets in many states of failure, and plans
+that the real planners made, some of them spoilt. A request in it is admitted, decided, retried after failures and
+refusals, and checked by its server, by the functions that agents call. Whether a region may touch it is judged by
+`allowed`, which reads the rules region by region and shares no code with the mask.
+
+What depends on few things is asked once a world and remembered, as agents do: the answer of admission, and of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from random import Random
+
+import msgspec
+
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.plan import Arc, ArcReason, Closed, RegionPlan
+from penstock.planning.waterfall import plan as pour
+from penstock.policy.geography import Location
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule, SpilloverLimit, Tenant
+from penstock.policy.residency import Mask, RequestFacts
+from penstock.routing import decision
+from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_selection import RegionView
+from penstock.wire import route_context
+from penstock.wire.route_context import RouteContext, seal
+from penstock.wire.signing import FleetKey
+
+NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
+TENANTS = ("t1", "t2", "t3")
+DATA_CLASSES = ("personal", "open")
+COUNTRIES = ("DE", "US", "JP")
+PLACES = (Location(), *(Location(c) for c in (*COUNTRIES, "BR")), *(Location("US", s) for s in ("CA", "NY", "TX")))
+MODEL = "m"
+KEY = FleetKey(b"the key of every agent in these worlds")
+FLEETS = 12
+"""States of failure in one world."""
+REQUESTS = 4_000
+"""Followed in one world."""
+MOST_TRIES = 4
+
+
+class Tally(msgspec.Struct):
+    """What came of many requests."""
+
+    cases: int = 0
+    """Requests: each with its policy, fleet, failure, origin, tenant and place."""
+    attempts: int = 0
+    """Regions that were chosen for them, retries included."""
+    served: int = 0
+    refused_at_origin: int = 0
+    """By admission: residency, location, or the wrong entrance."""
+    refused_by_server: int = 0
+    """By the check that a server makes for itself."""
+    retried: int = 0
+    worlds: int = 0
+    violations: list[str] = []
+
+
+class World:
+    """One planet; every answer that depends on few things is remembered."""
+
+    def __init__(self, seed: int, most_regions: int = len(NAMES)) -> None:
+        self.rng = Random(seed)
+        self.names = NAMES[: self.rng.randint(2, most_regions)]
+        self.policy = self._policy([])
+        self.next_policy = self._policy(list(self.policy.residency)) if self.rng.random() < 0.5 else self.policy
+        self.facts = [
+            RequestFacts(tenant.name, tenant.data_class, place)
+            for tenant, place in product(self.policy.tenants.values(), PLACES)
+        ]
+        self.allowed = {
+            (revision, facts): allowed(policy, facts)
+            for revision, policy in enumerate((self.policy, self.next_policy))
+            for facts in self.facts
+        }
+        self.admitted: dict[tuple[str, RequestFacts], Mask | Refusal] = {}
+        for origin, facts in product(self.names, self.facts):
+            self.admitted[origin, facts] = decision.admit_at_origin(self.policy, origin, MODEL, facts)
+        self.fleets = [self._fleet() for _ in range(FLEETS)]
+        self.plans = self._plans()
+        self.accepted: dict[tuple[RequestFacts, frozenset[str], str, int], bool] = {}
+
+    def follow(self, tally: Tally) -> None:
+        """One request, to its end; every region that gets to touch it is judged."""
+        rng = self.rng
+        facts, origin = rng.choice(self.facts), rng.choice(self.names)
+        tally.cases += 1
+        admitted = self.admitted[origin, facts]
+        may = self.allowed[0, facts]
+        if isinstance(admitted, Refusal):
+            tally.refused_at_origin += 1
+            if not may.issuperset(admitted.try_regions):
+                tally.violations.append(f"sends the client of {facts} to {admitted.try_regions}")
+            return
+        if origin not in may:
+            tally.violations.append(f"admits {facts} at {origin}")
+        fleet, plan = rng.choice(self.fleets), rng.choice(self.plans)[origin]
+        tried: dict[str, Reason] = {}
+        overflow = rng.random() < 0.2
+        for _ in range(MOST_TRIES):
+            decided = decision.decide(
+                self.policy, plan, origin, MODEL, admitted, fleet, rng, tried=tried, overflow=overflow
+            )
+            if isinstance(decided, Refusal):
+                return
+            region = decided.where.region
+            tally.attempts += 1
+            if region not in may:
+                tally.violations.append(f"chooses {region} for {facts}")
+            if region != origin and not self._takes_it(facts, admitted.permitted.regions, region):
+                tally.refused_by_server += 1
+                tried[region] = Reason.RESIDENCY_DENIED
+            elif rng.random() < 0.7:
+                tally.served += 1
+                revision = 1 if region != origin else 0
+                if region not in self.allowed[revision, facts]:
+                    tally.violations.append(f"{region} serves {facts} against its own policy")
+                return
+            else:
+                tried[region] = Reason.UNREACHABLE if rng.random() < 0.5 else Reason.SATURATED
+                overflow = overflow or region == origin
+            tally.retried += 1
+
+    def _takes_it(self, facts: RequestFacts, permitted: frozenset[str], here: str) -> bool:
+        """What the serving region's agent, which obeys the next revision, makes of the signed facts."""
+        about = (facts, permitted, here, 1)
+        if about not in self.accepted:
+            context = RouteContext(
+                "r", "o", here, facts.tenant, facts.data_class, facts.location, MODEL, tuple(permitted), "", 0.0, 60.0
+            )
+            answer = route_context.accept(seal(context, KEY), KEY, self.next_policy, here, 1.0)
+            self.accepted[about] = isinstance(answer, RouteContext)
+        return self.accepted[about]
+
+    def _policy(self, rules: list[ResidencyRule]) -> Policy:
+        rng = self.rng
+        rules = rules[: rng.randint(0, len(rules))] + [self._rule(n) for n in range(rng.randint(0, 4))]
+        return Policy(
+            regions={name: Region(name, "XX", rng.uniform(-60, 60), rng.uniform(-180, 180)) for name in self.names},
+            models={MODEL: Model(MODEL)},
+            tenants={name: Tenant(name, rng.choice(DATA_CLASSES)) for name in TENANTS},
+            residency=tuple(rules),
+            spillover_limits=tuple(self._limit(n) for n in range(rng.choice((0, 0, 1, 2)))),
+            spillover_orders={name: tuple(rng.sample(self.names, rng.randint(1, 2))) for name in self._orderly()},
+        )
+
+    def _orderly(self) -> list[str]:
+        """Origins whose overflow has an order of its own: in most worlds none has."""
+        rng = self.rng
+        return rng.sample(self.names, rng.choice((0, 0, 0, 1)))
+
+    def _limit(self, number: int) -> SpilloverLimit:
+        """With what regions cost, a ceiling closes none of them or all but the origin."""
+        rng = self.rng
+        return SpilloverLimit(
+            f"limit-{number}",
+            origins=_some(rng, self.names, 0.5),
+            most_cost_per_gpu_hour=rng.choice((None, 0.5, 2.0)),
+            most_share=rng.choice((None, 0.0, 0.3)),
+        )
+
+    def _rule(self, number: int) -> ResidencyRule:
+        rng = self.rng
+        return ResidencyRule(
+            f"rule-{number}",
+            tenants=_some(rng, TENANTS, 0.3),
+            data_classes=_some(rng, DATA_CLASSES, 0.3),
+            client_countries=_some(rng, COUNTRIES, 0.3),
+            client_subdivisions=_some(rng, ("US-CA", "US-NY", "DE-BE"), 0.1),
+            allow=frozenset(rng.sample(self.names, rng.randint(1, len(self.names)))) if rng.random() < 0.6 else None,
+            deny=_some(rng, self.names, 0.3),
+        )
+
+    def _fleet(self) -> dict[str, RegionView]:
+        """Who lives, who has room, who granted credits; some regions nothing is known of."""
+        rng = self.rng
+        states = (RegionState.HEALTHY,) * 4 + tuple(RegionState)
+        return {
+            name: RegionView(
+                rng.choice(states),
+                rng.random() < 0.9,
+                rng.choice((1.0, 1.0, 0.5, 0.0)),
+                rng.choice((0.0, 0.0, 3.0, 30.0)),
+                rng.choice((0, 0, 2)),
+            )
+            for name in self.names
+            if rng.random() < 0.95
+        }
+
+    def _plans(self) -> list[Mapping[str, RegionPlan | None]]:
+        """None yet, those of both planners, at a loss, with regions closed by operators, and one spoilt on its way."""
+        whole, hurt = self._snapshot(()), self._snapshot(self.rng.sample(self.names, 1))
+        before = pour(self.policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+        after = pour(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
+        best = FlowPlanner().decide(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0).plans
+        closed = {
+            name: msgspec.structs.replace(
+                one,
+                closed=tuple(Closed(shut, MODEL, self.rng.random() < 0.5) for shut in _some(self.rng, self.names, 0.5)),
+            )
+            for name, one in before.items()
+        }
+        spoilt = {name: _spoilt(one) for name, one in before.items()}
+        return [dict.fromkeys(self.names), before, after, best, closed, spoilt]
+
+    def _snapshot(self, lost: list[str] | tuple[str, ...]) -> Snapshot:
+        rng = self.rng
+        agents = {}
+        for name in self.names:
+            classes = {
+                one.permitted.name: tuple(sorted(one.permitted.regions))
+                for (origin, _), one in self.admitted.items()
+                if origin == name and isinstance(one, Mask)
+            }
+            demand = tuple(DemandReport(MODEL, *one, rng.choice((0.1, 5.0, 50.0))) for one in classes.items())
+            pool = PoolReport(MODEL, 1, 1, rng.choice((1, 10, 100)), 0, 1.0)
+            if name not in lost:
+                agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), 0.0)
+        states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in self.names}
+        return Snapshot(agents, {name: RegionHealth(state) for name, state in states.items()})
+
+
+def follow(cases: int, seed: int) -> Tally:
+    """Follow at least so many requests, `REQUESTS` in each of as many worlds as that takes."""
+    tally = Tally()
+    while tally.cases < cases:
+        world = World(seed + tally.worlds)
+        tally.worlds += 1
+        for _ in range(REQUESTS):
+            world.follow(tally)
+    return tally
+
+
+def allowed(policy: Policy, about: RequestFacts) -> frozenset[str]:
+    """The rules read region by region, as a lawyer would."""
+    permitted = set()
+    for region in policy.regions:
+        verdicts = []
+        for rule in policy.residency:
+            if rule.tenants and about.tenant not in rule.tenants:
+                continue
+            if rule.data_classes and about.data_class not in rule.data_classes:
+                continue
+            if rule.client_countries or rule.client_subdivisions:
+                inside = _inside(rule, about.location)
+                if inside is None:
+                    return frozenset()
+                if not inside:
+                    continue
+            verdicts.append(region not in rule.deny and (rule.allow is None or region in rule.allow))
+        if all(verdicts):
+            permitted.add(region)
+    return frozenset(permitted)
+
+
+def _inside(rule: ResidencyRule, place: Location) -> bool | None:
+    if place.country is None:
+        return None
+    asked = {code[3:] for code in rule.client_subdivisions if code[:2] == place.country}
+    if place.country in rule.client_countries or place.subdivision in asked:
+        return True
+    return None if asked and place.subdivision is None else False
+
+
+def _some(rng: Random, of: tuple[str, ...], chance: float) -> frozenset[str]:
+    return frozenset(one for one in of if rng.random() < chance) if rng.random() < 0.7 else frozenset()
+
+
+def _spoilt(plan: RegionPlan) -> RegionPlan:
+    """With every region of the plan in every class: no agent should obey that where residency forbids it."""
+    names = {arc.server for one in plan.classes for arc in one.arcs} | {
+        name for e in plan.classes for name in e.fallbacks
+    }
+    arcs = tuple(Arc(name, 1.0 / len(names), ArcReason.HOME) for name in sorted(names))
+    return msgspec.structs.replace(
+        plan, classes=tuple(msgspec.structs.replace(one, arcs=arcs, fallbacks=()) for one in plan.classes)
+    )

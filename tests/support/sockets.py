@@ -1,0 +1,149 @@
+"""Raw sockets for tests of the wire: an engine that follows a script, and a client that says exact bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.wait import PATIENCE_S
+
+
+class Heard(NamedTuple):
+    """One request as an engine read it off the wire."""
+
+    head: bytes
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """A header's value, or None."""
+        for line in self.head.split(b"\r\n")[1:]:
+            key, _, value = line.partition(b":")
+            if key.decode().lower() == name:
+                return value.strip().decode()
+        return None
+
+
+Script = Callable[["ScriptedEngine", Heard, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ScriptedEngine:
+    """A server that reads whole requests and answers each as its script says."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.heard: list[Heard] = []
+        self.closed_by_client = asyncio.Event()
+        """Set when a connection ends from the other side."""
+        self.address = Address("127.0.0.1", 0)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Requests on one connection, until either side closes it."""
+        ahead = b""
+        try:
+            while True:
+                head = ahead + await reader.readuntil(b"\r\n\r\n")
+                length = Heard(head, b"").header("content-length") or "0"
+                heard = Heard(head, await reader.readexactly(int(length)))
+                self.heard.append(heard)
+                answer = asyncio.ensure_future(self.script(self, heard, writer))
+                gone = asyncio.ensure_future(reader.read(1))
+                await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done() and not gone.result() and not answer.done():
+                    answer.cancel()
+                    self.closed_by_client.set()
+                    return
+                await answer
+                if writer.is_closing():
+                    return
+                gone.cancel()
+                await asyncio.wait((gone,))
+                ahead = b"" if gone.cancelled() else gone.result()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.closed_by_client.set()
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def engine(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedEngine]:
+    """A scripted engine on a free port."""
+    scripted = ScriptedEngine(script)
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, ssl=tls)
+    scripted.address = Address(*server.sockets[0].getsockname()[:2], tls is not None)
+    try:
+        yield scripted
+    finally:
+        server.close()
+
+
+class Answer(NamedTuple):
+    """One response as a client read it."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class RawClient:
+    """One connection that says exactly what it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, address: Address) -> RawClient:
+        """To an address."""
+        return cls(*await asyncio.open_connection(address.host, address.port, limit=1 << 22))
+
+    def say(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self.writer.write(data)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next response."""
+        async with asyncio.timeout(PATIENCE_S):
+            raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status_line, *lines = raw.strip().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return int(status_line.split()[1]), headers
+
+    async def chunk(self) -> bytes:
+        """The next chunk of a chunked body; empty at its end."""
+        async with asyncio.timeout(PATIENCE_S):
+            size = int(await self.reader.readuntil(b"\r\n"), 16)
+            data = await self.reader.readexactly(size)
+            await self.reader.readexactly(2)
+        return data
+
+    async def answer(self) -> Answer:
+        """The next response, whole."""
+        status, headers = await self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            parts = []
+            while part := await self.chunk():
+                parts.append(part)
+            return Answer(status, headers, b"".join(parts))
+        async with asyncio.timeout(PATIENCE_S):
+            return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", "0"))))
+
+    async def closed(self) -> bool:
+        """Whether the server closes the connection, with nothing more said."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def close(self) -> None:
+        """Leave."""
+        self.writer.transport.abort()
+
+
+def post(body: bytes, *headers: str, path: str = "/v1/chat/completions") -> bytes:
+    """A POST request as bytes."""
+    lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body

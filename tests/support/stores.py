@@ -1,0 +1,96 @@
+"""What tests of the store share: following it with an informer, and what only an operator does to etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from adapters.etcd.etcd_stubs import Etcd3Client
+from adapters.store.config_store import Changed, ConfigStore, Put, StoreUnavailable
+from adapters.store.informer import Informer
+from lab.servers.etcd import EtcdServer
+from tests.support.wait import PATIENCE_S
+
+
+class SetClock:
+    """A clock that stands still until a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Following:
+    """An informer that remembers every change, and can be waited on."""
+
+    def __init__(self, store: ConfigStore, prefix: str, *, seed: int = 1) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.changes: list[Changed] = []
+        self._news = asyncio.Event()
+        self.informer = Informer(store, prefix, self._note, rng=Random(seed))
+
+    def _note(self, change: Changed) -> None:
+        self.changes.append(change)
+        self._news.set()
+
+    @property
+    def values(self) -> dict[str, bytes]:
+        return {key: item.value for key, item in self.informer.items.items()}
+
+    async def until(self, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+        """Wait until `holds`, looking again after each change."""
+        async with asyncio.timeout(within_s):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_same(self, reader: ConfigStore, within_s: float = PATIENCE_S) -> None:
+        """Wait until the copy equals what `reader` lists, while nobody writes."""
+        listed = {item.key: item for item in (await reader.list(self.prefix)).items}
+        await self.until(lambda: dict(self.informer.items) == listed, within_s)
+
+    async def __aenter__(self) -> Self:
+        self.informer.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.informer.wait_synced()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.informer.stop()
+
+
+async def put(store: ConfigStore, key: str, value: bytes) -> int:
+    """Write a key; returns its revision."""
+    return (await store.commit((), (Put(key, value),))).revision
+
+
+async def put_when_possible(store: ConfigStore, key: str, value: bytes) -> int:
+    """Write a key as soon as the store is there."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await put(store, key, value)
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+
+
+async def compact_etcd(server: EtcdServer, revision: int) -> None:
+    """Forget etcd's history up to `revision`, which nobody but an operator does."""
+    host, _, port = server.endpoint.rpartition(":")
+
+    def compact() -> None:
+        client = Etcd3Client(host, int(port), timeout=10)
+        try:
+            client.compact(revision, physical=True)
+        finally:
+            client.close()
+
+    await asyncio.to_thread(compact)

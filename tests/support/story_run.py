@@ -1,0 +1,147 @@
+"""A believable run of the whole story, made up by a seed: what the verdict and the report are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from random import Random
+
+import msgspec
+
+from lab.demo.demo_workload import EEA
+from lab.demo.records import (
+    Answer,
+    Attempt,
+    Belief,
+    Event,
+    EventKind,
+    Outcome,
+    PeerMiss,
+    Run,
+    Served,
+    Sighting,
+)
+from lab.demo.scenario import ActName, PhaseName, full_scenario
+from lab.geoip import SITES, ClientSite
+from lab.planet.sites import entry_rtt_ms, nearest_first
+
+REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
+EU = ("eu-de", "eu-es")
+RAMP_S = 8.0
+
+
+@cache
+def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
+    """Everything goes as it should: spillover, failover within a second, ramped failback, nothing lost."""
+    rng = Random(seed)
+    scenario = full_scenario("eu-de", 4.0, "eu-de")
+    killed_s, started_s = scenario.act_at_s(ActName.KILL_REGION), scenario.act_at_s(ActName.START_REGION)
+    ready_s = started_s + 1.4
+    served, sightings = [], []
+    at_s = 0.0
+    while at_s < scenario.duration_s:
+        site = rng.choices(SITES, [_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES])[0]
+        total = sum(_weight(one, scenario.demand_factor(_home(one, REGIONS), at_s)) for one in SITES)
+        at_s += rng.expovariate(rate_per_s * total / sum(one.share for one in SITES))
+        governed = rng.random() < (0.6 if site.country in EEA else 0.1)
+        required = EU if governed else REGIONS
+        home = _home(site, required)
+        surging = home == "eu-de" and 2.0 < at_s - scenario.act_at_s(ActName.SURGE_BEGINS) < 9.5
+        server = home
+        attempts = []
+        first = _home(site, REGIONS)
+        dead = killed_s <= at_s < ready_s
+        others = [region for region in nearest_first(site, required) if region != "eu-de"]
+        if surging and rng.random() < 0.45:
+            server = others[0]
+        if home == "eu-de" and dead:
+            server = others[0]
+        if home == "eu-de" and ready_s <= at_s < ready_s + RAMP_S and rng.random() > (at_s - ready_s) / RAMP_S:
+            server = others[0]
+        if first == "eu-de" and killed_s <= at_s < killed_s + 0.6:
+            attempts.append(Attempt(at_s, "eu-de", Answer.BROKEN))
+        if first not in required:
+            attempts.append(Attempt(at_s, first, Answer.REDIRECTED))
+        attempts.append(Attempt(at_s + 0.03, server if dead and home == "eu-de" else home, Answer.SERVED))
+        ttft_s = (
+            0.12 + entry_rtt_ms(site, server) / 1000 + rng.expovariate(9.0) + (0.5 * rng.random() if surging else 0.0)
+        )
+        e2e_s = ttft_s + rng.lognormvariate(0.0, 0.5)
+        running = home == "eu-de" and at_s < killed_s < at_s + e2e_s and server == "eu-de"
+        id_ = f"r{len(served):05d}"
+        sightings.append(Sighting(id_, at_s + 0.05, server, f"{server}-{rng.randrange(3)}", required))
+        served.append(
+            Served(
+                id_,
+                at_s,
+                site.name,
+                "eu-personal" if governed else "open",
+                "llama-3.1-8b",
+                required,
+                home,
+                tuple(attempts),
+                Outcome.FAILED if running else Outcome.OK,
+                200,
+                "the stream broke off" if running else "",
+                server,
+                f"{server}-0",
+                ttft_s,
+                None if running else e2e_s,
+                rng.randrange(10, 80),
+            )
+        )
+    return Run(
+        scenario,
+        tuple(one for one in served if one.due_s < scenario.duration_s),
+        tuple(sightings),
+        frozenset(one.id for one in sightings),
+        _events(scenario.act_at_s, killed_s, ready_s),
+        (
+            Belief(killed_s - 20, "us-east/a", "eu-de", "healthy"),
+            Belief(killed_s + 0.41, "eu-gb/a", "eu-de", "failed"),
+            Belief(killed_s + 0.55, "us-east/a", "eu-de", "failed"),
+        ),
+        (PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de"),),
+        RAMP_S,
+    )
+
+
+def without(run: Run, kind: EventKind) -> Run:
+    """The same run, had that event never been seen."""
+    return msgspec.structs.replace(run, events=tuple(event for event in run.events if event.kind is not kind))
+
+
+def change(run: Run, number: int, **fields: object) -> Run:
+    """The same run with other facts about one request."""
+    served = list(run.served)
+    served[number] = msgspec.structs.replace(served[number], **fields)
+    return msgspec.structs.replace(run, served=tuple(served))
+
+
+def in_phase(run: Run, name: PhaseName) -> list[int]:
+    """The numbers of the requests of a phase."""
+    return [number for number, one in enumerate(run.served) if run.scenario.phase(name).covers(one.due_s)]
+
+
+@cache
+def _home(site: ClientSite, permitted: tuple[str, ...]) -> str:
+    return nearest_first(site, permitted)[0]
+
+
+def _weight(site: ClientSite, factor: float) -> float:
+    return site.share * factor
+
+
+def _events(act_at_s: Callable[[ActName], float], killed_s: float, ready_s: float) -> tuple[Event, ...]:
+    return (
+        Event(act_at_s(ActName.SURGE_BEGINS), EventKind.SURGE_BEGAN, "eu-de's clients ask for 4 times as much"),
+        Event(act_at_s(ActName.SURGE_ENDS), EventKind.SURGE_ENDED, "the surge is over"),
+        Event(killed_s, EventKind.REGION_KILLED, "kill -9 of everything in eu-de"),
+        Event(killed_s + 0.41, EventKind.LOSS_DETECTED, "eu-gb says that eu-de has failed"),
+        Event(act_at_s(ActName.START_REGION), EventKind.REGION_STARTED, "eu-de is started again"),
+        Event(ready_s, EventKind.REGION_READY, "eu-de is ready"),
+        Event(act_at_s(ActName.KILL_LEADER), EventKind.LEADER_KILLED, "kill -9 of the leading control plane"),
+        Event(act_at_s(ActName.KILL_LEADER) + 2.3, EventKind.NEW_LEADER, "cp-b leads"),
+        Event(act_at_s(ActName.KILL_ETCD), EventKind.ETCD_KILLED, "kill -9 of etcd"),
+        Event(act_at_s(ActName.KILL_REDIS), EventKind.REDIS_KILLED, "kill -9 of Redis"),
+    )

@@ -1,0 +1,55 @@
+"""A small planet for tests of plans: two regions of the EU and one beyond; what is reported, asked and in force."""
+
+from __future__ import annotations
+
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.policy import Failover, Model, Policy, Region, Spillover
+from penstock.policy.residency import residency_class
+
+EVERYWHERE = ("de", "es", "us")
+EU = ("de", "es")
+REGIONS = {
+    "de": Region("de", "DE", 50.11, 8.68),
+    "es": Region("es", "ES", 40.42, -3.7),
+    "us": Region("us", "US", 38.9, -77.04),
+}
+POLICY = Policy(
+    regions=REGIONS,
+    models={"m": Model("m"), "n": Model("n", expected_service_s=4.0)},
+    tenants={},
+    residency=(),
+    spillover=Spillover(target_utilisation=0.8, step_per_s=0.25),
+    failover=Failover(failback_ramp_s=10.0),
+)
+
+
+def offered(rate: float, regions: tuple[str, ...] = EVERYWHERE, model: str = "m") -> DemandReport:
+    """Requests per second that may go to these regions."""
+    return DemandReport(model, residency_class(frozenset(regions)).name, regions, rate)
+
+
+def region(
+    name: str, *demand: DemandReport, slots: int = 100, ready: int = 4, models: tuple[str, ...] = ("m",)
+) -> Held:
+    """What one region reports: a pool of each model, whose requests take a second."""
+    pools = tuple(PoolReport(model, 4, ready, slots if ready else 0, 0, 1.0) for model in models)
+    return Held(AgentReport(name, "1", 1, 1, 0.0, pools, demand), received_at=0.0)
+
+
+def fleet(*held: Held, **states: RegionState) -> Snapshot:
+    """What regions report; each is healthy, but for those with a state."""
+    health = {one.report.region: RegionHealth(RegionState.HEALTHY) for one in held}
+    return Snapshot(
+        {(one.report.region, one.report.agent): one for one in held},
+        health | {name: RegionHealth(state) for name, state in states.items()},
+    )
+
+
+def in_force(origin: str, shares: dict[str, float], regions: tuple[str, ...] = EVERYWHERE) -> dict[str, RegionPlan]:
+    """One origin's slice for the one class of these regions."""
+    arcs = tuple(Arc(server, share, ArcReason.HOME) for server, share in shares.items())
+    entry = ClassPlan("m", residency_class(frozenset(regions)).name, arcs, ())
+    return {origin: RegionPlan(origin, 1, 1, "", 0.0, (entry,))}

@@ -1,0 +1,129 @@
+"""The linear program of a plan written out in full, as a yardstick for the one that is built arc by arc."""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+from hypothesis import assume
+
+from penstock.planning.linear_program.master import Master
+from penstock.planning.linear_program.n_minus_one import confinements
+from penstock.planning.linear_program.problem import RETURNS, Prices, Problem, prices
+from penstock.planning.linear_program.solution import Flows, cost
+from penstock.planning.linear_program.solver import solve
+from penstock.planning.linear_program.waiting_cost import PIECES
+from tests.support.planner_worlds import World
+
+PATIENT_S = 30.0
+
+
+def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
+    sets = confinements(problem.shape.permitted)
+    price = prices(problem, sets.most_confined)
+    master = Master(problem, sets if problem.survive_one_loss else None)
+    answer = solve(master, problem, price, PATIENT_S)
+    return Flows(problem, sets, *master.flows(answer)), answer.cost, price
+
+
+class WrittenOut:
+    """The program with every permitted arc and, for every region, the whole rerouting at its loss; nothing is clever.
+
+    Args:
+        price: what scarcity costs.
+        weigh: whether ordinary costs count; without them, only scarcity does.
+    """
+
+    def __init__(self, problem: Problem, price: Prices, *, weigh: bool = True) -> None:
+        self._highs = highspy.Highs()
+        self._highs.setOptionValue("output_flag", False)
+        self._problem, self._price, self._weigh = problem, price, weigh
+        shape = problem.shape
+        self._keys, self._pools = range(len(shape.keys)), range(len(shape.pools))
+        self._may = [[bool(shape.permitted[shape.group_of[k], p]) for p in self._pools] for k in self._keys]
+        self._flow: dict[tuple[int, int], list[int]] = {}
+        """By key and pool: the columns of what stays and of what moves."""
+        self._load: dict[int, list[int]] = {p: [] for p in self._pools}
+        self.reserve: list[int] = []
+        held = {(k, p): d for k, p, d in zip(*self._held(problem), strict=True)}
+        for k in self._keys:
+            self._add_demand(k, held)
+        for p in self._pools:
+            self._add_capacity(p)
+        for lost in self._pools if problem.survive_one_loss else ():
+            self._add_loss(lost)
+        self._highs.run()
+        assert self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        self.cost = self._highs.getInfo().objective_function_value
+        values = self._highs.getSolution().col_value
+        self.missing_at_losses = sum(values[c] for c in self.reserve)
+
+    def _add_demand(self, k: int, held: dict[tuple[int, int], float]) -> None:
+        """All of a key's demand goes somewhere, within the limits of spillover and of ramps."""
+        problem, demand = self._problem, float(self._problem.demand[k])
+        for p in self._pools:
+            if self._may[k][p]:
+                reach = float(problem.reach_s[problem.shape.origin_of[k], p]) * self._weigh
+                price = problem.change_s * bool(problem.held.planned[k]) * (RETURNS if p == problem.home[k] else 1.0)
+                both = [self._column(reach, held.get((k, p), 0.0)), self._column(reach + self._weigh * price)]
+                self._flow[k, p] = both
+                self._load[p] += both
+        for p in self._pools:
+            if self._may[k][p] and p == problem.origin[k] and problem.slots[p] > 0.0:
+                ramp = problem.most[p] if problem.capped[k] else 1.0
+                least = float(min(problem.kept[k], ramp)) * demand
+                self._row(least, np.inf, [(c, 1.0) for c in self._flow[k, p]])
+            if self._may[k][p] and problem.capped[k] and problem.most[p] < 1.0:
+                self._row(-np.inf, float(problem.most[p]) * demand, [(c, 1.0) for c in self._flow[k, p]])
+        self._row(demand, demand, [(c, 1.0) for p in self._pools if self._may[k][p] for c in self._flow[k, p]])
+
+    def _add_capacity(self, p: int) -> None:
+        """What a pool is sent fills the pieces of its load, each at its price."""
+        problem = self._problem
+        costs = [*problem.piece_cost_s[p, : PIECES - 2] * self._weigh, self._price.past_target, self._price.no_room]
+        pieces = [
+            self._column(float(cost) + self._weigh * float(problem.gpu_s[p]), float(width))
+            for cost, width in zip(costs, problem.piece_per_s[p], strict=True)
+        ]
+        self._row(0.0, 0.0, [(c, 1.0) for c in self._load[p]] + [(c, -1.0) for c in pieces])
+
+    def _add_loss(self, lost: int) -> None:
+        """What a region served goes to others at its loss, as far as they have room; what does not is priced."""
+        arrives: dict[int, list[int]] = {p: [] for p in self._pools}
+        for k in self._keys:
+            if self._may[k][lost]:
+                missing = self._column(self._price.reserve)
+                self.reserve.append(missing)
+                moved = [missing]
+                for p in self._pools:
+                    if p != lost and self._may[k][p]:
+                        moved.append(self._column(0.0))
+                        arrives[p].append(moved[-1])
+                self._row(0.0, 0.0, [(c, 1.0) for c in self._flow[k, lost]] + [(c, -1.0) for c in moved])
+        for p in self._pools:
+            if p != lost:
+                capacity = float(self._problem.capacity_per_s[p])
+                self._row(-np.inf, capacity, [(c, 1.0) for c in self._load[p] + arrives[p]])
+
+    @staticmethod
+    def _held(problem: Problem) -> tuple[list[int], list[int], list[float]]:
+        held = problem.held
+        return held.key.tolist(), held.pool.tolist(), held.stays_per_s(problem.demand).tolist()
+
+    def _column(self, cost: float, upper: float = np.inf) -> int:
+        self._highs.addCol(cost, 0.0, upper, 0, [], [])
+        return self._highs.getNumCol() - 1
+
+    def _row(self, lower: float, upper: float, entries: list[tuple[int, float]]) -> None:
+        columns, values = [c for c, _ in entries], [v for _, v in entries]
+        self._highs.addRow(lower, upper, len(entries), np.array(columns, np.int32), np.array(values, float))
+
+
+def assert_costs_what_is_written_out(world: World) -> None:
+    """No plan of the program as one would write it down is cheaper than ours, and ours costs what it claims."""
+    for problem in world.problems():
+        found, claimed, price = optimum(problem)
+        parts = cost(found)
+        assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
+        # Where demand is more than all slots, what is missing at a loss counts what is missing already.
+        assume(parts.no_room == 0.0)
+        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.etcd.etcd_connection import Connection, Connections, Endpoint, Tls
+from adapters.store.config_store import StoreUnavailable
+
+HERE, THERE = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
+
+
+def closed(connection: Connection) -> bool:
+    try:
+        connection.client.status()
+    except ValueError:
+        return True
+    except Exception:
+        # Open, and nobody listens there.
+        return False
+    raise AssertionError("somebody listens there")
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("127.0.0.1:2379", Endpoint("127.0.0.1", 2379)),
+        ("[::1]:1", Endpoint("[::1]", 1)),
+        ("etcd:2379", Endpoint("etcd", 2379)),
+    ],
+)
+def test_endpoint_is_parsed(text: str, endpoint: Endpoint) -> None:
+    assert Endpoint.parse(text) == endpoint
+    assert str(endpoint) == text
+
+
+@pytest.mark.parametrize("text", ["", "etcd", ":2379", "etcd:", "etcd:0", "etcd:65536", "etcd:x", "http://etcd:2379"])
+def test_bad_endpoint_is_refused_with_the_form(text: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        Endpoint.parse(text)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="no etcd endpoint"):
+        Connections([], None)
+    with pytest.raises(ValueError, match="both cert_path and key_path"):
+        Connections([HERE], Tls(ca_path=Path("ca"), cert_path=Path("cert")))
+
+
+def test_one_connection_is_shared_until_it_fails_and_then_the_next_endpoint_has_its_turn() -> None:
+    connections = Connections([HERE, THERE], None)
+    with connections.use() as first, connections.use() as same:
+        assert first is same
+        connections.retire(first)
+        with connections.use() as second:
+            assert second.endpoint == THERE
+            # Told twice, or late, that the first has failed: the second stays.
+            connections.retire(first)
+        with connections.use() as still_second:
+            assert still_second is second
+        connections.retire(second)
+        with connections.use() as third:
+            assert third.endpoint == HERE
+            assert third is not first
+        assert closed(second)
+        # Somebody still uses the first.
+        assert not closed(first)
+    assert closed(first)
+    connections.close()
+    assert closed(third)
+
+
+def test_close_ends_even_what_is_in_use_and_gives_out_nothing_more() -> None:
+    connections = Connections([HERE], None)
+    with connections.use() as used:
+        connections.close()
+        assert closed(used)
+    with pytest.raises(StoreUnavailable, match="closed"), connections.use():
+        pass
+    connections.close()

@@ -1,0 +1,158 @@
+"""The informer's own rules, on a store that fails where told; real etcd: tests/integration/test_etcd_outages.py."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from random import Random
+
+import pytest
+
+from adapters.store.config_store import Changed, Compacted, Delete, Put, StoreError
+from adapters.store.informer import Informer
+from tests.support.stores import Following, put
+from tests.support.unsteady_store import MostWait, NoWait, UnsteadyStore
+from tests.support.wait import PATIENCE_S, until
+
+
+@pytest.fixture
+async def store() -> UnsteadyStore:
+    return UnsteadyStore()
+
+
+def told(following: Following) -> list[tuple[str, bytes | None]]:
+    return [(change.key, change.now.value if change.now else None) for change in following.changes]
+
+
+async def test_tells_what_is_there_in_order_of_revision_and_then_what_happens(store: UnsteadyStore) -> None:
+    await put(store, "/b", b"1")
+    await put(store, "/a", b"2")
+    async with Following(store, "/") as following:
+        assert told(following) == [("/b", b"1"), ("/a", b"2")]
+        await put(store, "/a", b"3")
+        await store.commit((), [Delete("/b")])
+        await following.until(lambda: len(following.changes) == 4)
+        assert told(following)[2:] == [("/a", b"3"), ("/b", None)]
+        assert following.values == {"/a": b"3"}
+
+
+async def test_items_cannot_be_written(store: UnsteadyStore) -> None:
+    await put(store, "/a", b"1")
+    async with Following(store, "/") as following:
+        with pytest.raises(TypeError):
+            following.informer.items["/a"] = following.informer.items["/a"]  # type: ignore[index]
+
+
+async def test_not_synced_and_infinitely_old_before_the_first_list(store: UnsteadyStore) -> None:
+    store.lists_to_fail = 3
+    informer = Informer(store, "/", rng=NoWait())
+    assert not informer.synced
+    assert informer.age_s == math.inf
+    async with informer, asyncio.timeout(PATIENCE_S):
+        await informer.wait_synced()
+        assert informer.age_s < math.inf
+    assert informer.synced
+    assert store.lists == 4
+
+
+async def test_a_break_is_resumed_without_listing_or_telling_twice(store: UnsteadyStore) -> None:
+    await put(store, "/a", b"1")
+    async with Following(store, "/") as following:
+        second = await put(store, "/a", b"2")
+        await following.until(lambda: len(following.changes) == 2)
+        store.break_watches()
+        third = await put(store, "/a", b"3")
+        await following.until(lambda: len(following.changes) == 3)
+    assert [change.revision for change in following.changes][1:] == [second, third]
+    assert store.lists == 1
+    assert store.watched_from == [second - 1, second]
+
+
+async def test_compacted_history_is_told_as_difference(store: UnsteadyStore) -> None:
+    await store.commit((), [Put(key, b"1") for key in ("/changes", "/goes", "/returns", "/stays")])
+    async with Following(store, "/") as following:
+        following.changes.clear()
+        store.break_watches()
+        await store.commit((), [Delete("/goes"), Delete("/returns")])
+        await put(store, "/returns", b"1")
+        await put(store, "/came", b"1")
+        store.compact(await put(store, "/changes", b"2"))
+        await following.until_same(store)
+    assert told(following) == [("/goes", None), ("/returns", b"1"), ("/came", b"1"), ("/changes", b"2")]
+
+
+async def test_a_callback_that_raises_misses_nothing_after(store: UnsteadyStore) -> None:
+    seen: list[str] = []
+
+    def on_change(change: Changed) -> None:
+        seen.append(change.key)
+        raise RuntimeError("a bug of the listener")
+
+    await put(store, "/a", b"")
+    informer = Informer(store, "/", on_change, rng=NoWait())
+    async with informer:
+        await informer.wait_synced()
+        await put(store, "/b", b"")
+        await put(store, "/c", b"")
+        await until(lambda: len(seen) == 3)
+        assert list(informer.items) == seen == ["/a", "/b", "/c"]
+    assert len(store.watched_from) == 1
+
+
+async def test_a_silent_watch_is_given_up(store: UnsteadyStore) -> None:
+    store.silent = True
+    informer = Informer(store, "/", rng=NoWait(), silent_after_s=0.05)
+    async with informer:
+        await until(lambda: len(store.watched_from) >= 3)
+        store.silent = False
+        await put(store, "/a", b"")
+        await until(lambda: "/a" in informer.items)
+
+
+@pytest.mark.parametrize("error", [StoreError("refused"), ValueError("a bug"), StopAsyncIteration(), TimeoutError()])
+async def test_no_error_of_a_watch_ends_the_informer(store: UnsteadyStore, error: Exception) -> None:
+    class Failing(UnsteadyStore):
+        def watch(self, prefix: str, after_revision: int):  # type: ignore[no-untyped-def]
+            if not self.watched_from:
+                self.watched_from.append(after_revision)
+                raise error
+            return super().watch(prefix, after_revision)
+
+    failing = Failing()
+    async with Following(failing, "/") as following:
+        await put(failing, "/a", b"")
+        await following.until(lambda: "/a" in following.values)
+
+
+async def test_history_compacted_faster_than_it_is_listed_is_no_busy_loop(store: UnsteadyStore) -> None:
+    store.watches_to_fail = [Compacted("at once")] * 1000
+    async with Informer(store, "/", rng=MostWait()):
+        await asyncio.sleep(0.5)
+    # 0.05 + 0.1 + 0.2 + 0.4 s apart: a slow machine makes it fewer.
+    assert 1 <= store.lists <= 5
+
+
+async def test_lists_again_now_and_then_in_case_an_event_was_lost(store: UnsteadyStore) -> None:
+    informer = Informer(store, "/", rng=Random(1), relist_after_s=0.2)
+    async with informer:
+        await informer.wait_synced()
+        store.deaf = True
+        await put(store, "/lost", b"")
+        await until(lambda: "/lost" in informer.items)
+    assert store.lists >= 2
+
+
+async def test_stops_clean_whatever_it_waits_for(store: UnsteadyStore) -> None:
+    before = asyncio.all_tasks()
+    store.lists_to_fail = 1000
+    waiting = Informer(store, "/", rng=MostWait())
+    waiting.start()
+    await until(lambda: store.lists >= 2)
+    await waiting.stop()
+    store.lists_to_fail, store.silent = 0, True
+    silent = Informer(store, "/", rng=MostWait())
+    silent.start()
+    await silent.wait_synced()
+    await silent.stop()
+    await silent.stop()
+    await until(lambda: asyncio.all_tasks() == before)

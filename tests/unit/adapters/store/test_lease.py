@@ -1,0 +1,126 @@
+"""Registration on the store in memory; on real etcd: tests/integration/test_lease_on_etcd.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
+from adapters.store.lease import Registration
+from adapters.store.memory_store import MemoryStore
+from tests.support.stores import SetClock
+from tests.support.unsteady_store import NoWait
+from tests.support.wait import PATIENCE_S, found, until
+
+
+class FailingCommits(MemoryStore):
+    to_fail = 2
+
+    async def commit(self, expect: list[Unchanged | SameKey], do: list[Put | Delete]) -> Committed:  # type: ignore[override]
+        if self.to_fail:
+            self.to_fail -= 1
+            raise StoreUnavailable("told to fail")
+        return await super().commit(expect, do)
+
+
+def registration(store: MemoryStore, value: bytes = b"me", ttl_s: int = 1) -> Registration:
+    return Registration(store, "/agents/a", value, ttl_s=ttl_s, rng=NoWait())
+
+
+async def registered(one: Registration) -> None:
+    await until(lambda: one.registered)
+
+
+async def test_key_is_there_until_stopped() -> None:
+    store = MemoryStore()
+    async with registration(store) as mine:
+        await registered(mine)
+        found = await store.get("/agents/a")
+        assert found is not None
+        assert found.value == b"me"
+        assert found.lease_id
+    assert not mine.registered
+    assert await store.get("/agents/a") is None
+    await mine.stop()
+
+
+async def test_is_renewed_well_within_its_time_to_live() -> None:
+    store = MemoryStore()
+    async with registration(store, ttl_s=1) as mine:
+        await registered(mine)
+        before = await store.get("/agents/a")
+        await asyncio.sleep(1.5)
+        assert await store.get("/agents/a") == before
+
+
+async def test_lost_lease_is_made_again() -> None:
+    store = MemoryStore()
+    async with registration(store) as mine:
+        await registered(mine)
+        before = await store.get("/agents/a")
+        assert before is not None
+        await store.revoke_lease(before.lease_id)
+        batches = store.watch("/agents/", (await store.list("/")).revision)
+        async with asyncio.timeout(PATIENCE_S):
+            while not (batch := await anext(batches)):
+                pass
+        assert batch[0].now is not None
+        assert batch[0].now.value == b"me"
+        assert batch[0].now.lease_id != before.lease_id
+        await batches.aclose()
+
+
+async def test_failed_writes_are_tried_again_under_the_same_lease() -> None:
+    store = FailingCommits()
+    async with registration(store) as mine:
+        await registered(mine)
+        assert store.to_fail == 0
+        assert await store.grant_lease(1) == 2
+
+
+async def test_without_its_process_the_key_goes() -> None:
+    clock = SetClock()
+    store = MemoryStore(clock)
+    mine = registration(store, ttl_s=60)
+    mine.start()
+    await registered(mine)
+    clock.now += 60
+    assert await store.get("/agents/a") is None
+    await mine.stop()
+
+
+async def test_a_successor_of_the_same_name_keeps_the_key_when_the_old_one_leaves() -> None:
+    store = MemoryStore()
+    async with registration(store, b"old") as old:
+        await registered(old)
+        successor = registration(store, b"new")
+        successor.start()
+        await registered(successor)
+    found = await store.get("/agents/a")
+    assert found is not None
+    assert found.value == b"new"
+    await successor.stop()
+
+
+async def test_a_successor_registers_again_when_the_old_one_wrote_last_and_left() -> None:
+    store = MemoryStore()
+    successor = registration(store, b"new")
+    successor.start()
+    await registered(successor)
+    async with registration(store, b"old") as old:
+        await registered(old)
+    assert (await found(lambda: store.get("/agents/a"))).value == b"new"
+    await successor.stop()
+
+
+async def test_stops_while_the_store_is_away() -> None:
+    store = MemoryStore()
+    mine = registration(store)
+    mine.start()
+    await registered(mine)
+    await store.close()
+    await mine.stop()
+    assert not mine.registered
+    with pytest.raises(StoreUnavailable):
+        await store.get("/agents/a")

@@ -1,0 +1,48 @@
+"""A stored policy is what its digest names, whichever release wrote it; what only newer ones know is not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from adapters.store.codec import CodecError, encode
+from adapters.store.stored_policies import FromNewerRelease, read_policy
+from penstock.policy.policy import Policy
+from tests.support import planet
+from tests.support.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
+
+POLICY = planet.policy()
+
+
+def test_what_this_release_wrote() -> None:
+    assert read_policy(encode(POLICY), POLICY.digest()) == POLICY
+
+
+def test_what_an_earlier_release_wrote_keeps_its_name_and_means_what_it_meant() -> None:
+    raw, digest = before_logics_had_names(POLICY)
+    policy = read_policy(raw, digest)
+    assert policy == POLICY
+    assert policy.digest() == digest != POLICY.digest()
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (with_a_logic_to_come, r"enum value 'crystal_ball' - at `\$\.objective\.plan_logic`; .*upgrade this one"),
+        (with_a_field_to_come, r"unknown field `patience_s` - at `\$\.objective`; .*upgrade this one"),
+    ],
+)
+def test_what_only_newer_releases_know_is_refused(write: Callable[[Policy], tuple[bytes, str]], says: str) -> None:
+    raw, digest = write(POLICY)
+    with pytest.raises(FromNewerRelease, match=says):
+        read_policy(raw, digest)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"torn", with_a_logic_to_come(POLICY)[0], encode(POLICY).replace(b"eu-de", b"eu-dd"), encode(POLICY)]
+)
+def test_what_is_not_what_was_named_is_refused_as_such(raw: bytes) -> None:
+    with pytest.raises(CodecError) as refused:
+        read_policy(raw, "0" * 64)
+    assert type(refused.value) is CodecError

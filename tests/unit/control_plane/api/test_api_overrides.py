@@ -1,0 +1,241 @@
+"""Overrides over the API, on the store in memory: what is needed, what is refused and why, and what is written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from control_plane.auth.authentication import Access
+from control_plane.auth.callers import Caller, Role
+from control_plane.daemon import ControlPlane
+from penstock.fleet import snapshot
+from tests.support.api_app import served
+from tests.unit.control_plane.api.test_control_plane_app import OPERATOR as ADMIN
+from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane, http, is_problem, leading
+
+__all__ = ["control_plane", "http"]
+
+DRAIN = {"reason": "new disks", "expires_in_s": 7200}
+ONLY_GERMANY = Caller("germany", Role.OPERATOR, frozenset({"eu-de"}))
+CALLERS = {"duty": Caller("duty", Role.OPERATOR), "germany": ONLY_GERMANY, "guest": Caller("guest", Role.VIEWER)}
+
+
+class SomeCallers(Access):
+    """Lets these in, by name, besides the admin."""
+
+    async def caller(self, credential: str) -> Caller | None:
+        return CALLERS.get(credential) or await super().caller(credential)
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    # Of a leader that has listened long enough to know that nobody reports.
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
+    app = served(control_plane, SomeCallers(TOKEN))
+    await leading(control_plane)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+        yield client
+
+
+def as_(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}"}
+
+
+async def overrides(api: httpx.AsyncClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await api.get("/v1/overrides")).json()["items"]
+    return found
+
+
+async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
+    set_ = await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("duty"))
+    assert set_.status_code == 201, set_.text
+    one = set_.json()
+    assert (one["phase"], one["weight"], one["by_policy"]) == ("holds", 0.0, False)
+    assert one["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
+    assert 7100 < one["ends_in_s"] <= 7200
+
+    shown = await api.get(set_.headers["location"])
+    assert (shown.json()["override"], shown.headers["etag"]) == (one["override"], set_.headers["etag"])
+    assert [item["override"] for item in await overrides(api)] == [one["override"]]
+
+    where, tag = f"{set_.headers['location']}?reason=done", set_.headers["etag"]
+    assert (await api.delete(where)).status_code == 428
+    assert (await api.delete(where, headers={"if-match": '"other"'})).status_code == 412
+    assert (await api.delete(set_.headers["location"], headers={"if-match": tag})).status_code == 422
+    lifted = await api.delete(where, headers={"if-match": tag} | as_("duty"))
+    assert lifted.status_code == 200
+    assert lifted.json()["phase"] == "returning"
+    assert lifted.json()["override"]["lifted_by"] == "duty"
+
+    entries = (await api.get("/v1/audit")).json()["items"]
+    told = [(entry["action"], entry["caller"], entry["reason"]) for entry in entries]
+    assert told == [("override.lift", "duty", "done"), ("override.drain", "duty", "new disks")]
+
+
+async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/v1/regions/eu-de/undrain", json={"reason": "done"})).status_code == 409
+    await api.post("/v1/regions/eu-de/drain", json=DRAIN)
+    await api.post("/v1/overrides", json=DRAIN | {"kind": "fail_over", "region": "eu-de"})
+    await api.post("/v1/overrides", json=DRAIN | {"kind": "weight", "region": "eu-de", "value": 0.5})
+    await api.post("/v1/regions/jp-tok/drain", json=DRAIN)
+    lifted = await api.post("/v1/regions/eu-de/undrain", json={"reason": "done"})
+    assert lifted.status_code == 200
+    kinds = [(one["override"]["kind"], one["override"]["region"]) for one in lifted.json()["overrides"]]
+    assert sorted(kinds) == [("drain", "eu-de"), ("fail_over", "eu-de")]
+    holding = [one["override"]["kind"] for one in await overrides(api) if one["phase"] == "holds"]
+    assert sorted(holding) == ["drain", "weight"]
+
+
+async def test_the_last_region_of_a_class_is_guarded(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/v1/regions/eu-de/drain", json=DRAIN)).status_code == 201
+    refused = await api.post("/v1/regions/eu-es/drain", json=DRAIN)
+    assert refused.status_code == 409
+    problem = refused.json()
+    assert problem["guard"] is True
+    assert {one["residency"] for one in problem["classes"]} == {"eu-de+eu-es"}
+    assert {"eu-personal", "personal"} <= set(problem["classes"][0]["tenants"])
+    assert "override_guard" in problem["detail"]
+    meant = DRAIN | {"override_guard": True}
+    assert (await api.post("/v1/regions/eu-es/drain", json=meant, headers=as_("duty"))).status_code == 403
+    assert (await api.post("/v1/regions/eu-es/drain", json=meant)).status_code == 201
+    newest = (await api.get("/v1/audit")).json()["items"][0]
+    assert newest["after"]["override_guard"] is True
+    assert "eu-de+eu-es" in newest["after"]["against"]
+
+
+async def test_of_drains_at_once_that_would_empty_a_class_one_is_refused(api: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(
+        *(api.post(f"/v1/regions/{region}/drain", json=DRAIN) for region in ("eu-de", "eu-es"))
+    )
+    assert sorted(answer.status_code for answer in answers) == [201, 409]
+
+
+async def test_who_may(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("guest"))).status_code == 403
+    assert (await api.post("/v1/regions/eu-es/drain", json=DRAIN, headers=as_("germany"))).status_code == 403
+    assert (await api.post("/v1/overrides", json=DRAIN | {"kind": "freeze"}, headers=as_("germany"))).status_code == 403
+    own_freeze = DRAIN | {"kind": "freeze", "origin": "eu-de"}
+    assert (await api.post("/v1/overrides", json=own_freeze, headers=as_("germany"))).status_code == 201
+    assert (await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("germany"))).status_code == 201
+    theirs = await api.post("/v1/regions/jp-tok/drain", json=DRAIN)
+    away = {"if-match": "*"} | as_("germany")
+    assert (await api.delete(f"{theirs.headers['location']}?reason=x", headers=away)).status_code == 403
+    assert (await api.get("/v1/overrides", headers=as_("guest"))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"kind": "drain", "region": "mars"}, "no region 'mars'"),
+        ({"kind": "drain", "region": "eu-dd"}, "region: there is no region 'eu-dd'; did you mean eu-de?"),
+        ({"kind": "drain", "region": "eu-de", "origin": "us-eas"}, "origin: there is no region 'us-eas'; did you mean"),
+        ({"kind": "drain", "region": "eu-de", "value": 0.5}, "value"),
+        ({"kind": "drain"}, "needs one"),
+        ({"kind": "weight", "region": "eu-de", "value": 2.0}, "value"),
+        ({"kind": "drain", "region": "eu-de", "reason": ""}, "reason"),
+        ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),
+        (
+            {"kind": "drain", "region": "eu-de", "reason": "two\nlines"},
+            "body.reason: say why in one line, without control characters",
+        ),
+        ({"kind": "drain", "region": "eu-de", "reason": "harmless \u202etxt.exe"}, "body.reason: say why in one line"),
+        ({"kind": "drain", "region": "eu-de", "reason": "\x1b[2J"}, "reason"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": 0}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": "60"}, "body.expires_in_s: give a number of seconds"),
+        ({"kind": "drain", "region": "eu-de", "last_resort": "no"}, "last_resort"),
+        ({"kind": "drain", "region": "eu-de", "override_guard": 1}, "override_guard"),
+        ({"kind": "weight", "region": "eu-de", "value": "0.5"}, "value"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": "never"}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": 1e299}, "expires_in_s"),
+        ({"kind": "drain", "region": "eu-de", "expires_in_s": 10**400}, "body.expires_in_s: give a number of seconds"),
+        ({"kind": "weight", "region": "eu-de", "value": 10**400}, "value"),
+        ({"kind": "flood", "region": "eu-de"}, "kind"),
+        ({"kind": "drain", "region": "eu-de", "author": "somebody else"}, "author"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(api: httpx.AsyncClient, body: dict[str, Any], told: str) -> None:
+    refused = await api.post("/v1/overrides", json=DRAIN | body)
+    assert refused.status_code == 422, refused.text
+    assert told in refused.json()["detail"]
+    assert await overrides(api) == []
+
+
+async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> None:
+    for twice in (
+        '{"reason": "a", "expires_in_s": 9, "reason": "b"}',
+        '{"reason": "a", "expires_in_s": 9, "\\u0072eason": "b"}',
+    ):
+        for kind in ("application/json; charset=utf-8", "application/problem+json"):
+            refused = await api.post("/v1/regions/eu-de/drain", content=twice, headers={"content-type": kind})
+            assert is_problem(refused, 400)
+            assert refused.json()["errors"] == [
+                {"field": "body", "problem": "'reason' comes more than once in one object; give it once"}
+            ]
+    refused = await api.get("/v1/overrides?limit=1&limit=2")
+    assert is_problem(refused, 422)
+    assert refused.json()["detail"] == "query.limit: comes more than once; give it once"
+    assert await overrides(api) == []
+
+
+async def test_a_blank_reason_is_none_for_whatever_is_changed(api: httpx.AsyncClient) -> None:
+    for change in ("regions/eu-de/undrain", "regions/eu-de/drain", "rollouts/current/halt"):
+        refused = await api.post(f"/v1/{change}", json=DRAIN | {"reason": " \u2003"}, headers={"if-match": "*"})
+        assert is_problem(refused, 422)
+        assert "body.reason: say why in one line" in refused.json()["detail"]
+
+
+async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> None:
+    refused = await api.post("/v1/regions/eu-dd/undrain", json={"reason": "a test"})
+    assert (refused.status_code, "did you mean eu-de?" in refused.text) == (422, True)
+
+
+async def test_a_filter_by_a_region_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+    for resource in ("pools", "endpoints", "agents"):
+        refused = await api.get(f"/v1/{resource}", params={"region": "eu-dd"})
+        assert is_problem(refused, 404)
+        assert refused.json()["detail"] == "the policy in force has no region 'eu-dd'; did you mean eu-de?"
+        assert (await api.get(f"/v1/{resource}", params={"region": "eu-de"})).json()["items"] == []
+
+
+async def test_a_filter_by_a_model_that_nobody_knows_is_refused(api: httpx.AsyncClient) -> None:
+    for resource in ("pools", "endpoints"):
+        refused = await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8"})
+        assert is_problem(refused, 404)
+        told = "the policy in force has no model 'llama-3.1-8'; did you mean llama-3.1-8b?"
+        assert refused.json()["detail"] == told
+        assert (await api.get(f"/v1/{resource}", params={"model": "llama-3.1-8b"})).json()["items"] == []
+
+
+async def test_a_reason_and_an_expiry_have_to_be_given(api: httpx.AsyncClient) -> None:
+    for missing in DRAIN:
+        body = {name: value for name, value in DRAIN.items() if name != missing}
+        assert (await api.post("/v1/regions/eu-de/drain", json=body)).status_code == 422
+    without_end = await api.post("/v1/regions/eu-de/drain", json=DRAIN | {"expires_in_s": "none"})
+    assert without_end.status_code == 201
+    assert without_end.json()["ends_in_s"] is None
+
+
+async def test_a_second_of_the_same_is_refused_and_names_the_first(api: httpx.AsyncClient) -> None:
+    first = await api.post("/v1/regions/eu-de/drain", json=DRAIN)
+    second = await api.post("/v1/regions/eu-de/drain", json=DRAIN)
+    assert second.status_code == 409
+    assert second.json()["override"] == first.json()["override"]["id"]
+
+
+async def test_sent_again_with_its_key_it_is_set_once(api: httpx.AsyncClient) -> None:
+    key = {"idempotency-key": "one"}
+    answers = [await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=key) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].json()["override"] == answers[1].json()["override"]
+    assert len(await overrides(api)) == 1
+
+
+async def test_what_is_not_there_is_404(api: httpx.AsyncClient) -> None:
+    assert (await api.get("/v1/overrides/nothing")).status_code == 404
+    assert (await api.delete("/v1/overrides/nothing?reason=x", headers={"if-match": "*"})).status_code == 404

@@ -1,0 +1,128 @@
+"""Whoever connects to the HTTP API holds little of it, and not for long, before they say who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from control_plane.api.client_connections import LARGEST_HEAD_BYTES, BoundedConnection
+from control_plane.serve import Server
+from tests.support.wait import PATIENCE_S
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: north\r\n\r\n"
+
+
+class Hasty(BoundedConnection):
+    """One that soon loses patience."""
+
+    patience_s = 0.2
+    most_connections = 4
+
+
+class Served:
+    """A server, and what becomes of an answer without an end."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.left = asyncio.Event()
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/endless":
+            leaving = asyncio.create_task(self._left(receive))
+            while not leaving.done():
+                await send({"type": "http.response.body", "body": b"x" * 2**20, "more_body": True})
+        await send({"type": "http.response.body", "body": b"here", "more_body": False})
+
+    async def _left(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.set()
+
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(sent)
+        return reader, writer
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    listener = socket.create_server(("127.0.0.1", 0))
+    served.port = listener.getsockname()[1]
+    config = uvicorn.Config(
+        served.app, http=Hasty, ws="none", lifespan="off", log_config=None, interface="asgi3", proxy_headers=False
+    )
+    server = Server(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    yield served
+    server.should_exit = True
+    await serving
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What came until the server let go."""
+    came = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while some := await reader.read(2**16):
+                came += some
+    except ConnectionResetError:
+        pass
+    return bytes(came)
+
+
+async def test_a_request_is_answered(served: Served) -> None:
+    reader, writer = await served.connect(REQUEST)
+    assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.write(REQUEST)
+    assert b"here" in await reader.readuntil(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * LARGEST_HEAD_BYTES, 431),
+        (b"GET /" + b"a" * LARGEST_HEAD_BYTES, 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (LARGEST_HEAD_BYTES // 6), 431),
+        (b"not a method / HTTP/1.1\r\n\r\n", 400),
+    ],
+)
+async def test_what_is_no_request_is_refused_with_a_problem(served: Served, sent: bytes, status: int) -> None:
+    reader, _ = await served.connect(sent)
+    head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-type: application/problem+json" in head
+    assert json.loads(body)["status"] == status
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", REQUEST[:-2], REQUEST + b"\r\n", b"POST / HTTP/1.1\r\nhost: n\r\ncontent-length: 9\r\n\r\na"],
+)
+async def test_who_says_too_little_for_too_long_is_let_go(served: Served, sent: bytes) -> None:
+    reader, _ = await served.connect(sent)
+    await ended(reader)
+
+
+async def test_who_never_reads_is_cut_off(served: Served) -> None:
+    _, writer = await served.connect(b"GET /endless HTTP/1.1\r\nhost: north\r\n\r\n")
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    async with asyncio.timeout(PATIENCE_S):
+        await served.left.wait()
+
+
+async def test_idle_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hasty, "patience_s", PATIENCE_S)
+    idle = [await served.connect() for _ in range(Hasty.most_connections)]
+    for _ in range(2):
+        reader, _ = await served.connect(REQUEST)
+        assert b"here" in await reader.readuntil(b"0\r\n\r\n")
+    for reader, _ in idle[:2]:
+        assert await ended(reader) == b""

@@ -1,0 +1,163 @@
+"""The HTTP API, on the store in memory: what is open, what asks for the token, and how errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import httpx
+import msgspec
+import pytest
+
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.api.routes import reports_routes as reports_module
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.authentication import Access
+from control_plane.daemon import ControlPlane
+from control_plane.planning.report_intake import LARGEST_REPORT_BYTES, Receipt
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.status.status import Status
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
+from tests.support.api_app import served
+from tests.support.paths import PLANET
+from tests.support.reports import KEY, MODEL, offered, packed, report
+from tests.support.wait import until
+
+TOKEN = AdminToken("0123456789abcdef")
+OPERATOR = {"authorization": TOKEN.header()}
+REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
+
+
+@pytest.fixture
+async def control_plane() -> AsyncIterator[ControlPlane]:
+    store = MemoryStore()
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+    )
+    await one.start()
+    yield one
+    await one.stop()
+    await store.close()
+
+
+@pytest.fixture
+async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
+        yield client
+
+
+async def leading(control_plane: ControlPlane) -> None:
+    await until(lambda: control_plane.status().leading and len(control_plane.plans) == len(REGIONS))
+
+
+def is_problem(response: httpx.Response, status: int) -> bool:
+    body = response.json()
+    return (
+        response.status_code == status
+        and response.headers["content-type"] == "application/problem+json"
+        and body["status"] == status
+        and {"type", "title", "detail"} <= body.keys()
+    )
+
+
+async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
+    control_plane: ControlPlane, http: httpx.AsyncClient
+) -> None:
+    await leading(control_plane)
+    for region in REGIONS:
+        body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es")))
+        response = await http.post("/v1/reports", content=body, headers=headers)
+        assert response.status_code == 202
+        assert msgspec.json.decode(response.content, type=Receipt) == Receipt(True, "http://north")
+    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
+
+    status = msgspec.json.decode((await http.get("/v1/status", headers=OPERATOR)).content, type=Status)
+    assert (status.name, status.leading, status.store.up) == ("north", True, True)
+    assert status.leader is not None
+    assert (status.leader.name, status.leader.epoch) == ("north", status.epoch)
+    frankfurt = {region.name: region for region in status.regions}["eu-de"]
+    assert (frankfurt.city, frankfurt.state) == ("Frankfurt", RegionState.HEALTHY)
+    assert [(pool.model, pool.slots) for pool in frankfurt.pools] == [(MODEL, 100)]
+    assert [(one.residency, one.requests_per_s) for one in frankfurt.demand] == [("eu-de+eu-es", 50.0)]
+    assert {(agent.region, agent.registered) for agent in status.agents} == {(region, False) for region in REGIONS}
+    assert {arc.server for arc in status.arcs if arc.origin == "us-east"} <= {"eu-de", "eu-es"}
+
+    plans = (await http.get("/v1/plans/current", headers=OPERATOR)).content
+    assert msgspec.json.decode(plans, type=dict[str, RegionPlan]) == control_plane.plans
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/plans/current", "/v1/whoami", "/v1/audit", "/v1/audit/export"])
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}])
+async def test_the_fleet_is_shown_to_operators_alone(
+    http: httpx.AsyncClient, path: str, headers: dict[str, str]
+) -> None:
+    response = await http.get(path, headers=headers)
+    assert is_problem(response, 401)
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/livez")).text == "ok\n"
+    await until(lambda: not control_plane.not_ready())
+    assert (await http.get("/readyz")).json() == {"ready": True, "policy_refused": []}
+    metrics = await http.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "penstock_leader" in metrics.text
+
+
+async def test_not_ready_says_why(tmp_path: Path) -> None:
+    store = MemoryStore()
+    bare = ControlPlane(
+        store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(FolderReader(tmp_path)), rng=Random(1)
+    )
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(served(bare, Access(TOKEN))), base_url="http://bare"
+    ) as client:
+        response = await client.get("/readyz")
+    assert is_problem(response, 503)
+    assert len(response.json()["reasons"]) == 2
+
+
+async def test_a_bad_signature_is_refused(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    body, _ = packed(report("eu-de"))
+    assert is_problem(await http.post("/v1/reports", content=body), 401)
+    assert is_problem(await http.post("/v1/reports", content=body, headers={"x-penstock-signature": "0" * 64}), 401)
+    assert control_plane.status().agents == ()
+
+
+async def test_a_report_that_is_too_large_or_too_slow_is_refused(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_problem(await http.post("/v1/reports", content=b"x" * (LARGEST_REPORT_BYTES + 1)), 413)
+    monkeypatch.setattr(reports_module, "BODY_TIMEOUT_S", 0.05)
+
+    async def dawdle() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(60)
+
+    assert is_problem(await http.post("/v1/reports", content=dawdle()), 408)
+
+
+async def test_what_is_not_there_is_told_as_a_problem(http: httpx.AsyncClient) -> None:
+    assert is_problem(await http.get("/v1/nothing"), 404)
+    assert is_problem(await http.get("/v1/reports"), 405)
+    for path in ("/docs", "/redoc"):
+        assert is_problem(await http.get(path), 404)
+
+
+async def test_a_defect_is_told_without_its_traceback(
+    control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Status:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(control_plane, "status", broken)
+    response = await http.get("/v1/status", headers=OPERATOR)
+    assert is_problem(response, 500)
+    assert "secret detail" not in response.text

@@ -1,0 +1,277 @@
+"""/v1/explain and /v1/steer: what they answer, by whose knowledge, and how they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from adapters.geoip_lookup import GeoIpLookup
+from adapters.store import keys
+from adapters.store.codec import encode
+from control_plane.api.routes import what_if_routes as what_if_module
+from control_plane.api.routes.steer_routes import MOST_CLIENTS
+from control_plane.auth.authentication import Access
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import read_folder
+from control_plane.status.explain_response import Explained
+from control_plane.status.what_if_response import WhatIf
+from lab.geoip import SITES, write_geoip
+from penstock.policy.provenance import Provenance
+from penstock.routing.explain import Standing
+from penstock.routing.reasons import Reason
+from penstock.routing.steering import Advice
+from tests.support.api_app import served
+from tests.support.reports import MODEL, offered, packed, report
+from tests.support.stores import put
+from tests.support.wait import until
+from tests.unit.control_plane.api.test_control_plane_app import (
+    OPERATOR,
+    PLANET,
+    REGIONS,
+    TOKEN,
+    control_plane,
+    is_problem,
+    leading,
+)
+
+__all__ = ["control_plane"]
+
+HAMBURG, NEW_YORK = "198.18.1.7", "198.18.13.7"
+DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123be0a"
+
+
+@pytest.fixture
+async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    write_geoip(tmp_path / "geo.mmdb")
+    app = served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb"))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
+        yield client
+
+
+async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: str) -> None:
+    """Let every region report, and be planned for."""
+    await leading(control_plane)
+    for region in REGIONS:
+        ready = 0 if region in failed else 4
+        body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es"), ready=ready))
+        assert (await http.post("/v1/reports", content=body, headers=headers)).status_code == 202
+    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
+
+
+async def explained(http: httpx.AsyncClient, **body: Any) -> Explained:
+    response = await http.post("/v1/explain", json={"model": MODEL} | body)
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=Explained)
+
+
+async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    told = await explained(http, origin="eu-de", tenant="personal", country="DE")
+    assert (told.seen_by, told.leading) == ("north", True)
+    assert told.provenance is None
+    assert control_plane.policy is not None
+    assert told.explanation.policy_digest == control_plane.policy.digest()
+    assert told.explanation.residency == "eu-de+eu-es"
+    assert told.explanation.planned
+    by_name = {one.region: one for one in told.explanation.regions}
+    assert by_name["eu-de"].standing is Standing.SERVES
+    assert by_name["us-east"].standing is Standing.FORBIDDEN
+    assert by_name["us-east"].reasons[0].detail.startswith("eea-clients-stay-in-eu (residency.yaml:")
+    assert told.explanation.chosen is not None
+
+
+async def test_a_region_without_a_ready_endpoint(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http, "eu-de")
+    told = await explained(http, origin="eu-de", tenant="eu-personal")
+    by_name = {one.region: one for one in told.explanation.regions}
+    assert [one.reason for one in by_name["eu-de"].reasons] == [Reason.MODEL_NOT_READY]
+    assert told.explanation.chosen is not None
+    assert told.explanation.chosen.region == "eu-es"
+
+
+async def test_a_region_that_tries_another_policy_is_explained_under_that(
+    control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(control_plane, http)
+    assert control_plane.policy is not None
+    other = msgspec.structs.replace(control_plane.policy, residency=())
+    commit = Provenance("repo", "main", "ab" * 20, "somebody", 1.0, "No rules")
+    plans = control_plane.plans | {
+        name: msgspec.structs.replace(control_plane.plans["eu-de"], policy_digest=digest, provenance=commit)
+        for name, digest in [("eu-es", other.digest()), ("eu-gb", "0" * 64)]
+    }
+    monkeypatch.setattr(ControlPlane, "plans", plans)
+    await put(control_plane._store, keys.policy(other.digest()), encode(other))
+    canary = await explained(http, origin="eu-es", tenant="personal", country="DE")
+    assert (canary.explanation.policy_digest, canary.explanation.rules) == (other.digest(), ())
+    assert canary.provenance == commit
+    forgotten = await explained(http, origin="eu-gb", tenant="personal", country="DE")
+    assert forgotten.explanation.policy_digest == control_plane.policy.digest()
+    assert forgotten.provenance is None
+
+
+async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
+    told = await explained(http, origin="us-east", ip=HAMBURG, key_digest=DEMO_KEY_DIGEST)
+    assert told.explanation.asked.tenant == "personal"
+    assert told.explanation.asked.location.country == "DE"
+    assert told.explanation.refusal is not None
+    assert told.explanation.refusal.reason is Reason.MISDIRECTED
+    assert told.explanation.refusal.try_regions == ("eu-es", "eu-de")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"origin": "us-est"}, "did you mean us-east?"),
+        ({"origin": "us-east", "tried": {"eu-d": "saturated"}}, "tried: there is no region 'eu-d'"),
+        ({"origin": "us-east", "tried": {"eu-de": "tired"}}, "body.tried.eu-de"),
+        ({"origin": "us-east", "ip": "1.2.3"}, "no IP address"),
+        ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "not both"),
+        ({"origin": "us-east", "subdivision": "CA"}, "give that too"),
+        ({"origin": "us-east", "country": "de"}, "body.country: 'de' is no country of ISO 3166-1"),
+        ({"origin": "us-east", "country": "XX"}, "leave it out where nobody knows"),
+        ({"origin": "us-east", "country": "{x}"}, "'{x}' is no country"),
+        ({"origin": "us-east", "overflow": "yes"}, "body.overflow"),
+        ({"origin": "us-east", "key_digest": "0" * 64}, "no tenant has this key"),
+        ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "not both"),
+        ({"origin": "us-east", "key": "secret"}, "body.key"),
+        ({}, "body.origin"),
+    ],
+)
+async def test_what_cannot_be_explained(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+    response = await http.post("/v1/explain", json={"model": MODEL} | body)
+    assert is_problem(response, 422)
+    assert says in response.json()["detail"]
+
+
+async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+        await leading(control_plane)
+        response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})
+        assert is_problem(response, 422)
+        steered = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal"})
+    advice = msgspec.json.decode(steered.content, type=Advice)
+    assert advice.refusal is not None
+    assert advice.refusal.reason is Reason.LOCATION_UNKNOWN
+
+
+async def test_where_to_come_in(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    response = await http.get("/v1/steer", params={"ip": HAMBURG, "tenant": "personal", "model": MODEL})
+    advice = msgspec.json.decode(response.content, type=Advice)
+    assert [entry.region for entry in advice.entries] == ["eu-de", "eu-es"]
+    assert response.headers["cache-control"] == f"private, max-age={int(advice.ttl_s)}"
+    nobody = await http.get("/v1/steer", params={"ip": "192.0.2.1", "tenant": "personal"})
+    assert nobody.json()["entries"] == []
+    assert nobody.json()["refusal"]["reason"] == "location_unknown"
+
+
+async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    clients = [{"ip": site.network.removesuffix("0/24") + "9", "tenant": "open"} for site in SITES] * 2
+    response = await http.post("/v1/steer", json={"clients": clients})
+    advice = response.json()["advice"]
+    nearest = {site.city: one["entries"][0]["region"] for site, one in zip(SITES, advice, strict=False)}
+    assert len(advice) == len(clients)
+    assert (nearest["Hamburg"], nearest["New York"], nearest["Osaka"]) == ("eu-de", "us-east", "jp-tok")
+    too_many = await http.post("/v1/steer", json={"clients": [{"tenant": "open"}] * (MOST_CLIENTS + 1)})
+    assert is_problem(too_many, 422)
+
+
+async def test_a_place_that_is_said_twice_is_refused(http: httpx.AsyncClient) -> None:
+    assert is_problem(await http.get("/v1/steer", params={"ip": HAMBURG, "country": "DE"}), 422)
+    assert is_problem(await http.get("/v1/steer?country=DE&country=US"), 422)
+
+
+async def test_nothing_is_read_of_whoever_is_not_known(http: httpx.AsyncClient) -> None:
+    nobody = {"authorization": "Bearer nobody", "content-type": "application/json"}
+    for path in ("/v1/explain", "/v1/what-if", "/v1/policies/validate", "/v1/regions/eu-de/drain"):
+        assert is_problem(await http.post(path, content=b"{", headers=nobody), 401)
+
+
+async def test_a_client_in_no_country_there_is_is_not_steered(http: httpx.AsyncClient) -> None:
+    for code in ("XX", "ZZ", "EU", "UK"):
+        refused = await http.get("/v1/steer", params={"country": code})
+        assert is_problem(refused, 422)
+        assert f"query.country: '{code}' is no country" in refused.json()["detail"]
+    assert is_problem(await http.post("/v1/steer", json={"clients": [{"ip": "nonsense"}]}), 422)
+    assert is_problem(await http.get("/v1/steer", params={"region": "eu-de"}), 422)
+
+
+async def what_if(http: httpx.AsyncClient, **body: Any) -> WhatIf:
+    response = await http.post("/v1/what-if", json=body)
+    assert response.status_code == 200, response.text
+    return msgspec.json.decode(response.content, type=WhatIf)
+
+
+async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await fill(control_plane, http)
+    row = {"origin": "eu-de", "tenant": "eu-personal", "model": MODEL, "requests_per_s": 30.0, "country": "DE"}
+    told = await what_if(http, lost=["eu-de"], demand=[row])
+    assert (told.demand, told.fleet) == ("as given", "as reported")
+    assert told.before.load["eu-de"] > 0.0
+    assert told.after.load.get("eu-de", 0.0) == 0.0
+    assert told.moved_per_s == pytest.approx(30.0)
+    assert {(one.source, one.target) for one in told.moves} == {("eu-de", "eu-es")}
+    assert told.policy_before == told.policy_after
+
+
+async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    await until(lambda: not control_plane.not_ready())
+    files = read_folder(PLANET)
+    files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", "regions: [eu-es]")
+    told = await what_if(http, files=files)
+    assert told.policy_before != told.policy_after
+    assert told.fleet.startswith("made up")
+    assert told.demand == "made up, 100.0 requests per second, since regions report none"
+    assert any(one.residency_after == "eu-es" for one in told.moves)
+
+
+@pytest.mark.parametrize("demand", [[], [{"tenant": "open", "model": MODEL, "requests_per_s": 0}]])
+async def test_nobody_asks_for_anything(http: httpx.AsyncClient, demand: list[dict[str, Any]]) -> None:
+    told = await what_if(http, demand=demand, lost=["eu-de"])
+    assert (told.moved_per_s, told.before.served_per_s) == (0.0, 0.0)
+
+
+async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient) -> None:
+    rows = [{"tenant": "nobody", "model": MODEL}, {"tenant": "open", "model": "gpt-9", "origin": "eu-de"}]
+    told = await what_if(http, demand=[row | {"requests_per_s": 2.0} for row in rows])
+    assert sum(told.after.refused_per_s.values()) == pytest.approx(4.0)
+
+
+async def test_a_policy_that_is_too_large_to_make_a_demand_up_for(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(what_if_module, "MOST_MADE_UP", 100)
+    response = await http.post("/v1/what-if", json={"lost": ["eu-de"]})
+    assert is_problem(response, 422)
+    assert "give it" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"lost": ["eu-d"]}, "did you mean eu-de?"),
+        ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is refused"),
+        ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
+        ({"policy": "other"}, "body.policy"),
+    ],
+)
+async def test_what_cannot_be_reckoned(http: httpx.AsyncClient, body: dict[str, Any], says: str) -> None:
+    response = await http.post("/v1/what-if", json=body)
+    assert is_problem(response, 422)
+    assert says in response.json()["detail"]
+
+
+async def test_what_if_takes_no_demand_from_a_region_that_is_none(http: httpx.AsyncClient) -> None:
+    row = {"tenant": "open", "model": MODEL, "country": "DE", "requests_per_s": 1.0}
+    response = await http.post("/v1/what-if", json={"lost": [], "demand": [row, row | {"origin": "eu-dee"}]})
+    assert response.status_code == 422
+    assert response.json()["detail"] == "demand[1].origin: there is no region 'eu-dee'; did you mean eu-de?"

@@ -1,0 +1,253 @@
+"""A change sent again is answered again, by the same caller with the same request alone; what is kept is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import Body, FastAPI, Response
+from fastapi.responses import StreamingResponse
+
+from adapters.store import keys
+from adapters.store.memory_store import MemoryStore
+from control_plane.api import idempotency_store, problems, request_limits
+from control_plane.api.idempotency import Idempotency
+from control_plane.api.idempotency_store import KeptAnswers
+from control_plane.api.json_responses import answer
+from control_plane.api.problems import Problem
+from control_plane.api.request_limits import BoundedBodies
+from control_plane.auth.api_keys import LOOK_S, ApiKeys
+from control_plane.auth.authentication import Access
+from control_plane.auth.required_roles import Operator
+from tests.support.stores import SetClock
+from tests.support.wait import until
+from tests.unit.control_plane.auth.test_api_access import TOKEN, keys_file
+
+DO, RULE = {"authorization": "Bearer do"}, {"authorization": "Bearer rule"}
+
+
+class Changes:
+    """What was done, and a gate that holds it up."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+
+@pytest.fixture
+def changes() -> Changes:
+    return Changes()
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def store(clock: SetClock) -> MemoryStore:
+    return MemoryStore(clock)
+
+
+@pytest.fixture
+async def http(
+    tmp_path: Path, changes: Changes, clock: SetClock, store: MemoryStore
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
+    problems.install(app)
+    app.add_middleware(Idempotency, access=access, answers=KeptAnswers(store, "north", clock))
+    app.add_middleware(BoundedBodies)
+
+    @app.post("/things", status_code=201)
+    async def make(caller: Operator, name: Annotated[str, Body(embed=True)]) -> Response:
+        await changes.gate.wait()
+        if name == "bad":
+            raise Problem(409, "no")
+        if name == "broken":
+            raise ZeroDivisionError
+        changes.done.append(name)
+        return answer({"made": name, "number": len(changes.done)}, 201, {"etag": f'"{len(changes.done)}"'})
+
+    @app.post("/v1/explain")
+    async def explain(caller: Operator) -> Response:
+        changes.done.append("explained")
+        return answer(len(changes.done))
+
+    @app.post("/large")
+    async def large(caller: Operator) -> Response:
+        changes.done.append("large")
+
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield b"x" * (idempotency_store.LARGEST_ANSWER_BYTES // 2)
+
+        return StreamingResponse(parts())
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
+        yield client
+
+
+async def make(
+    http: httpx.AsyncClient, name: str = "a", key: str | None = "k", who: dict[str, str] = DO, **headers: str
+) -> httpx.Response:
+    with_key = {} if key is None else {"idempotency-key": key}
+    return await http.post("/things", json={"name": name}, headers={**who, **with_key, **headers})
+
+
+async def test_a_change_sent_again_is_answered_and_not_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+    first, second = await make(http), await make(http)
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert (first.content, first.headers["etag"]) == (second.content, second.headers["etag"])
+    assert ("idempotency-replayed" in first.headers, second.headers["idempotency-replayed"]) == (False, "true")
+    assert changes.done == ["a"]
+
+
+async def test_without_the_key_or_with_another_it_is_made_again(http: httpx.AsyncClient, changes: Changes) -> None:
+    for key in (None, None, "k", "l"):
+        assert (await make(http, key=key)).status_code == 201
+    assert len(changes.done) == 4
+
+
+async def test_a_key_is_for_one_request(http: httpx.AsyncClient, changes: Changes) -> None:
+    await make(http)
+    for refused in (await make(http, "b"), await make(http, **{"if-match": '"1"'})):
+        assert refused.status_code == 422
+        assert "another request" in refused.json()["detail"]
+    assert changes.done == ["a"]
+
+
+async def test_a_key_is_of_one_operation(http: httpx.AsyncClient, changes: Changes) -> None:
+    await make(http)
+    other = await http.post("/large", headers={**DO, "idempotency-key": "k"})
+    assert (other.status_code, changes.done) == (200, ["a", "large"])
+    assert (await http.put("/things", headers={**DO, "idempotency-key": "k"})).status_code == 405
+
+
+async def test_what_changes_nothing_keeps_no_answer(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore
+) -> None:
+    for _ in range(2):
+        assert (await http.post("/v1/explain", headers={**DO, "idempotency-key": "k"})).status_code == 200
+    assert changes.done == ["explained", "explained"]
+    assert (await store.list(keys.ANSWERS)).items == ()
+
+
+async def test_an_address_that_failed_too_often_learns_nothing_of_a_credential(http: httpx.AsyncClient) -> None:
+    guess = {"authorization": "Bearer a guess"}
+    while (refused := await make(http, who=guess)).status_code != 429:
+        assert refused.status_code == 401
+    for key in ("k", "k" * 300, ""):
+        right, wrong = await make(http, key=key), await make(http, key=key, who=guess)
+        assert (right.status_code, right.content) == (wrong.status_code, wrong.content) == (429, wrong.content)
+
+
+async def test_the_second_while_the_first_is_under_way(http: httpx.AsyncClient, changes: Changes) -> None:
+    changes.gate.clear()
+    first = asyncio.create_task(make(http))
+    refused = None
+    for _ in range(200):
+        await asyncio.sleep(0)
+    refused = await make(http)
+    assert (refused.status_code, refused.headers["retry-after"]) == (409, "1")
+    changes.gate.set()
+    assert (await first).status_code == 201
+    assert (await make(http)).json() == (await first).json()
+    assert changes.done == ["a"]
+
+
+@pytest.mark.parametrize(("name", "status"), [("bad", 409), ("broken", 500)])
+async def test_what_failed_is_judged_anew(http: httpx.AsyncClient, name: str, status: int) -> None:
+    for _ in range(2):
+        failed = await make(http, name)
+        assert failed.status_code == status
+        assert "idempotency-replayed" not in failed.headers
+    assert (await make(http, "good")).status_code == 201
+
+
+async def test_an_answer_is_for_its_caller_alone(
+    http: httpx.AsyncClient, changes: Changes, clock: SetClock, tmp_path: Path
+) -> None:
+    await make(http)
+    assert (await make(http, who=RULE)).json() == {"made": "a", "number": 2}
+    assert (await make(http, who={"authorization": "Bearer nobody"})).status_code == 401
+    assert (await make(http, who={})).status_code == 401
+    # The caller's role is taken away: what was answered to an operator is not for a viewer.
+    path = tmp_path / "keys.yaml"
+    path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
+    clock.now += LOOK_S
+    assert (await make(http)).status_code == 403
+
+
+async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
+    await make(http)
+    clock.now += idempotency_store.KEPT_S + 1
+    await make(http)
+    assert len(changes.done) == 2
+
+
+async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
+    for _ in range(2):
+        response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
+        assert len(response.content) > idempotency_store.LARGEST_ANSWER_BYTES
+    assert changes.done == ["large", "large"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256])
+async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
+    assert (await make(http, key=key)).status_code == 400
+
+
+async def test_what_is_kept_is_bounded(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_store, "MOST_KEPT", 5)
+    for number in range(8):
+        await make(http, key=str(number))
+    assert len((await store.list(keys.ANSWERS)).items) == 5
+    assert "idempotency-replayed" in (await make(http, key="3")).headers
+    assert "idempotency-replayed" not in (await make(http, key="2")).headers
+
+
+async def test_a_store_that_is_away_refuses_before_anything_is_done(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore
+) -> None:
+    await store.close()
+    away = await make(http)
+    assert (away.status_code, "nothing was changed" in away.json()["detail"]) == (503, True)
+    assert (await make(http, key=None)).status_code == 201
+    assert changes.done == ["a"]
+
+
+async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClient, store: MemoryStore) -> None:
+    await make(http, "secret", "the key")
+    (item,) = (await store.list(keys.ANSWERS)).items
+    for told in (b"the key", b"Bearer"):
+        assert told not in item.key.encode() + item.value
+    assert item.lease_id != 0
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_body_that_is_too_large_or_too_slow(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, changes: Changes, key: str | None
+) -> None:
+    assert (await make(http, "x" * request_limits.LARGEST_BODY_BYTES, key)).status_code == 413
+    monkeypatch.setattr(request_limits, "BODY_TIMEOUT_S", 0.05)
+
+    async def dawdle() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(60)
+
+    headers = {**DO, "content-type": "application/json"} | ({"idempotency-key": key} if key else {})
+    slow = await http.post("/things", content=dawdle(), headers=headers)
+    assert (slow.status_code, slow.headers["content-type"]) == (408, problems.MEDIA_TYPE)
+    assert changes.done == []
+    monkeypatch.undo()
+    await until(lambda: True)
+    assert (await make(http, key=key)).status_code == 201

@@ -1,0 +1,98 @@
+"""The API describes itself: every operation with a summary, a tag, what it answers, and how it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from fastapi import FastAPI
+
+from control_plane.api import problems
+from control_plane.api.openapi import TAGS, TwoSchemas, describe, gives
+from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, control_plane, http
+
+__all__ = ["control_plane", "http"]
+
+
+OPEN = {"/livez", "/readyz", "/metrics", "/v1/reports", "/v1/policies/webhook"}
+"""Paths that ask for no caller."""
+
+
+@pytest.fixture
+async def document(http: httpx.AsyncClient) -> dict[str, Any]:
+    response = await http.get("/openapi.json")
+    assert response.status_code == 200
+    document: dict[str, Any] = response.json()
+    return document
+
+
+async def test_every_operation_says_what_it_does(document: dict[str, Any]) -> None:
+    ids = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            assert not operation["summary"].endswith("."), where
+            assert set(operation["tags"]) <= set(TAGS), where
+            assert operation["operationId"] not in ids, where
+            ids.add(operation["operationId"])
+            answers = {status: one for status, one in operation["responses"].items() if status.startswith("2")}
+            assert answers, where
+            for status, one in answers.items():
+                assert status == "204" or one["content"], f"{where}: say what it answers with `responses=gives(...)`"
+            assert problems.MEDIA_TYPE in operation["responses"]["default"]["content"], where
+            assert ("security" in operation) is (path not in OPEN), where
+
+
+async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    def references(part: Any) -> set[str]:
+        if isinstance(part, dict):
+            own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+            return own.union(*(references(one) for one in part.values()))
+        return set().union(*(references(one) for one in part)) if isinstance(part, list) else set()
+
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) <= known
+    assert "x-components" not in str(document)
+
+
+async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["OverridePhase"]["enum"] != schemas["Phase"]["enum"]
+    first = msgspec.defstruct("Answer", [("one", str)])
+    second = msgspec.defstruct("Answer", [("another", str)])
+    app = FastAPI()
+    describe(app)
+    for path, type_ in (("/a", first), ("/b", second)):
+        app.get(path, responses=gives(type_, "It."))(lambda: None)
+    with pytest.raises(TwoSchemas, match="two types are called Answer"):
+        app.openapi()
+
+
+async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> None:
+    refused = await http.get("/v1/pools", params={"regoin": "eu-de"}, headers=OPERATOR)
+    assert (refused.status_code, refused.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert refused.json()["errors"] == [
+        {"field": "query.regoin", "problem": "no such parameter; there are cursor, limit, model, region"}
+    ]
+    assert (await http.get("/v1/pools", params={"regoin": "eu-de"})).status_code == 401
+    assert (await http.get("/v1/pools", params={"region": "eu-de"}, headers=OPERATOR)).status_code == 200
+    assert (await http.get("/v1/whoami", params={"x": "1"}, headers=OPERATOR)).status_code == 422
+    assert (await http.get("/livez", params={"x": "1"})).status_code == 200
+
+
+async def test_every_method_of_a_path_is_told(http: httpx.AsyncClient) -> None:
+    for path, allowed in (
+        ("/v1/overrides", "GET, POST"),
+        ("/v1/overrides/x", "DELETE, GET"),
+        ("/v1/plans/1", "GET"),
+        ("/v1/policies/validate", "POST"),
+    ):
+        refused = await http.patch(path, headers=OPERATOR)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+        assert refused.headers["content-type"] == problems.MEDIA_TYPE
+    # Another path with a parameter would fit, but this one is written out.
+    refused = await http.get("/v1/policies/validate", headers=OPERATOR)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")

@@ -1,0 +1,56 @@
+"""Malformed requests: told as problems, in words that say what to send instead."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from control_plane.api import problems
+
+
+class Order(BaseModel):
+    """What the API under test takes."""
+
+    reason: str
+
+
+@pytest.fixture
+def api() -> httpx.AsyncClient:
+    app = FastAPI()
+    problems.install(app)
+
+    @app.post("/orders")
+    async def order(one: Order) -> str:
+        """Take an order."""
+        return one.reason
+
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "detail"),
+    [
+        (b'{"reason": "x"}', "application/json; charset=utf-8", 200, ""),
+        (b'{"reason": "x"}', "application/merge-patch+json", 200, ""),
+        (
+            b'{"reason": "x"}',
+            "application/x-www-form-urlencoded",
+            415,
+            "what is sent is called application/x-www-form-urlencoded: send JSON, with `content-type: application/json",
+        ),
+        (b'{"reason": "x"}', "text/plain", 415, "what is sent is called text/plain: send JSON"),
+        (b'{"reason"', "application/json", 422, "body: is not JSON: Expecting ':' delimiter at character 9"),
+        (b"[]", "application/json", 422, "body: Input should be a valid dictionary"),
+        (b'{"why": "x"}', "application/json", 422, "body.reason: Field required"),
+        (b"", "text/plain", 422, "body: Field required"),
+    ],
+)
+async def test_a_body_that_is_none(api: httpx.AsyncClient, content: bytes, kind: str, status: int, detail: str) -> None:
+    answer = await api.post("/orders", content=content, headers={"content-type": kind})
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        assert answer.headers["content-type"] == problems.MEDIA_TYPE
+        assert msgspec.json.decode(answer.content)["detail"].startswith(detail)

@@ -1,0 +1,56 @@
+"""The operators' token opens what it should, and is never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.secret_file import BadSecret
+from control_plane.auth.admin_token import AdminToken, load_admin_token
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def test_the_token_is_let_in() -> None:
+    assert AdminToken(TOKEN).is_token(TOKEN)
+
+
+@pytest.mark.parametrize("credential", ["", " ", f"{TOKEN}0", TOKEN[:-1], TOKEN.upper(), "ä", "\udcff"])
+def test_anything_else_is_not(credential: str) -> None:
+    assert not AdminToken(TOKEN).is_token(credential)
+
+
+def test_a_token_does_not_show_itself() -> None:
+    assert TOKEN not in repr(AdminToken(TOKEN))
+
+
+def test_a_file_with_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"\n{TOKEN}\n")
+    assert load_admin_token(path).header() == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "the file of the admin token is empty"),
+        (b"short", "the admin token has 5 bytes, fewer than 16"),
+        (b"two words are no token", "holds no admin token"),
+        (b"two-lines-that-are\nno-token-of-ours-either", "holds no admin token, which is one line"),
+        ("ä".encode() * 20, "holds no admin token"),
+        (b"x" * 70_000, "holds no admin token"),
+    ],
+)
+def test_a_file_without_one(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(BadSecret) as caught:
+        load_admin_token(path)
+    assert str(caught.value).startswith(f"{path}: {problem}")
+    assert "openssl rand -hex 32" in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(BadSecret, match="No such file or directory"):
+        load_admin_token(tmp_path / "absent")

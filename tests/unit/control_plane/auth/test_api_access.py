@@ -1,0 +1,138 @@
+"""Who may call what: the dependency that routes require, and that no route goes without."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, Response
+
+from control_plane.api import app as app_module
+from control_plane.api import problems
+from control_plane.api.app import UnguardedRoute, create_app
+from control_plane.api.json_responses import answer
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.api_keys import ApiKeys
+from control_plane.auth.authentication import LONGEST_CREDENTIAL, Access
+from control_plane.auth.login_failures import BURST, REFILL_S
+from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.daemon import ControlPlane
+from tests.unit.control_plane.api.test_control_plane_app import control_plane
+
+__all__ = ["control_plane"]
+
+TOKEN = AdminToken("0123456789abcdef")
+KEYS = {"see": "viewer", "do": "operator", "rule": "admin", "de": "operator\n  regions: [eu-de]"}
+
+
+def keys_file(directory: Path) -> Path:
+    path = directory / "keys.yaml"
+    path.write_text(
+        "".join(
+            f"- name: {name}\n  sha256: {sha256(name.encode()).hexdigest()}\n  role: {role}\n"
+            for name, role in KEYS.items()
+        )
+    )
+    return path
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path)))
+    problems.install(app)
+
+    @app.get("/see")
+    async def see(caller: Viewer) -> Response:
+        return answer(caller)
+
+    @app.post("/do/{region}")
+    async def do(region: str, caller: Operator) -> Response:
+        must_reach(caller, {region})
+        return answer(caller)
+
+    @app.post("/rule")
+    async def rule(caller: Admin) -> Response:
+        must_reach(caller, None)
+        return answer(caller)
+
+    @app.get("/count")
+    async def count(caller: Viewer, number: int) -> Response:
+        return answer(number)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("key", "statuses"),
+    [
+        ("see", [200, 403, 403, 403]),
+        ("do", [200, 200, 200, 403]),
+        ("rule", [200, 200, 200, 200]),
+        ("de", [200, 200, 403, 403]),
+        ("0123456789abcdef", [200, 200, 200, 200]),
+        ("nobody", [401, 401, 401, 401]),
+        ("x" * (LONGEST_CREDENTIAL + 1), [401, 401, 401, 401]),
+    ],
+)
+async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:
+    headers = {"authorization": f"Bearer {key}"}
+    responses = [
+        await http.get("/see", headers=headers),
+        await http.post("/do/eu-de", headers=headers),
+        await http.post("/do/us-east", headers=headers),
+        await http.post("/rule", headers=headers),
+    ]
+    assert [one.status_code for one in responses] == statuses
+    for refusal in responses:
+        if refusal.status_code >= 400:
+            assert refusal.headers["content-type"] == problems.MEDIA_TYPE
+            assert key not in refusal.json()["detail"] or key in KEYS
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic see", "see", "Bearer see see"])
+async def test_no_credential_is_nobody(http: httpx.AsyncClient, authorization: str) -> None:
+    response = await http.get("/see", headers={"authorization": authorization})
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_what_is_malformed_is_a_problem_that_names_the_field(http: httpx.AsyncClient) -> None:
+    response = await http.get("/count", params={"number": "x"}, headers={"authorization": "Bearer see"})
+    assert (response.status_code, response.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert [one["field"] for one in response.json()["errors"]] == ["query.number"]
+    assert (await http.get("/count", params={"number": "x"})).status_code == 401
+
+
+async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) -> None:
+    for _ in range(BURST):
+        # No credential at all is no failed login.
+        assert (await http.get("/see")).status_code == 401
+    good, bad = {"authorization": "Bearer see"}, {"authorization": "Bearer nobody"}
+    for _ in range(BURST):
+        assert (await http.get("/see", headers=bad)).status_code == 401
+    for headers in (bad, good, {}):
+        refused = await http.get("/see", headers=headers)
+        assert (refused.status_code, refused.headers["content-type"]) == (429, problems.MEDIA_TYPE)
+        assert 0 < int(refused.headers["retry-after"]) <= REFILL_S
+        assert "PENSTOCK_TRUSTED_PROXIES" not in refused.text
+    behind_a_proxy = await http.get("/see", headers={**good, "x-forwarded-for": "192.0.2.9"})
+    assert "if that is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" in behind_a_proxy.json()["detail"]
+
+
+async def test_a_route_for_nobody_in_particular_is_found_at_the_start(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = APIRouter()
+
+    @router.get("/v1/secrets")
+    async def secrets() -> Response:
+        return answer("everything")
+
+    monkeypatch.setattr(app_module.status_routes, "routes", lambda _: router)
+    with pytest.raises(UnguardedRoute, match="/v1/secrets"):
+        create_app(control_plane, Access(TOKEN))

@@ -1,0 +1,149 @@
+"""`penstock context`, and which control planes a command means."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from control_plane.cli.connection_options import meant
+from control_plane.cli.contexts import BadContexts, Context, Contexts, contexts_file, load_contexts
+from control_plane.cli.error_output import CommandFault
+from control_plane.cli.main import app
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "config" / "contexts.yaml"
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(file))
+    return file
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["context", *arguments])
+
+
+class TestCommands:
+    def test_a_file_that_cannot_be_written_is_told_with_the_remedy(self, file: Path) -> None:
+        file.parent.symlink_to("/proc/nobody")
+        result = run("add", "lab", "--url", "http://127.0.0.1:1")
+        assert result.exit_code == 2
+        assert f"{file}: cannot be written: " in result.stderr
+        assert "name another file in PENSTOCK_CONFIG" in result.stderr
+
+    def test_the_first_context_is_used_at_once(self, file: Path) -> None:
+        assert run("add", "lab", "--url", "http://127.0.0.1:1/", "--token-file", "/tokens/lab").exit_code == 0
+        assert run("add", "live", "--url", "https://a:1, https://b:1", "--ca-file", "/ca.pem").exit_code == 0
+        assert load_contexts() == Contexts(
+            "lab",
+            {
+                "lab": Context(("http://127.0.0.1:1",), "/tokens/lab"),
+                "live": Context(("https://a:1", "https://b:1"), ca_file="/ca.pem"),
+            },
+        )
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        shown = run("list").stdout
+        assert "* │ lab" in shown
+        assert "https://b:1" in shown
+
+    def test_using_another(self, file: Path) -> None:
+        run("add", "lab", "--url", "http://127.0.0.1:1")
+        run("add", "live", "--url", "https://a:1")
+        assert run("use", "live").exit_code == 0
+        assert msgspec.json.decode(run("list", "-o", "json").stdout)["current"] == "live"
+
+    def test_a_name_that_is_nearly_right(self, file: Path) -> None:
+        run("add", "production", "--url", "http://127.0.0.1:1")
+        result = run("use", "producton")
+        assert result.exit_code == 2
+        assert "no context 'producton'; did you mean production?" in result.stderr
+
+    def test_none_is_replaced_by_mistake(self, file: Path) -> None:
+        run("add", "lab", "--url", "http://127.0.0.1:1")
+        assert run("add", "lab", "--url", "http://127.0.0.1:2").exit_code == 2
+        assert load_contexts().named("lab").urls == ("http://127.0.0.1:1",)
+        assert run("add", "lab", "--url", "http://127.0.0.1:2", "--replace").exit_code == 0
+        assert load_contexts().named("lab").urls == ("http://127.0.0.1:2",)
+
+    def test_the_one_in_use_can_be_removed(self, file: Path) -> None:
+        run("add", "lab", "--url", "http://127.0.0.1:1")
+        assert run("remove", "lab").exit_code == 0
+        assert load_contexts() == Contexts()
+        assert run("remove", "lab").exit_code == 2
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("nonsense", "ftp://a", "http://a/path", "https://user:secret@a:1", ",", "http://[", "http://a:99999"),
+            *("http://a:b", "http://a:0", "http://.", "http://a#b"),
+        ],
+    )
+    def test_urls_that_are_none(self, file: Path, url: str) -> None:
+        assert run("add", "lab", "--url", url).exit_code == 2
+        assert not file.exists()
+
+
+class TestFile:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("contexts: [", "contexts.yaml: "),
+            ("contexts: {lab: {urls: [http://a], token: secret}}", "unknown field `token`"),
+            ("contexts: {lab: {urls: []}}", "context lab: has no urls"),
+            ("- lab", "contexts.yaml: "),
+            (" " * (1 << 20) + "x", "larger than"),
+        ],
+    )
+    def test_bad_files_are_told(self, file: Path, text: str, said: str) -> None:
+        file.parent.mkdir()
+        file.write_text(text)
+        with pytest.raises(BadContexts, match="context") as told:
+            load_contexts()
+        assert said in str(told.value)
+        assert run("list").exit_code == 2
+
+    def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PENSTOCK_CONFIG", raising=False)
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
+        assert contexts_file() == Path("/config/penstock/contexts.yaml")
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        assert contexts_file() == Path.home() / ".config" / "penstock" / "contexts.yaml"
+
+
+class TestMeant:
+    @pytest.fixture(autouse=True)
+    def contexts(self, file: Path) -> None:
+        run("add", "lab", "--url", "http://lab:1", "--token-file", "/tokens/lab")
+        run("add", "live", "--url", "https://live:1", "--token-file", "/tokens/live")
+
+    @pytest.mark.parametrize(
+        ("url", "context", "environment", "urls"),
+        [
+            (None, None, {}, ("http://lab:1",)),
+            (None, None, {"PENSTOCK_CONTEXT": "live"}, ("https://live:1",)),
+            (None, None, {"PENSTOCK_CONTEXT": "live", "PENSTOCK_URL": "http://x:1"}, ("http://x:1",)),
+            (None, "live", {"PENSTOCK_URL": "http://x:1"}, ("https://live:1",)),
+            ("http://y:1,http://z:1", None, {"PENSTOCK_URL": "http://x:1"}, ("http://y:1", "http://z:1")),
+        ],
+    )
+    def test_the_nearest_says_where(
+        self, url: str | None, context: str | None, environment: dict[str, str], urls: tuple[str, ...]
+    ) -> None:
+        assert meant(url, context, environment).urls == urls
+
+    def test_a_context_keeps_its_token_to_itself(self) -> None:
+        assert meant("http://y:1", None, {}).token_file is None
+        assert meant(None, None, {"PENSTOCK_URL": "http://x:1"}).token_file is None
+        assert meant(None, "live", {}).token_file == "/tokens/live"
+
+    def test_two_that_disagree(self) -> None:
+        with pytest.raises(CommandFault, match="give one of them"):
+            meant("http://y:1", "live", {})
+
+    def test_none_at_all(self, file: Path) -> None:
+        file.unlink()
+        with pytest.raises(CommandFault, match="penstock context use"):
+            meant(None, None, {})

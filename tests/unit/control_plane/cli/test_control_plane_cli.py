@@ -1,0 +1,418 @@
+"""The `penstock` command: what it prints, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from adapters.store.members import Member
+from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, sealed
+from control_plane.auth.admin_token import AdminToken
+from control_plane.cli.api_client import ApiClient, NoLeader, may_follow
+from control_plane.cli.main import app
+from control_plane.cli.status_view import status_view
+from control_plane.policy.source.judgement import Origin
+from control_plane.rollout.rollout_resource import RolloutSummary
+from control_plane.status.status import (
+    AgentStatus,
+    ArcStatus,
+    DemandStatus,
+    LeaderStatus,
+    PlanStatus,
+    PolicyStatus,
+    PoolStatus,
+    RegionStatus,
+    Status,
+    StoreStatus,
+)
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import ArcReason
+from penstock.policy.provenance import Provenance
+from penstock.rollout.state_machine import Phase
+from tests.support.cli import run
+from tests.support.paths import POLICIES
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("phase", "obeyed"), [("shadow", "cd"), ("canary", "cd"), ("rolled_back", "cd"), ("watch", "ef"), ("done", "ef")]
+)
+def test_the_heading_names_the_policy_that_regions_obey_and_not_what_the_source_offers(phase: str, obeyed: str) -> None:
+    known = {
+        digest: Provenance("policy", "main", digest * 20, "somebody", 0.0, f"commit {digest}")
+        for digest in ("cd", "ef")
+    }
+    rollout = RolloutSummary(
+        2, "ef" * 32, "cd" * 32, Phase(phase), 0.0, 0.0, "as it is", "", known["ef"], known["cd"], (), None
+    )
+    status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
+    status = msgspec.structs.replace(
+        status, policy=msgspec.structs.replace(status.policy, digest="ef" * 32), rollout=rollout
+    )
+    console = Console(width=200, file=StringIO())
+    console.print(status_view(status))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert f"plan 42, 3 s old · policy {obeyed * 6}\n" in shown
+    assert f"commit {obeyed}" in shown
+    assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
+
+
+def test_agents_that_are_of_no_use_are_named() -> None:
+    status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
+    agents = (
+        AgentStatus("eu-ed", "typo", True, "http://p", "http://a", None),
+        AgentStatus("eu-es", "other-key", True, "http://p", "http://a", None),
+    )
+
+    def shown(role_age_s: float) -> str:
+        console = Console(width=200, file=StringIO())
+        console.print(status_view(msgspec.structs.replace(status, agents=agents, role_age_s=role_age_s)))
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue()
+
+    assert "eu-ed/typo is in no use: the policy has no region eu-ed" in shown(1.0)
+    assert "eu-es/other-key is registered, and no report of it was accepted" in shown(12.0)
+    assert "eu-es/other-key" not in shown(1.0), "who has just been elected has heard nobody yet"
+
+
+def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:
+    return Status(
+        at=1000.0,
+        name=name,
+        url=url,
+        leading=leader is not None and leader.name == name,
+        role="leader",
+        role_age_s=12.0,
+        why="made the leader key first",
+        epoch=7,
+        leader=leader,
+        store=StoreStatus(up=False),
+        policy=PolicyStatus("ab" * 32, Origin.FOLDER, ("spillover.yaml:4: is wrong; correct it",)),
+        plan=PlanStatus(42, 7, "ab" * 32, 3.0),
+        regions=(
+            RegionStatus("eu-de", "Frankfurt", "DE", 50.0, 8.0, RegionState.HEALTHY, 60.0, 0.5,
+                         (PoolStatus("m", 4, 4, 64, 17, 1.0),), (DemandStatus("m", "eu-de", 9.5),)),
+            RegionStatus("eu-es", "Madrid", "ES", 40.0, -3.0, RegionState.UNKNOWN, None, None, (), ()),
+        ),
+        agents=(AgentStatus("eu-de", "one", True, "http://p", "http://a", 0.5, refused_plan="older epoch"),),
+        control_planes=(Member(name, url),),
+        arcs=(
+            ArcStatus("eu-de", "eu-de", "m", "eu-de+eu-es", 0.75, ArcReason.HOME),
+            ArcStatus("eu-de", "eu-es", "m", "eu-de+eu-es", 0.25, ArcReason.SPILLOVER),
+        ),
+    )  # fmt: skip
+
+
+class FakeControlPlane(ThreadingHTTPServer):
+    """Answers /v1/status and /v1/audit/export on a real socket with whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _StatusHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.answer = b"{}"
+        self.code = 200
+        self.audit = b""
+
+
+class _StatusHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, FakeControlPlane)
+        answers = {"/v1/status": self.server.answer, "/v1/audit/export": self.server.audit}
+        allowed = self.path in answers and self.headers["authorization"] == f"Bearer {TOKEN}"
+        answer = answers.get(self.path, b"{}")
+        self.send_response(self.server.code if allowed else 401)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def servers() -> Iterator[list[FakeControlPlane]]:
+    pair = [FakeControlPlane(), FakeControlPlane()]
+    threads = [threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}) for one in pair]
+    for thread in threads:
+        thread.start()
+    yield pair
+    for one, thread in zip(pair, threads, strict=True):
+        one.shutdown()
+        thread.join()
+        one.server_close()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    return str(path)
+
+
+class TestStatus:
+    def test_the_leader_is_asked_through_whoever_answers(self, servers: list[FakeControlPlane], token: str) -> None:
+        follower, leader = servers
+        seat = LeaderStatus("north", leader.url, 7)
+        follower.answer = msgspec.json.encode(status_of("south", follower.url, seat))
+        leader.answer = msgspec.json.encode(status_of("north", leader.url, seat))
+        urls = f"http://127.0.0.1:1,{follower.url}"
+        result = run("status", "--url", urls, "--token-file", token, "-o", "json")
+        assert result.exit_code == 0
+        assert msgspec.json.decode(result.stdout, type=Status).name == "north"
+
+    def test_a_follower_will_do_when_the_leader_does_not_answer(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        follower, leader = servers
+        follower.answer = msgspec.json.encode(status_of("south", follower.url, LeaderStatus("north", leader.url, 7)))
+        leader.code = 500
+        result = run("status", "--url", follower.url, "--token-file", token, "-o", "json")
+        assert msgspec.json.decode(result.stdout, type=Status).name == "south"
+
+    def test_a_change_goes_through_whoever_answers_while_somebody_leads(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        follower = servers[0]
+        far = LeaderStatus("north", "http://127.0.0.1:1", 7)
+        with ApiClient([follower.url], AdminToken(TOKEN)) as api:
+            follower.answer = msgspec.json.encode(status_of("south", follower.url, far))
+            assert api.ask("POST", "/v1/overrides", body={}, changes=True).url == follower.url
+            follower.answer = msgspec.json.encode(status_of("south", follower.url, None))
+            with pytest.raises(NoLeader):
+                api.ask("POST", "/v1/overrides", body={}, changes=True)
+
+    def test_the_table_says_what_matters(self, servers: list[FakeControlPlane], token: str) -> None:
+        one = servers[0]
+        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
+        shown = run("status", "--url", one.url, "--token-file", token).stdout
+        for piece in (
+            "leader north (epoch 7)",
+            "plan 42, 3 s old",
+            "Frankfurt",
+            "healthy 60 s",
+            "m 17/64",
+            "9.5",
+            "never",
+            "eu-de 75% (home), eu-es 25% (spillover)",
+            "the store does not answer",
+            "policy refused: spillover.yaml:4: is wrong; correct it",
+            "eu-de/one refused the plan: older epoch",
+        ):
+            assert piece in shown, piece
+
+    @pytest.mark.parametrize("output", ["table", "json"])
+    def test_watching_goes_on_while_nobody_answers(
+        self, servers: list[FakeControlPlane], token: str, monkeypatch: pytest.MonkeyPatch, output: str
+    ) -> None:
+        one = servers[0]
+        one.answer = msgspec.json.encode(status_of("north", one.url, LeaderStatus("north", one.url, 7)))
+        looks = iter([500, 200, None])
+
+        def sleep(_: float) -> None:
+            one.code = next(looks) or one.code
+            if one.code == 200 and looks.__length_hint__() == 0:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("control_plane.cli.commands.status_command.time.sleep", sleep)
+        result = run("status", "--watch", "--url", one.url, "--token-file", token, "-o", output)
+        assert result.exit_code == 0
+        assert result.stderr.count("no control plane answers") == 1
+        assert result.stdout.count("leader north" if output == "table" else '"leading":true') == 2
+
+    def test_nobody_answers(self, token: str) -> None:
+        result = run("status", "--url", "http://127.0.0.1:1", "--token-file", token)
+        assert result.exit_code == 1
+        assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
+
+    def test_what_speaks_no_tls_or_is_no_url_is_told_with_the_remedy(
+        self, servers: list[FakeControlPlane], token: str
+    ) -> None:
+        result = run("status", "--url", servers[0].url.replace("http:", "https:"), "--token-file", token)
+        assert (result.exit_code, "it speaks no TLS: ask it with http://" in result.stderr) == (1, True)
+        for url in ("localhost:8400", "http://", "https://me:secret@cp-1:8443"):
+            result = run("status", "--url", url, "--token-file", token)
+            assert result.exit_code == 2
+            assert "https://host:port" in result.stderr or "names a user" in result.stderr
+            assert "secret" not in result.stderr
+
+    def test_whatever_else_answers_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
+        servers[0].code = 404
+        result = run("status", "--url", servers[0].url, "--token-file", token)
+        assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: answered 404\n"
+
+    def test_an_answer_that_is_no_status(self, servers: list[FakeControlPlane], token: str) -> None:
+        result = run("status", "--url", servers[0].url, "--token-file", token)
+        assert result.exit_code == 1
+        assert "no status of this version" in result.stderr
+
+    def test_a_wrong_token(self, servers: list[FakeControlPlane], tmp_path: Path) -> None:
+        wrong = tmp_path / "wrong"
+        wrong.write_text("f" * 16)
+        result = run("status", "--url", servers[0].url, "--token-file", str(wrong))
+        assert result.exit_code == 2
+        assert "the token is refused" in result.stderr
+
+    def test_a_token_file_that_is_not_there(self) -> None:
+        result = run("status", "--url", "http://127.0.0.1:1", "--token-file", "/nowhere")
+        assert result.exit_code == 2
+        assert "/nowhere: cannot read the admin token" in result.stderr
+
+    def test_no_url_at_all(self) -> None:
+        result = run("status")
+        assert result.exit_code == 2
+        assert "penstock status: no control plane is named; give --url, or --context" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "leader", "follows"),
+    [
+        ("https://a:1", "https://b:1", True),
+        ("http://a:1", "http://b:1", True),
+        ("http://a:1", "https://b:1", True),
+        ("https://a:1", "http://b:1", False),
+    ],
+)
+def test_no_token_leaves_tls(asked: str, leader: str, follows: bool) -> None:
+    assert may_follow(asked, leader) is follows
+
+
+WITHOUT_JSON = {"serve", "audit export", "policy schema"}
+"""What goes on, or prints JSON and nothing else."""
+
+
+def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name in group.commands:
+        command = group.commands[name]
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{name} ")
+        else:
+            yield before + name, command
+
+
+def test_every_command_prints_json_where_it_is_asked_to() -> None:
+    commands = dict(every_command(typer.main.get_group(app)))
+    assert len(commands) > 30
+    with_json = {name for name, one in commands.items() if any("--output" in param.opts for param in one.params)}
+    assert commands.keys() - with_json == WITHOUT_JSON
+
+
+@pytest.mark.parametrize("how", [["-o", "json"], ["-ojson"], ["--output", "json"], ["--output=json"]])
+@pytest.mark.parametrize(
+    ("given", "code", "told"),
+    [
+        ("status", 2, "no control plane is named; give --url, or --context"),
+        ("status --url http://127.0.0.1:1 --token-file {token}", 1, "no control plane answers"),
+        (
+            "status --url north:80 --token-file {token}",
+            2,
+            "'north:80' is not of the form http://host:port or https://host:port",
+        ),
+        ("status --url http://127.0.0.1:1 --token-file /nowhere", 2, "cannot read the admin token"),
+        ("drain eu-de", 2, "Missing option '--reason'"),
+        ("weight eu-de much --reason x", 2, "VALUE"),
+        ("explain", 2, "give --origin and --model"),
+        ("explain --origin eu-de --model m --country XX", 2, "'XX' is no country"),
+        ("context use nowhere", 2, "no context 'nowhere'"),
+        ("policy lint /nowhere", 2, "/nowhere is no folder"),
+        ("polcy", 2, "No such command 'polcy'"),
+        ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
+        (f"policy lint {'long' * 1_100}", 2, "is no folder"),
+        (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "not number:hash"),
+        ("drain eu-de --reason \udcff", 2, r"'\udcff' is not UTF-8"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_what_goes_wrong_is_json_too(given: str, code: int, told: str, how: list[str], token: str) -> None:
+    result = run(*given.format(token=token).split(), *how)
+    assert result.exit_code == code
+    error = msgspec.json.decode(result.stdout)["error"]
+    assert error.keys() == {"message", "exit_code", "errors", "problem"}
+    assert told.lower() in error["message"].lower()
+    assert error["exit_code"] == code
+    assert result.stderr != ""
+    assert run(*given.format(token=token).split()).stdout == ""
+
+
+@pytest.mark.parametrize("command", ["verify {bad}", "diff {bad} {good}", "diff {good} {bad}", "simulate {bad} {good}"])
+def test_errors_of_a_bundle_are_json_as_lint_has_them(command: str, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("kind: Nothing\n")
+    words = command.format(bad=tmp_path, good=POLICIES / "examples" / "smallest").split()
+    result = run("policy", *words, "-o", "json")
+    assert result.exit_code == 2
+    linted = msgspec.json.decode(run("policy", "lint", str(tmp_path), "-o", "json").stdout)
+    error = msgspec.json.decode(result.stdout)["error"]
+    assert error["errors"] == linted["errors"]
+    assert error["message"].endswith(f"refused, {len(linted['errors'])} error(s)")
+
+
+def test_a_mistyped_command() -> None:
+    result = run("polcy")
+    assert result.exit_code == 2
+    assert "Did you mean 'policy'?" in result.stderr
+
+
+def test_an_audit_log_is_read_whatever_separators_are_in_its_texts(
+    servers: list[FakeControlPlane], token: str, tmp_path: Path
+) -> None:
+    lines, head = [], BEGINNING
+    for reason in ("one\u2028two", "one\x85two", "\u2029"):
+        entry = sealed(AuditEntry(head.seq + 1, 1.0, "duty", "admin", "override.drain", "x", reason, head.hash))
+        head = AuditHead(entry.seq, entry.hash)
+        lines.append(msgspec.json.encode(entry, order="sorted") + b"\n")
+    north, _ = servers
+    north.answer = msgspec.json.encode(status_of("north", north.url, LeaderStatus("north", north.url, 7)))
+    north.audit = b"".join(lines)
+    asking = ("--url", north.url, "--token-file", token)
+    told = f"whole: 3 entries, the last is 3:{head.hash}\n"
+    assert run("audit", "verify", *asking).stdout == told
+    exported = tmp_path / "audit.jsonl"
+    assert run("audit", "export", str(exported), *asking).exit_code == 0
+    assert run("audit", "verify", str(exported)).stdout == told
+
+
+def test_a_message_holds_nothing_that_the_terminal_would_obey(token: str) -> None:
+    for words in (("policy", "lint", "\x1b[2J"), ("overrides", "list", "--url", "x\u202e", "--token-file", token)):
+        told = run(*words).stderr.rstrip("\n")
+        assert told.startswith("penstock ")
+        assert told.isprintable()
+
+
+def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
+    for line in ("{}", "[", '{"before":' + "[" * 100_000):
+        (tmp_path / "log").write_text(line)
+        result = run("audit", "verify", str(tmp_path / "log"))
+        assert (result.exit_code, "line 1 is no entry of an audit log" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
+def test_what_cannot_be_written_is_told_in_one_line(command: str) -> None:
+    """Whether a command writes at once or leaves it to the interpreter's end."""
+    code = "from control_plane.cli.main import main; main()"
+    with Path("/dev/full").open("wb") as full:
+        words = [sys.executable, "-c", code, *command.split()]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "penstock: [Errno 28] No space left on device\n")
+
+
+def test_shells_can_complete() -> None:
+    done = CliRunner(env={"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock sta", "COMP_CWORD": "1"})
+    assert "status" in done.invoke(app, prog_name="penstock").stdout

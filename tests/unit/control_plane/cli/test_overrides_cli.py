@@ -1,0 +1,147 @@
+"""`penstock drain` and its like: what they ask of a control plane, and what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import uvicorn
+from typer.testing import CliRunner, Result
+
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.auth.admin_token import AdminToken
+from control_plane.auth.authentication import Access
+from control_plane.cli.commands.overrides_commands import seconds_of
+from control_plane.cli.error_output import CommandFault
+from control_plane.cli.main import app
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.source.policy_source import PolicySource
+from lab.servers.free_ports import LOOPBACK, free_ports
+from penstock.fleet import snapshot
+from tests.support.api_app import served
+from tests.support.reports import KEY
+from tests.unit.control_plane.api.test_control_plane_app import PLANET
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A control plane on the store in memory, served by a thread of its own."""
+    # It has listened long enough to know that nobody reports.
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
+    (port,) = free_ports(1)
+    base, up, servers = f"http://{LOOPBACK}:{port}", threading.Event(), list[uvicorn.Server]()
+
+    async def serve() -> None:
+        member = Member("north", base)
+        one = ControlPlane(MemoryStore(), member, key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1))
+        await one.start()
+        app = served(one, Access(AdminToken(TOKEN)))
+        config = uvicorn.Config(app, LOOPBACK, port, log_level="error")
+        servers.append(uvicorn.Server(config))
+        up.set()
+        await servers[0].serve()
+        await one.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert up.wait(30.0)
+    yield base
+    servers[0].should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def penstock(url: str, tmp_path: Path) -> Any:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    environment = {
+        "COLUMNS": "200",
+        "PENSTOCK_CONFIG": "/nowhere/contexts.yaml",
+        "PENSTOCK_URL": url,
+        "PENSTOCK_ADMIN_TOKEN_FILE": str(token),
+    }
+
+    def run(*arguments: str) -> Result:
+        deadline = time.monotonic() + 30.0
+        while True:
+            result = CliRunner(env=environment).invoke(app, arguments)
+            not_yet = any(why in result.stderr for why in ("plane leads", "plane answers", "not reported"))
+            if not not_yet or time.monotonic() > deadline:
+                return result
+            time.sleep(0.05)
+
+    return run
+
+
+def printed(result: Result) -> Any:
+    """The JSON that a command printed: one line, besides what the control plane in this process logs."""
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_drain_list_and_undrain(penstock: Any) -> None:
+    drained = penstock("drain", "eu-de", "--reason", "new disks", "--for", "2h")
+    assert drained.exit_code == 0, drained.stderr
+    for word in ("drain", "eu-de", "holds 0%", "admin-token", "new disks"):
+        assert word in drained.stdout
+    status = penstock("status")
+    assert "drain of eu-de holds, by admin-token: new disks" in status.stdout
+    (listed,) = printed(penstock("overrides", "list", "-o", "json"))
+    assert (listed["override"]["kind"], listed["override"]["last_resort"]) == ("drain", True)
+    again = penstock("drain", "eu-de", "--reason", "new disks", "--for", "2h")
+    assert (again.exit_code, listed["override"]["id"] in again.stderr) == (1, True)
+    lifted = penstock("undrain", "eu-de", "--reason", "done")
+    assert lifted.exit_code == 0, lifted.stderr
+    assert "lifted by admin-token" in lifted.stdout
+    assert penstock("undrain", "eu-de", "--reason", "done").exit_code == 1
+
+
+def test_guard_rails_ask_whether_one_knows(penstock: Any) -> None:
+    assert penstock("failover", "eu-de", "-r", "smoke").exit_code == 0
+    refused = penstock("drain", "eu-es", "-r", "more smoke")
+    assert refused.exit_code == 1
+    assert "eu-de+eu-es" in refused.stderr
+    assert refused.stderr.endswith("; an admin who means it gives --i-know\n")
+    assert penstock("drain", "eu-es", "-r", "more smoke", "--i-know").exit_code == 0
+
+
+def test_weight_freeze_and_lift(penstock: Any) -> None:
+    assert "holds 30%" in penstock("weight", "jp-tok", "0.3", "-r", "hot").stdout
+    frozen = printed(penstock("freeze", "-r", "a launch", "--for", "30m", "-o", "json"))
+    assert [one["override"]["kind"] for one in frozen] == ["freeze"]
+    assert penstock("unfreeze", "-r", "launched").exit_code == 0
+    nothing = penstock("unfreeze", "-r", "launched")
+    assert (nothing.exit_code, nothing.stderr) == (1, "penstock unfreeze: nothing is frozen\n")
+    every = printed(penstock("overrides", "list", "-o", "json"))
+    (weighed,) = [one["override"]["id"] for one in every if one["override"]["kind"] == "weight"]
+    assert penstock("overrides", "lift", weighed, "-r", "cool").exit_code == 0
+
+
+def test_what_is_wrong_with_a_command_is_said(penstock: Any) -> None:
+    assert penstock("drain", "eu-de").exit_code == 2
+    assert "--for soon" in penstock("drain", "eu-de", "-r", "x", "--for", "soon").stderr
+    unknown = penstock("drain", "eu-dd", "-r", "x")
+    assert (unknown.exit_code, "did you mean eu-de?" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("90s", 90), ("2h", 7200), ("1d12h", 129_600), ("1.5h", 5400), ("none", "none")]
+)
+def test_durations(written: str, seconds: float | str) -> None:
+    assert seconds_of(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "2", "h", "2 h", "-2h", "2h30", "1..5h", "9" * 5])
+def test_what_is_no_duration(written: str) -> None:
+    with pytest.raises(CommandFault):
+        seconds_of(written)

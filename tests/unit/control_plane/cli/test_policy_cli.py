@@ -1,0 +1,165 @@
+"""`penstock policy`: bundles are checked, proved, compared and tried offline, and what is wrong with them is said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from control_plane.cli import demand_file
+from control_plane.policy.schema import schema_text
+from tests.support.cli import run
+from tests.support.git_repositories import PolicyRepository
+from tests.support.paths import POLICIES
+
+
+def test_a_good_bundle() -> None:
+    result = run("policy", "lint", str(POLICIES / "planet"))
+    assert result.exit_code == 0
+    assert "good, 5 regions, 2 models, 4 tenants, 3 residency rules" in result.stdout
+
+
+def test_a_bad_bundle_prints_every_error(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
+    for name in ("spillover.yaml", "failover.yaml"):
+        (bundle / name).write_text((bundle / name).read_text().replace("kind:", "kinds:"))
+    result = run("policy", "lint", str(bundle))
+    assert result.exit_code == 1
+    assert "failover.yaml:2: says no kind; write `kind`" in result.stdout
+    assert "spillover.yaml:2: says no kind; write `kind`" in result.stdout
+    assert "refused, 4 error(s)" in result.stderr
+
+
+def test_as_json(tmp_path: Path) -> None:
+    good = run("policy", "lint", str(POLICIES / "planet"), "-o", "json")
+    assert msgspec.json.decode(good.stdout)["residency_rules"] == 3
+    (tmp_path / "one.yaml").write_text("kind: Nonsense\n")
+    bad = run("policy", "lint", str(tmp_path), "-o", "json")
+    assert bad.exit_code == 1
+    assert {"good": False}.items() <= msgspec.json.decode(bad.stdout).items()
+    assert any(error["field"] == "kind" for error in msgspec.json.decode(bad.stdout)["errors"])
+
+
+def test_a_folder_that_is_not_there() -> None:
+    assert run("policy", "lint", "/nowhere/at/all").exit_code == 2
+
+
+@pytest.mark.parametrize("repository", ["https://[::1", "ext::sh", "nowhere"])
+def test_a_repository_that_is_none(repository: str) -> None:
+    result = run("policy", "lint", f"{repository}@main:policies")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("penstock policy lint: the repository is n")
+
+
+def test_verifying_a_good_bundle() -> None:
+    result = run("policy", "verify", str(POLICIES / "planet"))
+    assert result.exit_code == 0
+    assert "good: no forbidden region can be reached" in result.stdout
+    assert "not without us-east (accepted)" in result.stdout
+
+
+def test_verifying_shows_what_is_not_survived_and_by_which_rule(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
+    text = (bundle / "residency.yaml").read_text()
+    (bundle / "residency.yaml").write_text(text[: text.index("---\napiVersion: penstock/v1\nkind: AcceptedLoss")])
+    result = run("policy", "verify", str(bundle))
+    assert result.exit_code == 1
+    told = " ".join(result.stdout.split())
+    assert "DOES NOT SURVIVE: us-restricted, client anywhere: without us-east no permitted region is left" in told
+    assert "us-restricted-stays-in-us (residency.yaml:" in told
+    assert "where this is meant, write an AcceptedLoss with the regions of the class" in told
+    found = msgspec.json.decode(run("policy", "verify", str(bundle), "-o", "json").stdout)
+    assert found["good"] is False
+    assert [one["regions"] for one in found["classes"] if not one["survives_any_one"]] == [["us-east"]]
+
+
+def test_verifying_what_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("kind: Nothing")
+    result = run("policy", "verify", str(tmp_path))
+    assert result.exit_code == 2
+    assert "one.yaml:1" in result.stderr
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> str:
+    """The shipped bundle, with Japan allowed for what had to stay in the United States."""
+    bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "opened"))
+    text = (bundle / "residency.yaml").read_text()
+    (bundle / "residency.yaml").write_text(text.replace("jurisdictions: [US]", "jurisdictions: [US, JP]"))
+    return str(bundle)
+
+
+def test_what_two_bundles_differ_in(opened: str) -> None:
+    result = run("policy", "diff", str(POLICIES / "planet"), opened)
+    assert result.stdout == 'ResidencyRule us-restricted-stays-in-us allow: ["us-east"] -> ["jp-tok","us-east"]\n'
+    (change,) = msgspec.json.decode(run("policy", "diff", str(POLICIES / "planet"), opened, "-o", "json").stdout)
+    assert change["after"] == ["jp-tok", "us-east"]
+
+
+def test_a_bundle_at_a_branch_or_tag(opened: str, tmp_path: Path) -> None:
+    repository = PolicyRepository(tmp_path / "repository")
+    files = {f"policies/{path.name}": path.read_bytes() for path in (POLICIES / "planet").iterdir()}
+    commit = repository.commit(files)
+    repository.tag("v1", commit)
+    for ref in ("main", "v1"):
+        result = run("policy", "diff", f"{tmp_path / 'repository'}@{ref}:policies", opened)
+        assert result.stdout.startswith("ResidencyRule us-restricted-stays-in-us allow"), result.stderr
+    assert run("policy", "lint", f"{tmp_path / 'repository'}@main:policies").exit_code == 0
+    result = run("policy", "verify", f"{tmp_path / 'repository'}@nowhere:policies")
+    assert (result.exit_code, "has no branch or tag nowhere" in result.stderr) == (2, True)
+
+
+def test_simulating_a_change(opened: str) -> None:
+    result = run("policy", "simulate", str(POLICIES / "planet"), opened)
+    assert result.exit_code == 0
+    assert "us-east -> jp-tok+us-east" in result.stdout
+
+
+def test_a_demand_too_large_to_make_up_has_to_be_given(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand_file, "MOST_ROWS", 100)
+    result = run("policy", "simulate", opened, opened)
+    assert (result.exit_code, "to make a demand up; give --demand" in result.stderr) == (2, True)
+
+
+def test_simulating_from_files(opened: str, tmp_path: Path) -> None:
+    demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
+    demand.write_text(
+        "origin,tenant,country,model,requests_per_s\njp-tok,us-restricted,JP,llama-3.1-8b,10\n"
+        "us-east,us-restricted,US,llama-3.1-8b,10\n"
+    )
+    fleet.write_text("region,model,slots,service_s\njp-tok,llama-3.1-8b,100,1\nus-east,llama-3.1-8b,100,1\n")
+    given = [str(POLICIES / "planet"), opened, "--demand", str(demand), "--fleet", str(fleet), "-o", "json"]
+    found = msgspec.json.decode(run("policy", "simulate", *given).stdout)
+    (move,) = found["moves"]
+    assert (move["source"], move["target"], move["requests_per_s"]) == ("us-east", "jp-tok", 10.0)
+    assert found["before"]["round_trip_ms"] > found["after"]["round_trip_ms"]
+    lost = msgspec.json.decode(run("policy", "simulate", *given, "--lost", "us-east").stdout)
+    assert lost["before"]["refused_per_s"] == {"none_ready": 20.0}
+    assert lost["after"]["refused_per_s"] == {}
+
+
+def test_simulating_what_cannot_be_read(opened: str) -> None:
+    planet = str(POLICIES / "planet")
+    result = run("policy", "simulate", planet, opened, "--demand", "/nowhere.csv")
+    assert (result.exit_code, "/nowhere.csv: cannot be read" in result.stderr) == (2, True)
+    result = run("policy", "simulate", planet, opened, "--lost", "eu-dee")
+    assert (result.exit_code, "no region eu-dee" in result.stderr) == (2, True)
+
+
+def test_simulating_demand_or_a_fleet_of_a_misspelt_region(opened: str, tmp_path: Path) -> None:
+    demand, fleet = tmp_path / "demand.csv", tmp_path / "fleet.csv"
+    demand.write_text("origin,tenant,country,model,requests_per_s\neu-dee,open,DE,llama-3.1-8b,5\n")
+    fleet.write_text("region,model,slots,service_s\neu-dd,llama-3.1-8b,5,1\n")
+    for given in (("--demand", str(demand)), ("--fleet", str(fleet))):
+        result = run("policy", "simulate", str(POLICIES / "planet"), opened, *given)
+        assert (result.exit_code, "no region eu-d" in result.stderr) == (2, True)
+        assert "is one of eu-de, eu-es, eu-gb, jp-tok, us-east" in result.stderr
+    fleet.write_text("region,model,slots,service_s\neu-de,llama-3.1-8B,5,1\n")
+    result = run("policy", "simulate", str(POLICIES / "planet"), opened, "--fleet", str(fleet))
+    assert (result.exit_code, "no model llama-3.1-8B in either bundle" in result.stderr) == (2, True)
+
+
+def test_the_schema() -> None:
+    assert run("policy", "schema").stdout == schema_text()

@@ -1,0 +1,45 @@
+"""Tables show all of what they are given, as it is, in whatever room there is."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Group
+from rich.text import Text
+
+from control_plane.cli.table import PlainConsole, table_of
+
+LONG = "eu-de+eu-es+eu-gb+jp-tok+us-east+and-some-more-of-them"
+
+
+def shown(*cells: str, **given: object) -> str:
+    table = table_of("first", *(f"column {number}" for number in range(1, len(cells))), title="Cells")
+    table.add_row(*cells)
+    file = StringIO()
+    PlainConsole(file=file, **given).print(Group(table, Text(cells[0])))
+    return file.getvalue()
+
+
+def test_what_is_no_terminal_gets_every_line_whole() -> None:
+    assert f"│ {LONG} │ {LONG} │ {LONG} │" in shown(LONG, LONG, LONG)
+
+
+def test_a_narrow_terminal_wraps_and_cuts_nothing() -> None:
+    text = shown(LONG, "7", width=30)
+    assert max(map(len, text.splitlines())) <= 30
+    assert "…" not in text
+    rows = [line.split("│")[1].strip() for line in text.splitlines() if line.count("│") == 3]
+    assert "".join(rows) == LONG
+
+
+@pytest.mark.parametrize("text", ["see [/red] ticket", "[bold red]urgent", "[fe80::1]:8000", ":smile:"])
+def test_nothing_is_taken_for_markup(text: str) -> None:
+    assert shown(text).count(text) == 2
+
+
+@pytest.mark.parametrize("control", ["\x1b[2J", "\x9b2J", "\r", "\x08", "\x7f", "\x00", "\u202e", "\u2028"])
+def test_control_characters_do_not_reach_the_terminal(control: str) -> None:
+    text = shown(f"harmless{control}?")
+    assert control[0] not in text
+    assert "harmless" in text

@@ -1,0 +1,226 @@
+"""What happened is in the journal once, whoever leads, in one order, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.callers import Caller, Role
+from control_plane.events import journal as journals
+from control_plane.events.change_detector import LARGEST_AUDITED_BYTES, MOST_AUDITED, Glimpse, Noticing
+from control_plane.events.event_log import EventLog, Kind
+from control_plane.events.journal import Journal, JournalEntry
+from control_plane.planning.plan_history import PlanHistory
+from control_plane.status.status import PolicyStatus
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from tests.support.faulty_store import FaultyStore
+from tests.support.override_builders import drain
+from tests.support.stores import SetClock
+from tests.support.wait import until
+
+DUTY = Caller("duty", Role.OPERATOR)
+
+
+def planned(share: float, generation: int) -> dict[str, RegionPlan]:
+    arcs = (Arc("a", share, ArcReason.HOME), Arc("b", 1.0 - share, ArcReason.SPILLOVER))
+    return {"a": RegionPlan("a", generation, 1, "digest", 1.0, (ClassPlan("m", "all", arcs, ()),))}
+
+
+class Teller:
+    """A control plane as far as it tells what happens; what it sees is what the test says."""
+
+    def __init__(self, store: MemoryStore, name: str) -> None:
+        self.store = FaultyStore(store)
+        self.audit = AuditLog(self.store)
+        self.events = EventLog(SetClock())
+        self.history = PlanHistory()
+        self.history.begin({})
+        self.sees = Glimpse(
+            at=1.0,
+            epoch=None,
+            member=Member(name, f"http://{name}"),
+            why="a test says so",
+            policy=PolicyStatus("digest", None, ()),
+            in_force="digest",
+            rollout=None,
+            regions={},
+            overrides=(),
+            plans={},
+            audited=None,
+        )
+        self.noticing = Noticing(self.events, self.history, self.audit, lambda: self.sees)
+        self.entries: list[JournalEntry] = []
+        self.journal = Journal(
+            self.store, rng=Random(1), on_entry=self._take_in, on_gone=self.history.forget, backoff_cap_s=0.1
+        )
+
+    def _take_in(self, entry: JournalEntry) -> None:
+        self.entries.append(entry)
+        self.noticing.take_in(entry)
+
+    async def look(self, **sees: Any) -> None:
+        self.sees = msgspec.structs.replace(self.sees, **sees)
+        await self.noticing.look(self.journal)
+        await self.caught_up()
+
+    async def caught_up(self) -> None:
+        there = {item.key for item in (await self.store.list(keys.JOURNAL)).items} if not self.store.away else set()
+        await until(lambda: there <= set(self.journal.informer.items))
+
+    @property
+    def told(self) -> list[tuple[str, Any]]:
+        return [(one.kind.value, one.data) for one in self.entries]
+
+
+async def lead(store: MemoryStore) -> int:
+    """A new leader key; its epoch."""
+    await store.commit([], [Delete(keys.LEADER)])
+    return (await store.commit([], [Put(keys.LEADER, encode(Member("x", "http://x")))])).revision
+
+
+@asynccontextmanager
+async def tellers(store: MemoryStore, *names: str) -> AsyncIterator[list[Teller]]:
+    some = [Teller(store, name) for name in names]
+    for one in some:
+        one.journal.informer.start()
+        await one.journal.informer.wait_synced()
+    try:
+        yield some
+    finally:
+        for one in some:
+            await one.journal.informer.stop()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+async def test_the_leader_tells_what_differs_from_what_was_told(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        await north.look(epoch=await lead(store))
+        assert [kind for kind, _ in north.told] == ["leadership", "policy"]
+        assert north.told[0][1]["leader"] == {"name": "north", "url": "http://north"}
+        await north.look()
+        await north.look(regions={"a": RegionState.HEALTHY, "b": RegionState.SUSPECT})
+        await north.look(regions={"a": RegionState.SUSPECT, "b": RegionState.HEALTHY})
+        await north.look(regions={"a": RegionState.FAILED, "b": RegionState.HEALTHY})
+        assert [data for kind, data in north.told if kind == "region"] == [
+            {"region": "a", "before": "unknown", "after": "healthy"},
+            {"region": "b", "before": "unknown", "after": "healthy"},
+            {"region": "a", "before": "healthy", "after": "failed"},
+        ]
+        await south.caught_up()
+        assert south.entries == north.entries
+
+
+async def test_the_next_leader_tells_nothing_twice_and_ids_are_the_same_everywhere(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        regions = {"a": RegionState.FAILED, "b": RegionState.HEALTHY}
+        await north.look(epoch=await lead(store), regions=regions, plans=planned(0.5, 1))
+        seen = north.events.read(0)
+        assert seen is not None
+        await south.caught_up()
+        await north.look(epoch=None, why="lost it")
+        last = north.events.read(north.events.end - 1)
+        assert last is not None
+        assert (last[0].id, last[0].data["leader"], last[0].data["why"]) == ("", None, "lost it")
+        await south.look(epoch=await lead(store), regions=regions | {"a": RegionState.RECOVERING})
+        position, whole = south.events.after(seen[-1].id)
+        assert whole
+        assert [(one.kind.value, one.data.get("after")) for one in south.events.read(position) or ()] == [
+            ("leadership", None),
+            ("region", "recovering"),
+        ]
+
+
+async def test_what_could_not_be_written_is_told_by_whoever_can(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        first = await lead(store)
+        north.store.away = True
+        await north.look(epoch=first, regions={"a": RegionState.FAILED})
+        north.store.away = False
+        second = await lead(store)
+        await north.look()
+        assert north.entries == [], "a former leader writes nothing"
+        await south.look(epoch=second, regions={"a": RegionState.FAILED})
+        assert [kind for kind, _ in south.told] == ["leadership", "policy", "region"]
+
+
+async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        await south.journal.informer.stop()
+        await north.look(epoch=await lead(store))
+        epoch = await lead(store)
+        assert not await south.journal.write([(Kind.REGION, {})], epoch, 1.0)
+        assert len((await store.list(keys.JOURNAL)).items) == 2
+
+
+async def test_changes_that_anybody_made_are_told_once_though_nobody_led(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        for number in range(MOST_AUDITED + 2):
+            await south.audit.record(DUTY, "thing.do", str(number), "because")
+        large = "x" * LARGEST_AUDITED_BYTES
+        last = await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
+        await north.look(epoch=await lead(store), audited=last)
+        await north.look()
+        told = [data for kind, data in north.told if kind == "audit"]
+        assert [one["target"] for one in told] == [*map(str, range(3, MOST_AUDITED + 2)), "large"]
+        assert (told[-1].get("after"), told[-1]["seq"]) == (None, MOST_AUDITED + 3)
+
+
+async def test_an_audit_entry_that_cannot_be_read_keeps_nobody_from_telling_the_next(store: MemoryStore) -> None:
+    async with tellers(store, "north") as (north,):
+        first, _, last = [await north.audit.record(DUTY, "thing.do", str(at), "because") for at in range(3)]
+        await store.commit([], [Put(keys.audit_entry(2), b"garbage")])
+        await north.look(epoch=await lead(store), audited=first)
+        await north.look(audited=last)
+        assert [data["seq"] for kind, data in north.told if kind == "audit"] == [1, 3]
+
+
+async def test_a_step_of_the_plan_tells_what_it_was_amid(store: MemoryStore) -> None:
+    async with tellers(store, "north", "south") as (north, south):
+        regions = {"a": RegionState.HEALTHY, "b": RegionState.FAILED}
+        orders = (msgspec.structs.replace(drain("a"), author="duty", reason="new racks"),)
+        await north.look(epoch=await lead(store), regions=regions, overrides=orders, plans=planned(0.5, 1))
+        await south.caught_up()
+        (step,) = south.history.steps.values()
+        assert (step.leader, step.amid) == ("north", ("b is failed", "drain of a by duty: new racks"))
+        assert south.history.plan(max(south.history.steps)).slices["a"].classes == planned(0.5, 1)["a"].classes
+
+
+async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_PLANS", 2)
+    monkeypatch.setattr(journals, "MOST_OTHERS", 3)
+    async with tellers(store, "north") as (north,):
+        epoch = await lead(store)
+        await north.look(epoch=epoch, regions={"a": RegionState.FAILED})
+        for at in range(1, 6):
+            await north.look(plans=planned(at / 10, at))
+        kinds = [north.journal._kinds[number] for number in sorted(north.journal._kinds)]
+        assert kinds == [Kind.LEADERSHIP, Kind.POLICY, Kind.REGION, Kind.PLAN, Kind.PLAN]
+        assert [step.generation for step in north.history.steps.values()] == [4, 5]
+        await north.look(regions={"a": RegionState.HEALTHY})
+        assert len((await store.list(keys.JOURNAL)).items) == 5
+
+
+async def test_an_entry_that_cannot_be_read_is_left_out_and_the_next_ones_follow_it(store: MemoryStore) -> None:
+    async with tellers(store, "north") as (north,):
+        await store.commit([], [Put(keys.journal_entry(1), b"garbage")])
+        await until(lambda: keys.journal_entry(1) in north.journal.informer.items)
+        await north.look(epoch=await lead(store))
+        assert [one.number for one in north.entries] == [2, 3]

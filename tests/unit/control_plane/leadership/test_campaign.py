@@ -1,0 +1,167 @@
+"""Elections on the store in memory: one leads, the next takes over, and who cannot prove its lease steps down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put, SameKey
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_election import Leadership, Role
+from tests.support.faulty_store import FaultyStore
+from tests.support.wait import until
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> AsyncIterator[Campaign]:
+    """One control plane's campaign, over a way to the store of its own: `campaign._store`."""
+    campaign = Campaign(
+        FaultyStore(shared),
+        Member(name, f"http://{name}"),
+        eligible=lambda: eligible,
+        rng=Random(name),
+    )
+    campaign.start()
+    try:
+        yield campaign
+    finally:
+        await campaign.stop()
+
+
+def way(campaign: Campaign) -> FaultyStore:
+    store = campaign._store
+    assert isinstance(store, FaultyStore)
+    return store
+
+
+def leading(*campaigns: Campaign) -> list[Campaign]:
+    return [one for one in campaigns if one.epoch is not None]
+
+
+async def test_one_of_three_leads_and_all_know_who(shared: MemoryStore) -> None:
+    async with AsyncExitStack() as stack:
+        all_ = [await stack.enter_async_context(standing(shared, name)) for name in "abc"]
+        await until(lambda: len(leading(*all_)) == 1 and all(one.leader for one in all_))
+        (leader,) = leading(*all_)
+        seen = {(one.leader.value.name, one.leader.create_revision) for one in all_ if one.leader}
+        assert seen == {(leader._member.name, leader.epoch)}
+
+
+async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as first:
+        await until(lambda: first.epoch is not None)
+        before = first.epoch
+        async with standing(shared, "b") as second:
+            await first.stop()
+            await until(lambda: second.epoch is not None, within_s=4.0)
+            assert before is not None
+            assert second.epoch is not None
+            assert second.epoch > before
+
+
+async def test_who_has_nothing_to_plan_by_does_not_stand(shared: MemoryStore) -> None:
+    async with standing(shared, "a", eligible=False) as idle, standing(shared, "b") as able:
+        await until(lambda: able.epoch is not None)
+        assert idle.belief.role is Role.FOLLOWER
+        await able.stop()
+        await until(lambda: not idle.mirror.has_key)
+        await asyncio.sleep(0.5)  # nothing tells of an election that is not held
+        assert idle.belief.role is Role.FOLLOWER
+
+
+async def test_a_leader_cut_off_steps_down_before_another_leads(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as first:
+        await until(lambda: first.epoch is not None)
+        async with standing(shared, "b") as second:
+            await until(lambda: second.mirror.informer.synced)
+            way(first).away = True
+            while second.epoch is None:
+                stepped_down = first.epoch is None
+                await asyncio.sleep(0.005)
+            assert stepped_down
+            assert first.belief.role is Role.FOLLOWER
+
+
+async def test_a_leader_leads_on_through_a_short_silence_of_the_store(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as leader:
+        await until(lambda: leader.epoch is not None)
+        epoch, proven = leader.epoch, leader.belief.proven_until
+        way(leader).away = True
+        await until(lambda: way(leader).failures > 0)
+        way(leader).away = False
+        await until(lambda: leader.belief.proven_until > proven)
+        assert leader.epoch == epoch
+
+
+async def test_a_lease_that_the_store_ended_ends_the_leadership(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as leader:
+        await until(lambda: leader.epoch is not None)
+        epoch = leader.epoch
+        await shared.revoke_lease(leader._lease_id)
+        await until(lambda: leader.epoch not in (None, epoch))
+
+
+async def test_a_fenced_leader_steps_down_and_lets_go(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as leader:
+        await until(lambda: leader.epoch is not None)
+        epoch = leader.epoch
+        assert epoch is not None
+        usurper = Put(keys.LEADER, encode(Member("usurper", "http://usurper")))
+        await shared.commit([SameKey(keys.LEADER, epoch)], [Delete(keys.LEADER)])
+        await shared.commit([], [usurper])
+        leader.fenced(epoch)
+        assert leader.epoch is None
+        await until(lambda: leader.leader is not None and leader.leader.value.name == "usurper")
+        await until(lambda: leader._lease_id == 0)
+        assert leader.belief.role is Role.FOLLOWER
+
+
+async def test_news_of_an_old_fencing_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as leader:
+        await until(lambda: leader.epoch is not None)
+        epoch = leader.epoch
+        assert epoch is not None
+        leader.fenced(epoch - 1)
+        assert leader.epoch == epoch
+
+
+async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: MemoryStore) -> None:
+    async with standing(shared, "a") as doubtful:
+        way(doubtful).commits_in_doubt = True
+        await until(lambda: doubtful.belief.why == "the store did not answer the campaign")
+        assert doubtful.epoch is None
+        async with standing(shared, "b") as other:
+            await until(lambda: other.epoch is not None)
+
+
+async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemoryStore) -> None:
+    beliefs: list[Leadership] = []
+    store = FaultyStore(shared)
+    campaign = Campaign(store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), on_change=beliefs.append)
+    campaign.start()
+    await until(lambda: campaign.epoch is not None)
+    store.away = True
+    await until(lambda: campaign.epoch is None)
+    beliefs.clear()
+    await asyncio.sleep(2.0)
+    assert len([one for one in beliefs if one.why == "nobody leads, so this one stands for election"]) < 25
+    store.away = False
+    await until(lambda: campaign.epoch is not None)
+    await campaign.stop()
+    assert await shared.get(keys.LEADER) is None
+    assert campaign.belief.why == "resigned"

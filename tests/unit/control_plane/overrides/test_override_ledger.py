@@ -1,0 +1,67 @@
+"""Bounds of the ledger: how many overrides are kept, how large they are, what becomes of an unreadable value."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import msgspec
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import MAX_VALUE_BYTES, encode
+from adapters.store.config_store import Put, StoreError
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.callers import Caller, Role
+from control_plane.overrides.override_store import Flawed, Ledger, TooMany
+from penstock.overrides.overrides import LONGEST_REASON, MOST_OVERRIDES, OverrideSet
+from tests.support import planet
+from tests.support.override_builders import drain, weight
+from tests.support.stores import put
+
+DUTY = Caller("duty", Role.OPERATOR)
+POLICY = planet.policy()
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def ledger(store: MemoryStore) -> Ledger:
+    return Ledger(store, AuditLog(store), "north", rng=Random(1), clock=lambda: 1.0)
+
+
+async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: MemoryStore, ledger: Ledger) -> None:
+    largest = weight(
+        "us-east", 0.9, reason="\N{GREEK SMALL LETTER OMEGA}\N{MUSICAL SYMBOL G CLEF}" * (LONGEST_REASON // 2)
+    )
+    full = OverrideSet(
+        tuple(
+            msgspec.structs.replace(largest, id=f"{at:012d}", author="a" * 255, model="m" * 128, origin="o" * 63)
+            for at in range(MOST_OVERRIDES)
+        )
+    )
+    assert len(encode(full)) < MAX_VALUE_BYTES
+    await put(store, keys.OVERRIDES, encode(full))
+    with pytest.raises(TooMany, match="lift some"):
+        await ledger.begin(DUTY, weight("eu-de", 0.9), POLICY, {})
+
+
+async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledger: Ledger) -> None:
+    await store.commit([], [Put(keys.OVERRIDES, b"garbage")])
+    with pytest.raises(StoreError, match="none can be changed"):
+        await ledger.begin(DUTY, drain("eu-de"), POLICY, {})
+    there = await store.get(keys.OVERRIDES)
+    assert there is not None
+    assert there.value == b"garbage"
+
+
+async def test_what_makes_no_sense_is_not_written_down_at_all(store: MemoryStore, ledger: Ledger) -> None:
+    with pytest.raises(Flawed, match="no region mars"):
+        await ledger.begin(DUTY, drain("mars"), POLICY, {})
+    assert (await store.list(keys.ROOT)).items == ()

@@ -1,0 +1,93 @@
+"""Plans carry an epoch above whatever any agent obeys, whoever leads, in whatever store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Delete, Put, StoreError
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.planning.plan_epoch import PlanEpoch
+from penstock.fleet.snapshot import Held
+from tests.support.reports import report
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    await store.close()
+
+
+async def elect(store: MemoryStore) -> int:
+    await store.commit([], [Delete(keys.LEADER)])
+    return (await store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
+
+
+async def office(store: MemoryStore, fencing_epoch: int) -> PlanEpoch:
+    one = PlanEpoch(store)
+    await one.adopt(fencing_epoch)
+    return one
+
+
+def obeying(epoch: int, generation: int) -> list[Held]:
+    said = msgspec.structs.replace(report("eu-de"), plan_epoch=epoch, plan_generation=generation)
+    return [Held(report("eu-es"), 0.0), Held(said, 0.0)]
+
+
+async def test_it_is_the_fencing_epoch_where_agents_obey_nothing_newer(store: MemoryStore) -> None:
+    fencing = await elect(store)
+    one = await office(store, fencing)
+    for epoch, generation in ((0, 0), (fencing - 1, 900), (fencing, 7)):
+        await one.overtake(obeying(epoch, generation), generation=7)
+    assert one.value == fencing
+    assert await store.get(keys.EPOCH_BASE) is None
+    await one.overtake([], generation=0)
+
+
+@pytest.mark.parametrize("obeyed", [(5000, 41), (2**40, 1)])
+async def test_in_a_store_that_was_wiped_it_goes_on_from_what_agents_obey(
+    store: MemoryStore, obeyed: tuple[int, int]
+) -> None:
+    one = await office(store, await elect(store))
+    await one.overtake(obeying(*obeyed), generation=3)
+    assert one.value == obeyed[0] + 1
+    await one.overtake(obeying(*obeyed), generation=4)
+    assert one.value == obeyed[0] + 1, "once is enough"
+
+
+async def test_the_same_epoch_by_chance_is_told_by_its_generation(store: MemoryStore) -> None:
+    fencing = await elect(store)
+    one = await office(store, fencing)
+    await one.overtake(obeying(fencing, 900), generation=3)
+    assert one.value == fencing + 1
+
+
+async def test_the_next_leader_and_the_one_after_go_on_above_it(store: MemoryStore) -> None:
+    values = []
+    for _ in range(3):
+        one = await office(store, await elect(store))
+        await one.overtake(obeying(5000, 41), generation=3)
+        values.append(one.value)
+    assert values == sorted(set(values))
+    assert values[0] > 5000
+
+
+async def test_who_does_not_lead_any_more_raises_nothing(store: MemoryStore) -> None:
+    former = await office(store, await elect(store))
+    await elect(store)
+    with pytest.raises(StoreError):
+        await former.overtake(obeying(5000, 41), generation=3)
+    assert await store.get(keys.EPOCH_BASE) is None
+
+
+async def test_a_base_that_cannot_be_read_is_not_taken_for_none(store: MemoryStore) -> None:
+    fencing = await elect(store)
+    await store.commit([], [Put(keys.EPOCH_BASE, b"garbage")])
+    with pytest.raises(StoreError, match="epoch-base"):
+        await office(store, fencing)

@@ -1,0 +1,155 @@
+"""The history knows when which shares moved, from steps alone, and tells the leader when there is another."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.planning.plan_history import BURST, BURST_S, MOST_AMID, MOST_CHANGES, PlanHistory, PlanStep
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+
+HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
+
+
+def slices(generation: int, share: float, *, epoch: int = 1, digest: str = "digest") -> dict[str, RegionPlan]:
+    """Two regions, of which the first sends a part of its demand to the second."""
+    arcs = (Arc("a", share, HOME), Arc("b", 1.0 - share, SPILL)) if share < 1.0 else (Arc("a", 1.0, HOME),)
+    made_at = float(generation)
+    one = RegionPlan("a", generation, epoch, digest, made_at, (ClassPlan("m", "all", arcs, ()),))
+    return {"a": one, "b": RegionPlan("b", generation, epoch, digest, made_at, ())}
+
+
+class Leader:
+    """Writes the next step, as the journal would have it."""
+
+    def __init__(self, history: PlanHistory) -> None:
+        self.history = history
+        self.number = 0
+
+    def look(self, plan: dict[str, RegionPlan], at_once: bool = False) -> PlanStep | None:
+        now = max(one.made_at for one in plan.values())
+        step = self.history.next_step(plan, now, "north", ("b is failed",), at_once=at_once)
+        if step is not None:
+            self.number += 1
+            self.history.keep(self.number, step)
+        return step
+
+
+@pytest.fixture
+def leader() -> Leader:
+    history = PlanHistory()
+    history.begin({})
+    return Leader(history)
+
+
+def shares(history: PlanHistory, generation: int) -> dict[str, float]:
+    number = history.find(generation)
+    assert number is not None
+    (entry,) = history.plan(number).slices["a"].classes
+    return {arc.server: arc.share for arc in entry.arcs}
+
+
+def test_before_anything_is_known_nothing_is_told() -> None:
+    assert PlanHistory().next_step(slices(1, 1.0), 1.0, "north", ()) is None
+    history = PlanHistory()
+    history.begin({})
+    assert history.next_step({}, 1.0, "north", ()) is None
+    assert history.find(1) is None
+
+
+def test_what_is_written_again_unchanged_is_no_step(leader: Leader) -> None:
+    first = leader.look(slices(1, 1.0))
+    assert first is not None
+    assert (first.generation, first.after, first.leader, first.amid) == (1, 0, "north", ("b is failed",))
+    assert leader.look(slices(5, 1.0)) is None
+    assert [leader.history.find(number) for number in (0, 1, 5)] == [None, 1, None]
+
+
+def test_the_plans_between_steps_come_back_from_what_changed(leader: Leader) -> None:
+    for generation, share in ((1, 1.0), (4, 0.75), (9, 0.25)):
+        assert leader.look(slices(generation, share)) is not None
+    history = leader.history
+    assert shares(history, 1) == {"a": 1.0}
+    assert shares(history, 4) == shares(history, 8) == {"a": 0.75, "b": 0.25}
+    assert shares(history, 9) == {"a": 0.25, "b": 0.75}
+    whole = history.diff(1, 3)
+    assert (whole.before.generation, whole.after.generation) == (1, 9)
+    assert [(one.server, one.before, one.after, one.why) for one in whole.changes] == [
+        ("a", 1.0, 0.25, HOME),
+        ("b", 0.0, 0.75, SPILL),
+    ]
+    back = history.diff(3, 1)
+    assert [(one.server, one.before, one.after, one.why) for one in back.changes] == [
+        ("a", 0.25, 1.0, HOME),
+        ("b", 0.75, 0.0, None),
+    ]
+    assert history.diff(2, 2).changes == ()
+
+
+def test_one_that_follows_knows_as_much_and_goes_on_when_it_leads(leader: Leader) -> None:
+    follower = PlanHistory()
+    for generation, share in ((1, 1.0), (4, 0.75)):
+        step = leader.look(slices(generation, share))
+        assert step is not None
+        follower.keep(generation, step)
+        follower.begin(slices(generation, share))
+    # The leader dies after a move that it did not tell.
+    step = follower.next_step(slices(7, 0.5, epoch=2), 7.0, "south", ())
+    assert step is not None
+    assert (step.after, step.epoch, [(one.before, one.after) for one in step.changes]) == (
+        4,
+        2,
+        [(0.75, 0.5), (0.25, 0.5)],
+    )
+
+
+def test_another_leader_and_another_policy_are_steps_though_no_share_moves(leader: Leader) -> None:
+    leader.look(slices(1, 1.0))
+    other = leader.look(slices(2, 1.0, epoch=2))
+    assert other is not None
+    assert (other.epoch, other.changes) == (2, ())
+    assert leader.look(slices(3, 1.0, epoch=2, digest="another")) is not None
+    assert leader.look(slices(4, 1.0, epoch=2, digest="another")) is None
+
+
+def test_shares_that_go_on_moving_are_told_of_together(leader: Leader) -> None:
+    told = [leader.look(slices(at, 1.0 - at / 100)) for at in range(1, int(BURST_S))]
+    assert [step is not None for step in told] == [True] * BURST + [False] * (int(BURST_S) - 1 - BURST)
+    late = leader.look(slices(int(BURST_S) + 1, 0.1))
+    assert late is not None
+    assert [(one.before, one.after) for one in late.changes if one.server == "a"] == [(0.95, 0.1)]
+    assert leader.look(slices(int(BURST_S) + 2, 0.05)) is not None, "as the second of the first ones is old enough"
+
+
+def test_what_people_will_look_into_is_told_at_once(leader: Leader) -> None:
+    for at in range(1, BURST + 1):
+        leader.look(slices(at, 1.0 - at / 100))
+    assert leader.look(slices(BURST + 1, 0.2)) is None
+    assert leader.look(slices(BURST + 1, 0.2), at_once=True) is not None
+
+
+def test_steps_are_bounded_and_the_rest_comes_with_the_next_ones() -> None:
+    history = PlanHistory()
+    history.begin({})
+    leader = Leader(history)
+    classes = tuple(ClassPlan("m", f"c{at}", (Arc("a", 1.0, HOME),), ()) for at in range(MOST_CHANGES + 7))
+    plan = {"a": RegionPlan("a", 1, 1, "digest", 1.0, classes)}
+    first, second = leader.look(plan), leader.look(plan)
+    assert first is not None
+    assert second is not None
+    assert (len(first.changes), first.more, len(second.changes), second.more) == (MOST_CHANGES, 7, 7, 0)
+    assert leader.look(plan) is None
+    step = history.next_step(slices(9, 0.5), 9.0, "north", ("x",) * 100)
+    assert step is not None
+    assert len(step.amid) == MOST_AMID
+
+
+def test_an_origin_that_is_gone_is_told_and_one_that_is_forgotten_is_not_known() -> None:
+    history = PlanHistory()
+    history.begin({})
+    leader = Leader(history)
+    leader.look(slices(1, 1.0))
+    gone = leader.look({"b": slices(2, 1.0)["b"]})
+    assert gone is not None
+    assert [(one.origin, one.before, one.after) for one in gone.changes] == [("a", 1.0, 0.0)]
+    history.forget(1)
+    assert (history.find(1), history.find(2)) == (None, 2)

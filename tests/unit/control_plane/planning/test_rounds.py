@@ -1,0 +1,102 @@
+"""A job that is wanted is run at once, and what is wanted during a run is not lost to the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from control_plane.planning.periodic_job import Rounds
+from tests.support.wait import until
+
+NEVER_S = 3600.0
+
+
+class Work:
+    """Counts runs, which last as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.most_at_once = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        self.most_at_once = max(self.most_at_once, self.begun - self.ended)
+        await self.go_on.wait()
+        self.ended += 1
+
+
+async def test_it_runs_at_its_own_pace(scheduler: AsyncIOScheduler) -> None:
+    work = Work()
+    Rounds(work, 0.01).start(scheduler)
+    await until(lambda: work.ended >= 3)
+
+
+async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: AsyncIOScheduler) -> None:
+    work = Work()
+    rounds = Rounds(work, NEVER_S)
+    rounds.start(scheduler)
+    for times in range(1, 6):
+        work.go_on.clear()
+        rounds.wake()
+        await until(lambda times=times: work.begun == 2 * times - 1)  # type: ignore[misc]
+        rounds.wake()
+        rounds.wake()
+        work.go_on.set()
+        await until(lambda times=times: work.ended == 2 * times)  # type: ignore[misc]
+    assert work.most_at_once == 1
+
+
+async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIOScheduler) -> None:
+    work, clock = Work(), asyncio.get_running_loop().time
+    rounds = Rounds(work, NEVER_S, apart_s=0.2)
+    rounds.start(scheduler)
+    since = clock()
+    for times in range(1, 4):
+        rounds.wake()
+        await until(lambda times=times: work.ended == times)  # type: ignore[misc]
+    assert clock() - since >= 0.35
+
+
+async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
+    work = Work()
+    rounds = Rounds(work, NEVER_S)
+    rounds.wake()
+    rounds.start(scheduler)
+    await until(lambda: work.ended == 1)
+
+
+async def test_the_next_run_can_be_put_forward(scheduler: AsyncIOScheduler) -> None:
+    work = Work()
+    rounds = Rounds(work, NEVER_S)
+    rounds.start(scheduler)
+    rounds.again_after(0.01)
+    await until(lambda: work.ended == 1)
+
+
+async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
+    scheduler.start()
+    work.go_on.clear()
+    rounds = Rounds(work, NEVER_S)
+    rounds.start(scheduler)
+    rounds.wake()
+    await until(lambda: work.begun == 1)
+    scheduler.shutdown(wait=False)
+    # What the scheduler cancelled tells of its end in a callback.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "raised an exception" not in caplog.text
+
+
+async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
+    scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
+    scheduler.start()
+    rounds = Rounds(work, NEVER_S)
+    rounds.start(scheduler)
+    rounds.stop()
+    scheduler.shutdown(wait=False)
+    rounds.wake()
+    assert work.begun == 0

@@ -1,0 +1,85 @@
+"""What cannot wait for the next round does not: an election, and a policy that comes while a plan is being made."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from adapters.store import keys
+from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane import daemon
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.source.policy_source import PolicySource
+from penstock.fleet import snapshot
+from tests.support.paths import PLANET
+from tests.support.reports import KEY
+from tests.support.wait import until
+
+
+class Slow(MemoryStore):
+    """Takes plans when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        if any(one.key.startswith(keys.PLANS) for one in do):
+            self.held.set()
+            await self.go_on.wait()
+        return await super().commit(expect, do)
+
+
+async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "TICK_S", 3600.0)
+    store, source = MemoryStore(), PolicySource(FolderReader(PLANET))
+    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+    await one.start()
+    try:
+        await until(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
+    finally:
+        await one.stop()
+        await store.close()
+
+
+async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No round comes by itself, and none waits for regions to speak.
+    monkeypatch.setattr(daemon, "TICK_S", 3600.0)
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
+    folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
+    text = (folder / "spillover.yaml").read_text()
+    store, source = Slow(), PolicySource(FolderReader(folder))
+    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+
+    async def accept(utilisation: str) -> str:
+        before = source.current
+        (folder / "spillover.yaml").write_text(text.replace("0.8", utilisation))
+        await until(lambda: source.current is not before)
+        assert source.current is not None
+        return source.current.digest()
+
+    def candidate() -> str:
+        return one.staging.staged.rollout.candidate if one.staging.staged is not None else ""
+
+    await one.start()
+    try:
+        await until(lambda: one.leading and one.overrides.known)
+        await accept("0.7")
+        await until(store.held.is_set)
+        newest = await accept("0.6")
+        assert candidate() != newest
+        store.go_on.set()
+        await until(lambda: candidate() == newest)
+    finally:
+        store.go_on.set()
+        await one.stop()
+        await store.close()

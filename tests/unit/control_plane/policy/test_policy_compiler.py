@@ -1,0 +1,305 @@
+"""A bundle is compiled whole: what each document says arrives in the policy."""
+
+# A row of a table of messages is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.kinds.models import CostShape, ModelDocument, ServiceObjectiveShape, VersionShape
+from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
+from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.regions import RegionDocument
+from control_plane.policy.kinds.rollout import RolloutDocument
+from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
+from control_plane.policy.kinds.shape import Shape
+from control_plane.policy.kinds.tenants import QuotaShape, TenantDocument
+from penstock.policy.policy import (
+    Cost,
+    CostUnit,
+    EntryMap,
+    Failover,
+    GuardRails,
+    MaintenanceWindow,
+    Model,
+    ModelVersions,
+    NearestBy,
+    Objective,
+    PlanLogic,
+    Policy,
+    Quota,
+    Region,
+    RolloutRules,
+    Spillover,
+    Tenant,
+    Version,
+)
+from penstock.policy.service_objective import ServiceObjective
+from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
+
+VERSIONS = """\
+apiVersion: penstock/v1
+kind: Model
+name: llama-next
+expected_service_s: 5
+request_bytes: 4000
+response_bytes: 4000
+cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
+service_objective: null
+fallback: llama-3.1-8b
+---
+apiVersion: penstock/v1
+kind: ModelVersions
+name: llama
+description: A canary.
+versions:
+  - {model: llama-3.1-8b, percent: 90}
+  - {model: llama-next, percent: 10}
+"""
+
+EXTRA = """\
+---
+apiVersion: penstock/v1
+kind: Model
+name: llama-next
+expected_service_s: 5
+request_bytes: 4000
+response_bytes: 4000
+cost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}
+fallback: null
+service_objective: null
+"""
+
+
+def test_blocs_unfold_to_countries_and_regions() -> None:
+    policy = compile_bundle(BUNDLE)
+    (rule,) = policy.residency
+    assert rule.client_countries == {"DE", "ES", "NO"}
+    assert rule.allow == {"eu-de"}
+    assert policy.regions["eu-de"].jurisdictions == {"DE", "EU", "EEA"}
+    assert policy.regions["us-east"].jurisdictions == {"US"}
+
+
+def test_an_entry_map_unfolds_blocs_and_keeps_the_order_of_its_regions() -> None:
+    text = """\
+apiVersion: penstock/v1
+kind: EntryMap
+name: nordic
+description: Cables run that way.
+clients: {countries: [EEA], subdivisions: [US-CA]}
+regions: [us-east, eu-de]
+"""
+    (one,) = compile_bundle(BUNDLE | {"maps.yaml": text}).entry_maps
+    assert one == EntryMap("nordic", frozenset({"DE", "ES", "NO"}), frozenset({"US-CA"}), ("us-east", "eu-de"))
+    errors = refused(BUNDLE | {"maps.yaml": text.replace("eu-de", "eu-du").replace("EEA", "UK")})
+    assert "maps.yaml:6: regions[1]: there is no Region eu-du; did you mean eu-de?" in errors
+    assert any("maps.yaml:5: clients.countries[0]: UK is no country" in error for error in errors)
+
+
+def test_a_quota() -> None:
+    assert compile_bundle(BUNDLE).tenants["one"].quota == Quota(5.0, 10, None)
+    unlimited = changed("senders.yaml", "{requests_per_s: 5.0, burst_requests: 10, concurrent: null}", "null")
+    assert compile_bundle(unlimited).tenants["one"].quota is None
+
+
+def test_versions_of_a_model() -> None:
+    policy = compile_bundle(BUNDLE | {"versions.yaml": VERSIONS})
+    assert policy.versions == {
+        "llama": ModelVersions("llama", (Version("llama-3.1-8b", 90.0), Version("llama-next", 10.0)))
+    }
+    assert policy.models["llama-next"].fallback == "llama-3.1-8b"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        (
+            "percent: 10",
+            "percent: 20",
+            "versions.yaml:11: the percentages do not sum to 100; write 0 for a version that gets nothing",
+        ),
+        (
+            "llama-next, percent",
+            "llama-nxt, percent",
+            "versions.yaml:17: versions[1].model: there is no Model llama-nxt; did you mean llama-next?",
+        ),
+        (
+            "llama-next, percent",
+            "llama-3.1-8b, percent",
+            "versions.yaml:11: names a model twice; write each version once",
+        ),
+        (
+            "fallback: llama-3.1-8b",
+            "fallback: llama-next",
+            "versions.yaml:9: fallback: llama-next falls back to itself; let the lightest have `fallback: null`",
+        ),
+        (
+            "fallback: llama-3.1-8b",
+            "fallback: none",
+            "versions.yaml:9: fallback: there is no Model none; use one of llama-3.1-8b, llama-next",
+        ),
+        ("name: llama\ndesc", "name: llama-next\ndesc", None),
+        (
+            "llama-next, percent: 10}",
+            "llama-3.1-8b, percent: 10}",
+            "versions.yaml:11: names a model twice; write each version once",
+        ),
+    ],
+)
+def test_versions_that_cannot_be(old: str, new: str, error: str | None) -> None:
+    assert VERSIONS.count(old) == 1
+    files = BUNDLE | {"versions.yaml": VERSIONS.replace(old, new)}
+    if error is None:
+        assert compile_bundle(files).versions
+    else:
+        assert error in refused(files)
+
+
+def test_a_name_for_versions_must_not_hide_a_model() -> None:
+    text = VERSIONS.replace("name: llama\n", "name: llama-next\n").replace("model: llama-next", "model: llama-3")
+    text = text.replace("kind: Model\nname: llama-next", "kind: Model\nname: llama-3") + EXTRA
+    error = "versions.yaml:13: name: hides the model llama-next, which nobody could ask for any more; "
+    assert any(one.startswith(error) for one in refused(BUNDLE | {"versions.yaml": text}))
+
+
+def test_a_service_objective() -> None:
+    without = compile_bundle(BUNDLE)
+    assert b"service_objective" not in msgspec.json.encode(without)
+    text = "service_objective: {first_byte_s: 1.5, share: 0.99}"
+    policy = compile_bundle(changed("serving.yaml", "service_objective: null", text))
+    assert policy.models["llama-3.1-8b"].service_objective == ServiceObjective(1.5, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{first_byte_s: 1.5, share: 99}", "serving.yaml:9: service_objective.share: "),
+        ("{first_byte_s: 1.5, share: 1}", "serving.yaml:9: service_objective.share: "),
+        ("{first_byte_s: 0, share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
+        ("{share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
+        ("0.99", "serving.yaml:9: service_objective: "),
+    ],
+)
+def test_service_objectives_that_cannot_be(text: str, error: str) -> None:
+    said = refused(changed("serving.yaml", "service_objective: null", f"service_objective: {text}"))
+    assert [one.startswith(error) and "; " in one for one in said] == [True], said
+
+
+@pytest.mark.parametrize(
+    ("starts_at", "zone", "utc"),
+    [
+        ("2026-12-01T02:00", "Europe/Berlin", "2026-12-01T01:00:00+00:00"),
+        ("2026-07-01T02:00", "Europe/Berlin", "2026-07-01T00:00:00+00:00"),
+        ("2026-10-25T02:30", "Europe/Berlin", "2026-10-25T00:30:00+00:00"),
+        ("2026-07-01T02:00", "Asia/Kathmandu", "2026-06-30T20:15:00+00:00"),
+        ("2026-07-01T02:00", "UTC", "2026-07-01T02:00:00+00:00"),
+    ],
+)
+def test_a_window_by_the_clocks_of_a_zone(starts_at: str, zone: str, utc: str) -> None:
+    text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
+    policy = compile_bundle(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
+    (window,) = policy.maintenance
+    assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == utc
+    assert window.time_zone == zone
+    assert policy.time_zones
+    (rules,) = policy.time_zones.values()
+    assert rules.changes[0].at <= window.starts_at
+    assert len(rules.changes) == 1 or rules.changes[1].at > window.starts_at
+    assert msgspec.json.decode(msgspec.json.encode(policy), type=Policy) == policy
+
+
+@pytest.mark.parametrize("text", ["time_zone: null", "time_zone: Europe/Berlin"])
+def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: str) -> None:
+    window = BUNDLE["operating.yaml"].replace("weekly", "never").replace("time_zone: null", text)
+    policy = compile_bundle(
+        BUNDLE | {"operating.yaml": window.replace("02:00Z", "02:00Z" if "null" in text else "02:00")}
+    )
+    assert b"time_zones" not in msgspec.json.encode(policy)
+
+
+@pytest.mark.parametrize(
+    ("starts_at", "zone", "error"),
+    [
+        ("2026-12-01T02:00", "Europe/Berln", "operating.yaml:10: time_zone: there is no time zone Europe/Berln; did you mean Europe/Berlin?"),
+        ("2026-12-01T02:00", "../../etc/passwd", "operating.yaml:10: time_zone: there is no time zone ../../etc/passwd; use a name of the IANA time zone database, such as Europe/Berlin"),
+        ("2026-12-01T02:00", "CEST", "operating.yaml:10: time_zone: there is no time zone CEST; "),
+        ("2026-03-29T02:30", "Europe/Berlin", "operating.yaml:9: starts_at: clocks of Europe/Berlin never show this: they are put forward then; write a time that they show, such as 03:30"),
+    ],
+)  # fmt: skip
+def test_clocks_that_cannot_be(starts_at: str, zone: str, error: str) -> None:
+    text = BUNDLE["operating.yaml"].replace("2026-12-01T02:00Z", starts_at)
+    (told,) = refused(BUNDLE | {"operating.yaml": text.replace("time_zone: null", f"time_zone: {zone}")})
+    assert told.startswith(error)
+
+
+def test_a_rule_knows_where_it_was_written() -> None:
+    assert compile_bundle(BUNDLE).residency[0].source == "residency.yaml:3"
+
+
+def test_every_value_arrives() -> None:
+    policy = compile_bundle(BUNDLE)
+    assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
+    assert policy.bias_ms == {"eu-de": 5.0}
+    assert policy.nearest_by is NearestBy.ROUND_TRIP
+    assert policy.tenants["one"].key_digests == (DIGEST,)
+    assert policy.models["llama-3.1-8b"].expected_service_s == 5
+    assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
+    assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
+    assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
+    assert policy.objective.plan_logic is PlanLogic.WATERFALL
+    assert policy.anonymous_tenant is None
+    assert policy.guard_rails.most_withdrawn_share == 0.5
+    (window,) = policy.maintenance
+    assert (window.regions, window.recurrence, window.source) == ({"us-east"}, "weekly", "operating.yaml:7")
+    assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("document", "noun", "compiled"),
+    [
+        (RegionDocument, Region, {"jurisdictions"}),
+        (ModelDocument, Model, set()),
+        (VersionShape, Version, set()),
+        (CostShape, Cost, set()),
+        (ServiceObjectiveShape, ServiceObjective, set()),
+        (TenantDocument, Tenant, set()),
+        (QuotaShape, Quota, set()),
+        (SpilloverDocument, Spillover, set()),
+        (FailoverDocument, Failover, set()),
+        (ObjectiveDocument, Objective, set()),
+        (RolloutDocument, RolloutRules, set()),
+        (GuardRailsDocument, GuardRails, set()),
+        (MaintenanceWindowDocument, MaintenanceWindow, {"source"}),
+    ],
+)
+def test_every_field_of_the_policy_is_written_in_its_document(
+    document: type[Shape], noun: type[msgspec.Struct], compiled: set[str]
+) -> None:
+    assert set(document.model_fields) - {"api_version", "kind"} == set(noun.__struct_fields__) - compiled
+    assert all(field.is_required() for field in document.model_fields.values())
+
+
+def test_how_documents_are_spread_over_files_does_not_matter() -> None:
+    def without_sources(policy: Policy) -> object:
+        return [(rule.name, rule.allow) for rule in policy.residency], policy.regions, policy.tenants
+
+    one_file = {"all.yaml": "---\n".join(BUNDLE.values())}
+    assert without_sources(compile_bundle(one_file)) == without_sources(compile_bundle(BUNDLE))
+
+
+def test_deny_and_named_regions() -> None:
+    files = changed(
+        "residency.yaml", "  jurisdictions: [EU]", "  regions: [eu-de, us-east]\ndeny:\n  jurisdictions: [US, CN]"
+    )
+    (rule,) = compile_bundle(files).residency
+    assert (rule.allow, rule.deny) == ({"eu-de", "us-east"}, {"us-east"})
+
+
+def test_a_rule_that_only_denies_allows_what_others_do() -> None:
+    files = changed("residency.yaml", "allow:\n  jurisdictions: [EU]", "deny:\n  jurisdictions: [CN]")
+    assert compile_bundle(files).residency[0].allow is None

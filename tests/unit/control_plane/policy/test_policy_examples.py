@@ -1,0 +1,109 @@
+"""The example bundles: each compiles, keeps its promises without a warning, and shows what its row says."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from penstock.planning.spillover_limits import bounds
+from penstock.policy.entry_map import mapped
+from penstock.policy.geography import Location
+from penstock.policy.policy import Policy
+from penstock.policy.residency import RequestFacts, mask
+from penstock.routing.reasons import Reason, Refusal
+from penstock.verification.verify import verify
+from penstock.what_if.assumed_demand import generated_demand, generated_fleet
+from penstock.what_if.evaluation import outcome
+from penstock.what_if.outcomes import Asked, Capacity
+from tests.support.paths import POLICIES
+
+EXAMPLES = POLICIES / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+
+
+def bundle(name: str) -> Policy:
+    return compile_bundle(read_folder(EXAMPLES / name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_good_and_its_demand_is_served(name: str) -> None:
+    policy = bundle(name)
+    found = verify(policy)
+    assert found.good
+    assert found.warnings == ()
+    demand = generated_demand(policy, 50.0)
+    refused = outcome(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s
+    assert refused.keys() <= {Reason.LOCATION_UNKNOWN, Reason.QUOTA_EXCEEDED}
+    assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_files_name_their_schema_and_the_readme_names_it(name: str) -> None:
+    assert f"| `{name}` |" in (EXAMPLES / "README.md").read_text()
+    for path in (EXAMPLES / name).iterdir():
+        assert path.read_text().startswith("# yaml-language-server: $schema=../../schema.json\n"), path
+
+
+@pytest.mark.parametrize(
+    ("tenant", "location", "permitted"),
+    [
+        ("health", Location("FR", "IDF"), {"eu-de", "eu-fr"}),
+        ("health", Location("US", "CA"), {"us-east", "us-west"}),
+        ("health", Location("US", "NY"), {"eu-de", "eu-fr", "us-east", "us-west"}),
+        ("health", Location("US"), None),
+        ("health", Location(), None),
+        ("banking", Location(), {"br-sao"}),
+        ("open", Location(), {"eu-de", "eu-fr", "us-east", "us-west", "br-sao"}),
+    ],
+)
+def test_residency(tenant: str, location: Location, permitted: set[str] | None) -> None:
+    policy = bundle("residency")
+    verdict = mask(policy, RequestFacts(tenant, policy.tenants[tenant].data_class, location))
+    if permitted is None:
+        assert isinstance(verdict, Refusal)
+        assert verdict.reason is Reason.LOCATION_UNKNOWN
+    else:
+        assert not isinstance(verdict, Refusal)
+        assert verdict.permitted.regions == permitted
+
+
+def test_entries() -> None:
+    policy = bundle("entries")
+    assert mapped(policy, Location("PE")) == ("us-west", "us-east")
+    assert mapped(policy, Location("US", "HI")) == ("us-west",)
+    assert mapped(policy, Location("US", "NY")) == ()
+    assert policy.distance_ms("us-east", "br-sao") == policy.round_trip_ms("us-east", "br-sao") + 40
+
+
+def test_quotas() -> None:
+    policy = bundle("quotas")
+    assert policy.tenants["paying"].quota is None
+    assert policy.anonymous_tenant == "trial"
+    trial, batch = policy.tenants["trial"].quota, policy.tenants["batch"].quota
+    assert trial is not None
+    assert batch is not None
+    assert (trial.requests_per_s, batch.requests_per_s, batch.concurrent) == (2.0, None, 64)
+
+
+def test_versions() -> None:
+    policy = bundle("versions")
+    assert {one.model: one.percent for one in policy.versions["chat"].versions} == {
+        "chat-2025-10": 95.0,
+        "chat-2025-11": 5.0,
+    }
+    assert policy.models["chat-2025-11"].fallback == "chat-small"
+
+
+def test_spillover() -> None:
+    policy = bundle("spillover")
+    assert policy.nearest_first("us-east", frozenset(policy.regions)) == ("us-east", "eu-de", "us-west", "br-sao")
+    model = "llama-3.1-8b"
+    assert (bounds(policy, "eu-de", model).dear, bounds(policy, "eu-de", model).most_away) == ({"br-sao"}, 1.0)
+    assert bounds(policy, "br-sao", model).most_away == 0.2
+    demand = [Asked("us-east", "everybody", "US", model, 30.0)]
+    fleet = [Capacity(name, model, 100, 5.0) for name in policy.regions]
+    servers = outcome(policy, demand, fleet).fates[0].servers
+    assert servers.keys() == {"us-east", "eu-de"}
+    without_others = outcome(policy, demand, fleet, frozenset({"eu-de", "us-west"})).fates[0]
+    assert (without_others.servers.keys(), without_others.refused.keys()) == ({"us-east"}, {Reason.SATURATED})

@@ -1,0 +1,229 @@
+"""A bundle is refused whole, with every error at its line and what to do about it."""
+
+# A row of a table of messages is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from adapters.store import codec
+from control_plane.policy import compiler
+from control_plane.policy.bundle_errors import MOST_ERRORS
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.kinds import KINDS
+from control_plane.policy.kinds.shape import EachOnce
+from control_plane.policy.references import MOST_SUGGESTIONS
+from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
+
+SHAPE = [
+    ("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500", "places.yaml:6: latitude_deg: input should be less than or equal to 90; correct it; policies/schema.json describes every field"),
+    ("places.yaml", "latitude_deg: 50.11", 'latitude_deg: "50.11"', "places.yaml:6: latitude_deg: input should be a valid number; write a number, without quotes"),
+    ("places.yaml", "city: Frankfurt\n", "", "places.yaml:1: city: is missing; write it; nothing has a default"),
+    ("places.yaml", "city: Frankfurt", "ctiy: Frankfurt\ncity: x", "places.yaml:4: ctiy: is no field here; did you mean city?"),
+    ("places.yaml", "name: eu-de", "name: EU_DE", "places.yaml:3: name: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+    ("senders.yaml", f'"{DIGEST}"', "my-secret-key", "senders.yaml:11: key_digests[0]: is not well-formed; write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum"),
+    ("senders.yaml", f'["{DIGEST}"]', f'["{DIGEST}", "{DIGEST}"]', f"senders.yaml:11: key_digests: '{DIGEST}' is listed twice; keep one of them"),
+    ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is no field here; did you mean countries?"),
+    ("residency.yaml", "countries: [EEA]", "subdivisions: [California]", "residency.yaml:7: match.subdivisions[0]: is not well-formed; write an ISO 3166-2 code with its country, such as US-CA"),
+    ("residency.yaml", "countries: [EEA]", "countries: []", "residency.yaml:7: match.countries: is empty; list something, or remove the field"),
+    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: is blank; write it; nothing has a default"),
+    ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
+    ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
+    ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: says no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, DataClass, Tenant, AnonymousAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, SpilloverOrder, Failover, Objective, Rollout, GuardRails, MaintenanceWindow"),
+    ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
+    ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone"),
+    ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the character \\x1b, which nobody sees; remove it"),
+    ("places.yaml", "city: Frankfurt", 'city: "Frank\\u202efurt"', "places.yaml:4: city: has the character \\u202e, which nobody sees; remove it"),
+    ("operating.yaml", "T02:00Z", "T02:00", "operating.yaml:5: starts_at does not say by whose clocks it is; write Z behind starts_at for UTC, or name the time_zone"),
+    ("operating.yaml", "time_zone: null", "time_zone: Europe/Berlin", "operating.yaml:5: starts_at is in UTC and time_zone is named; write starts_at as clocks there show it, without the Z; or time_zone: null"),
+    ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is not a valid date and time; write a date and time of the calendar, such as 2026-12-01T02:00Z"),
+    ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
+    ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
+    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:30: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:21: margin_s: input should be a valid number; write a number, without quotes"),
+    ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
+    ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is no field here; use one of burst_requests, concurrent, requests_per_s"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is no field here; did you mean model?"),
+    ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
+]  # fmt: skip
+
+REFERENCES = [
+    ("operating.yaml", "regions: [us-east]", "regions: [us-west]", "operating.yaml:8: regions[0]: there is no Region us-west; did you mean us-east?"),
+    ("serving.yaml", "canary_regions: [eu-de]", "canary_regions: [eu-dd]", "serving.yaml:47: canary_regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("residency.yaml", "[personal]", "[personnel]", "residency.yaml:6: match.data_classes[0]: there is no DataClass personnel; did you mean personal?"),
+    ("residency.yaml", "  data_classes: [personal]", "  tenants: [two]", "residency.yaml:6: match.tenants[0]: there is no Tenant two; use one of one"),
+    ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is no country; the United Kingdom is GB in ISO 3166-1"),
+    ("residency.yaml", "countries: [EEA]", "countries: [EEA, UK]", "residency.yaml:7: match.countries[1]: UK is no country or bloc; the United Kingdom is GB in ISO 3166-1"),
+    ("residency.yaml", "countries: [EEA]", "countries: [de]", "residency.yaml:7: match.countries[0]: de is no country or bloc; write DE, in capitals"),
+    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is no country or bloc; use one of EEA, EU"),
+    ("residency.yaml", "jurisdictions: [EU]", "regions: [eu-dd]", "residency.yaml:9: allow.regions[0]: there is no Region eu-dd; did you mean eu-de?"),
+    ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region at all; name a place where a region of this bundle lies"),
+    ("places.yaml", "country: US", "country: USA", "places.yaml:15: country: USA is no country; use its ISO 3166-1 alpha-2 code, such as DE"),
+    ("places.yaml", "members: [DE, ES]", "members: [DE, ES, EEA]", "places.yaml:24: members[2]: EU is a member of itself through EEA; remove one of the memberships"),
+    ("places.yaml", "name: EEA", "name: FR", "places.yaml:28: name: FR is a country's code; choose another name"),
+    ("senders.yaml", "data_class: personal", "data_class: other", "senders.yaml:9: data_class: there is no DataClass other; use one of personal"),
+    ("senders.yaml", "tenant: null", "tenant: nobody", "senders.yaml:16: tenant: there is no Tenant nobody; use one of one"),
+    ("serving.yaml", "bias_ms: {eu-de: 5}", "bias_ms: {eu-du: 5}", "serving.yaml:16: bias_ms.eu-du: there is no Region eu-du; did you mean eu-de?"),
+    ("serving.yaml", "{us-east: 98}", "{us-west: 98}", "serving.yaml:14: rtt_ms.eu-de.us-west: there is no Region us-west; did you mean us-east?"),
+    ("places.yaml", "name: us-east", "name: eu-de", "places.yaml:13: name: Region eu-de exists already; keep one; see places.yaml:3"),
+    ("senders.yaml", "kind: AnonymousAccess\ntenant: null", "kind: Tenant\nname: two\ndata_class: personal\npriority: 0\nquota: null\nkey_digests: [\"" + DIGEST + "\"]", "senders.yaml:20: key_digests[0]: tenant one has this key already; give each tenant keys of its own"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: one", "senders.yaml:19: kind: too many documents of kind AnonymousAccess; keep at most 1"),
+    ("serving.yaml", "kind: Model\nname: llama-3.1-8b\nexpected_service_s: 5\nrequest_bytes: 4000\nresponse_bytes: 4000\ncost: {unit: token, input_unit_s: 0.0001, output_unit_s: 0.01}\nfallback: null\nservice_objective: null\n", "kind: Bloc\nname: X-X\nmembers: [DE]\n", "(bundle): has no document of kind Model; add one; policies/planet shows its fields"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "error"), SHAPE, ids=lambda value: value[:40])
+def test_a_document_of_the_wrong_shape(file: str, old: str, new: str, error: str) -> None:
+    assert error in refused(changed(file, old, new))
+
+
+@pytest.mark.parametrize(("file", "old", "new", "error"), REFERENCES, ids=lambda value: value[:40])
+def test_a_name_that_does_not_fit(file: str, old: str, new: str, error: str) -> None:
+    assert error in refused(changed(file, old, new))
+
+
+def test_every_error_of_every_file_is_listed_at_once_in_order() -> None:
+    places = changed("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500")
+    rules = changed("residency.yaml", "[personal]", "[personnel]")
+    files = places | {"residency.yaml": rules["residency.yaml"], "zz.yaml": "a: ["}
+    assert [error.split(": ")[0] for error in refused(files)] == ["places.yaml:6", "residency.yaml:6", "zz.yaml:1"]
+
+
+@pytest.mark.parametrize("places", ["regions: [eu-de]", "jurisdictions: [EU]"])
+def test_a_broken_document_is_one_error_and_no_more(places: str) -> None:
+    files = changed("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500")
+    files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", places)
+    assert [error.split(":")[0] for error in refused(files)] == ["places.yaml"]
+
+
+def test_a_value_that_may_be_a_secret_is_not_repeated() -> None:
+    files = changed("senders.yaml", f'"{DIGEST}"', "my-secret-key")
+    assert not any("my-secret-key" in error for error in refused(files))
+
+
+def test_blocs_within_blocs_without_end_take_no_time() -> None:
+    blocs = [f"apiVersion: penstock/v1\nkind: Bloc\nname: B{i}\nmembers: [B{i + 1}, C{i + 1}]\n---\n"
+             f"apiVersion: penstock/v1\nkind: Bloc\nname: C{i}\nmembers: [B{i + 1}, C{i + 1}]\n" for i in range(60)]  # fmt: skip
+    last = "apiVersion: penstock/v1\nkind: Bloc\nname: B60\nmembers: [FR]\n---\napiVersion: penstock/v1\nkind: Bloc\nname: C60\nmembers: [IT]\n"
+    files = changed("residency.yaml", "countries: [EEA]", "countries: [B0]") | {
+        "blocs.yaml": "---\n".join([*blocs, last])
+    }
+    assert compile_bundle(files).residency[0].client_countries == {"FR", "IT"}
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "files", "problem"),
+    [
+        ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
+        ("LARGEST_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
+        (
+            "LARGEST_BUNDLE_BYTES",
+            60_000,
+            lambda: BUNDLE | {"zz.yaml": "# " + "é" * 50_000},
+            "larger than 60000 bytes in all",
+        ),
+        ("MOST_FILES", 4, lambda: BUNDLE, "has 5 files"),
+        ("MOST_DOCUMENTS", 10, lambda: BUNDLE, "more than 10 documents in all; make the bundle smaller"),
+    ],
+)
+def test_bounds(
+    monkeypatch: pytest.MonkeyPatch, bound: str, value: int, files: Callable[[], dict[str, str]], problem: str
+) -> None:
+    monkeypatch.setattr(compiler, bound, value)
+    assert any(problem in error for error in refused(files()))
+
+
+def test_what_does_not_belong_is_passed_over_or_refused_as_in_a_folder() -> None:
+    assert compile_bundle(BUNDLE | {"README.md": "# [", ".hidden.yaml": "["}) == compile_bundle(BUNDLE)
+    remedy = "name policy files *.yaml, and keep anything else out of the folder"
+    assert refused(BUNDLE | {"rules.yml": ""}) == [f"rules.yml: is no .yaml file; {remedy}"]
+
+
+def many(kind: str, number: int, fields: str) -> str:
+    return "---\n".join(f"apiVersion: penstock/v1\nkind: {kind}\nname: t{i}\n{fields}" for i in range(number))
+
+
+def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
+    errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MOST_ERRORS, "extra: 1\n")})
+    assert len(errors) < MOST_ERRORS + 10
+    remedy = "correct these first; what follows in the bundle was not judged"
+    assert f"(bundle): {MOST_ERRORS} errors or more; {remedy}" in errors
+
+
+def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged() -> None:
+    most = KINDS["Bloc"].most
+    errors = refused({"zz.yaml": many("Bloc", most + 50, "members: [DE]\nextra: 1\n")})
+    assert sum("too many documents of kind Bloc" in error for error in errors) == 1
+    assert sum("extra: is no field here" in error for error in errors) == most
+
+
+def test_the_likeliest_name_is_looked_up_for_the_first_unknown_ones_alone() -> None:
+    unknown = ", ".join(f"onee{i}" for i in range(2 * MOST_SUGGESTIONS))
+    errors = refused(changed("residency.yaml", "data_classes: [personal]", f"tenants: [{unknown}]"))
+    assert sum("did you mean one?" in error for error in errors) <= MOST_SUGGESTIONS
+    assert sum("there is no Tenant onee" in error for error in errors) == 2 * MOST_SUGGESTIONS
+
+
+def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:
+    compared = []
+
+    class Item(int):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+        __hash__ = int.__hash__
+
+    items = [Item(number) for number in range(1_000)]
+    listed: TypeAdapter[list[Item]] = TypeAdapter(EachOnce[Any])
+    assert listed.validate_python(items) == items
+    assert len(compared) < 10 * len(items)
+
+
+def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_VALUE_BYTES", 1000)
+    (error,) = refused(BUNDLE)
+    assert error.startswith("(bundle): Policy of ")
+    assert "than the store takes" in error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        (
+            "match:\n  data_classes: [personal]\n  countries: [EEA]\n",
+            "match: []\n",
+            "match: is no mapping; write its fields below it, indented",
+        ),
+        ("countries: [EEA]", "countries: EEA", "match.countries: is no list; write it as one, such as [a, b]"),
+        ("allow:\n  jurisdictions: [EU]", "allow:", "allow: is blank; write it; nothing has a default"),
+    ],
+)
+def test_what_is_blank_or_of_another_type_is_told_in_words_of_yaml(old: str, new: str, error: str) -> None:
+    assert error in "\n".join(refused(changed("residency.yaml", old, new)))
+
+
+def test_what_could_not_be_read_is_not_called_missing() -> None:
+    for old, new in (("kind: Region", "kind: Regoin"), ("city: Frankfurt", "\tcity: Frankfurt")):
+        errors = refused({**BUNDLE, "places.yaml": BUNDLE["places.yaml"].replace(old, new)})
+        assert not [error for error in errors if "has no document of kind" in error]
+
+
+def test_an_unknown_jurisdiction_is_one_error() -> None:
+    errors = refused(changed("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [USA]"))
+    assert not [error for error in errors if "allows no region at all" in error]
+    assert len(errors) == 1
+
+
+def test_what_a_terminal_would_obey_is_spelled_out() -> None:
+    name = "a\x1b[31m\u202e"
+    text = BUNDLE["senders.yaml"].replace("name: one", 'name: "a\\e[31m\\u202e"')
+    errors = refused({**BUNDLE, "senders.yaml": text, "again.yaml": text})
+    assert any("a\\x1b[31m\\u202e exists already" in error for error in errors)
+    assert not any(name in error for error in errors)

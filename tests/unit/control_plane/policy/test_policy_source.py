@@ -1,0 +1,154 @@
+"""A folder's newest good state is in force; a bad one changes nothing but what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from adapters.store.memory_store import MemoryStore
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.source.judgement import Origin
+from control_plane.policy.source.policy_source import PolicySource
+from penstock.planning.plan import RegionPlan
+from tests.support import planet
+from tests.support.paths import PLANET
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(PLANET, tmp_path / "bundle"))
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "spillover.yaml"
+    path.write_text(path.read_text().replace(old, new))
+
+
+async def test_a_good_folder_is_in_force_at_once(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    await source.load()
+    assert source.current is not None
+    assert (source.origin, source.refused) == (Origin.FOLDER, ())
+
+
+async def test_a_change_is_taken_when_two_polls_have_found_it_alike(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    await source.load()
+    before = source.current
+    change(folder, "0.8", "0.7")
+    await source.poll()
+    assert source.current is before
+    change(folder, "0.7", "0.6")
+    await source.poll()
+    assert source.current is before
+    await source.poll()
+    assert source.current is not None
+    assert source.current.spillover.target_utilisation == 0.6
+
+
+async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    await source.load()
+    before = source.current
+    for _ in range(3):
+        await source.poll()
+    assert source.current is before
+
+
+async def test_a_bad_change_keeps_the_last_good_and_says_why(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    await source.load()
+    before = source.current
+    change(folder, "0.8", "8")
+    for _ in range(2):
+        await source.poll()
+    assert source.current is before
+    assert source.refused == (
+        "spillover.yaml:4: target_utilisation: input should be less than or equal to 1; "
+        "correct it; policies/schema.json describes every field",
+    )
+    change(folder, ": 8", ": 0.7")
+    for _ in range(2):
+        await source.poll()
+    assert source.current is not before
+    assert source.refused == ()
+
+
+async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    await source.load()
+    before = source.current
+    shutil.rmtree(folder)
+    for _ in range(2):
+        await source.poll()
+    assert source.current is before
+    assert "No such file or directory" in source.refused[0]
+
+
+async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
+    source = PolicySource(FolderReader(folder))
+    doubts: list[bool] = []
+    source.on_doubt = lambda: doubts.append(source.fresh)
+    assert not source.fresh
+    await source.load()
+    assert source.fresh
+    source.doubt()
+    assert not source.fresh
+    looking = asyncio.create_task(source.poll())
+    await asyncio.sleep(0)
+    source.doubt()
+    await looking
+    assert not source.fresh
+    await source.poll()
+    assert source.fresh
+    assert doubts == [False, False], "whoever hears of a doubt looks, and what was read counts no more by then"
+
+
+class TestFromTheStore:
+    async def in_force(self, store: MemoryStore, digest: str = "") -> None:
+        policy = planet.policy()
+        old = RegionPlan("eu-es", 9, 1, "gone", 0.0, ())
+        new = RegionPlan("eu-de", 1, 2, digest or policy.digest(), 0.0, ())
+        blob = Put(keys.policy(digest or policy.digest()), encode(policy))
+        await store.commit([], [Put(keys.plan(plan.region), encode(plan)) for plan in (old, new)] + [blob])
+
+    async def test_without_a_good_folder_the_policy_in_force_is_taken(self, tmp_path: Path) -> None:
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
+        await self.in_force(store)
+        await source.load()
+        assert source.current is None
+        await source.adopt(store)
+        assert (source.current, source.origin) == (planet.policy(), Origin.STORE)
+        assert source.refused
+
+    async def test_a_good_folder_goes_before_the_store(self, folder: Path) -> None:
+        store, source = MemoryStore(), PolicySource(FolderReader(folder))
+        await self.in_force(store)
+        await source.load()
+        before = source.current
+        await source.adopt(store)
+        assert source.current is before
+
+    async def test_an_empty_store_gives_nothing(self, tmp_path: Path) -> None:
+        source = PolicySource(FolderReader(tmp_path))
+        await source.adopt(MemoryStore())
+        assert source.current is None
+
+    async def test_a_policy_that_is_not_what_its_digest_says_is_not_taken(self, tmp_path: Path) -> None:
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
+        await self.in_force(store, digest="0" * 64)
+        await source.adopt(store)
+        assert source.current is None
+
+    async def test_values_that_cannot_be_read_are_not_taken(self, tmp_path: Path) -> None:
+        store, source = MemoryStore(), PolicySource(FolderReader(tmp_path))
+        await self.in_force(store)
+        await store.commit([], [Put(keys.policy(planet.policy().digest()), b"torn"), Put(keys.plan("x"), b"torn")])
+        await source.adopt(store)
+        assert source.current is None

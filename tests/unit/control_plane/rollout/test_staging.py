@@ -1,0 +1,407 @@
+"""A leader's rollouts on a store: what the source has reaches regions step by step, and whoever leads next goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from adapters.store import keys
+from adapters.store.codec import decode, encode
+from adapters.store.config_store import Delete, Put
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_log import AuditLog
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_election import Leadership, Role
+from control_plane.metrics import ControlPlaneMetrics
+from control_plane.overrides.override_store import Ledger
+from control_plane.planning.fleet_snapshot import Fleet
+from control_plane.planning.planning_loop import TICK_S, Planning
+from control_plane.planning.publishing import Publisher
+from control_plane.rollout.rollout_records import RolloutRecords
+from control_plane.rollout.rollout_runner import Staging
+from penstock.fleet.report import AgentReport
+from penstock.fleet.request_counts import Answers
+from penstock.fleet.snapshot import Verdict
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy, RolloutRules
+from penstock.rollout.state_machine import Event, Phase, Rollout, follow
+from tests.support import planet
+from tests.support.fake_policy_source import OfferedPolicy
+from tests.support.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
+from tests.support.reports import offered, report
+from tests.support.wait import until
+
+RULES = RolloutRules(
+    shadow_s=2.0,
+    most_moved_share=0.25,
+    canary_regions=("eu-es",),
+    canary_s=5.0,
+    acknowledge_within_s=3.0,
+    least_requests=0,
+    most_failures_added=0.05,
+    most_latency_factor=2.0,
+    watch_s=5.0,
+)
+OLD = msgspec.structs.replace(planet.policy(), rollout=RULES)
+NEW = msgspec.structs.replace(OLD, spillover=msgspec.structs.replace(OLD.spillover, target_utilisation=0.7))
+NEWER = msgspec.structs.replace(OLD, spillover=msgspec.structs.replace(OLD.spillover, target_utilisation=0.6))
+REGIONS = ("eu-de", "eu-es", "us-east")
+
+
+class World:
+    """A store, agents that do as they are told, and one control plane that leads at a time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.store = MemoryStore()
+        self.source = OfferedPolicy(OLD)
+        self.seq = 0
+        self.refuses: dict[str, str] = {}
+        """Regions whose agent refuses a policy, and which."""
+        self.fails: dict[str, str] = {}
+        """Regions whose requests fail under a policy, and which."""
+        self.obeyed: dict[str, str] = {}
+        self.answers = dict.fromkeys(REGIONS, Answers())
+        self.silent: set[str] = set()
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Another control plane, that knows nothing but what the store has; `elect` it."""
+        self.fleet = Fleet()
+        self.campaign = Campaign(
+            self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
+        )
+        publisher = Publisher(self.store)
+        self.staging = Staging(self.store, self.source, publisher)
+        ledger = Ledger(self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now)
+        self.ledger = ledger
+        self.planning = Planning(
+            self.campaign,
+            self.source,
+            self.fleet,
+            ledger,
+            self.staging,
+            publisher,
+            ControlPlaneMetrics(),
+            lambda: self.now,
+        )
+
+    async def elect(self) -> None:
+        self.ledger.mirror.informer.start()
+        await until(lambda: self.ledger.known)
+        await self.store.commit([], [Delete(keys.LEADER)])
+        made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
+        self.campaign.belief = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
+
+    async def pass_s(self, seconds: float) -> None:
+        """Let time pass: reports and ticks."""
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            self.seq += 1
+            await self.agents()
+            await self.planning.tick()
+
+    async def agents(self) -> None:
+        for region in REGIONS:
+            named = (await self.plan(region)).policy_digest if region in await self.plans() else ""
+            refused = named if self.refuses.get(region) == named else ""
+            if not refused:
+                self.obeyed[region] = named
+            failed = 10 if self.fails.get(region) == self.obeyed[region] != "" else 0
+            self.answers[region] += Answers(10, failed, 10 - failed, 1.0)
+            said = self.said(region, refused)
+            if region not in self.silent:
+                assert self.fleet.take_in(said, self.now, OLD) is Verdict.ACCEPTED
+
+    def said(self, region: str, refused: str) -> AgentReport:
+        return msgspec.structs.replace(
+            report(region, offered(10.0, *REGIONS), seq=self.seq),
+            policy_digest=self.obeyed[region],
+            refused_digest=refused,
+            refused_plan="it is not to my taste" if refused else "",
+            answers=self.answers[region],
+        )
+
+    async def plans(self) -> dict[str, RegionPlan]:
+        items = (await self.store.list(keys.PLANS)).items
+        return {item.key.removeprefix(keys.PLANS): decode(item.value, RegionPlan) for item in items}
+
+    async def plan(self, region: str) -> RegionPlan:
+        return (await self.plans())[region]
+
+    async def obeys(self) -> dict[str, Policy]:
+        """Which policy each region is told to obey."""
+        named = {one.digest(): one for one in (OLD, NEW, NEWER)}
+        return {region: named[plan.policy_digest] for region, plan in (await self.plans()).items()}
+
+    async def rollout(self) -> Rollout:
+        stored = (await RolloutRecords(self.store).newest()).rollout
+        assert stored is not None
+        return stored
+
+    async def is_in(self, phase: Phase) -> bool:
+        return (await self.rollout()).phase is phase
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    one = World()
+    await one.elect()
+    await one.pass_s(1.0)
+    yield one
+    await one.ledger.mirror.informer.stop()
+    await one.store.close()
+
+
+def all_obey(policy: Policy, but: dict[str, Policy] | None = None) -> dict[str, Policy]:
+    return dict.fromkeys(REGIONS, policy) | (but or {})
+
+
+async def test_the_first_policy_is_in_force_at_once(world: World) -> None:
+    assert await world.obeys() == all_obey(OLD)
+    assert await world.is_in(Phase.DONE)
+
+
+async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) -> None:
+    world.source.offer(NEW, "c0ffee")
+    await world.pass_s(1.5)
+    assert await world.obeys() == all_obey(OLD)
+    assert world.staging.shadow is not None
+    assert world.staging.shadow.moved_share == 0.0
+    await world.pass_s(2.0)
+    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+    assert (await world.plan("eu-de")).provenance is None
+    tried = (await world.plan("eu-es")).provenance
+    assert tried is not None
+    assert tried.commit == "c0ffee"
+    await world.pass_s(5.5)
+    assert await world.obeys() == all_obey(NEW)
+    assert await world.is_in(Phase.WATCH)
+    await world.pass_s(5.5)
+    assert await world.is_in(Phase.DONE)
+    assert (await world.rollout()).stable == NEW.digest()
+    assert [one.phase for one in await RolloutRecords(world.store).ended()] == [Phase.DONE, Phase.DONE]
+
+
+async def test_an_agent_that_refuses_it_brings_the_canary_back_and_it_does_not_return(world: World) -> None:
+    world.refuses["eu-es"] = NEW.digest()
+    world.source.offer(NEW)
+    await world.pass_s(6.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert "it is not to my taste" in (await world.rollout()).why
+    await world.pass_s(20.0)
+    assert await world.obeys() == all_obey(OLD)
+    assert (await world.rollout()).number == 2
+    world.source.offer(NEWER)
+    await world.pass_s(4.0)
+    assert await world.obeys() == all_obey(OLD, {"eu-es": NEWER})
+
+
+async def test_failures_under_it_bring_it_back(world: World) -> None:
+    world.fails["eu-es"] = NEW.digest()
+    world.source.offer(NEW)
+    await world.pass_s(8.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert "of requests fail" in (await world.rollout()).why
+    assert await world.obeys() == all_obey(OLD)
+
+
+async def test_failures_that_only_others_have_are_seen_in_the_watch(world: World) -> None:
+    world.fails["us-east"] = NEW.digest()
+    world.source.offer(NEW)
+    await world.pass_s(16.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert await world.obeys() == all_obey(OLD)
+
+
+async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: World) -> None:
+    world.silent = {"eu-es"}
+    await world.pass_s(16.0)
+    world.source.offer(NEW)
+    await world.pass_s(8.0)
+    assert await world.is_in(Phase.CANARY_HELD)
+    stored = await RolloutRecords(world.store).newest()
+    assert stored.rollout is not None
+    promoted = follow(stored.rollout, Event.PROMOTE, world.now, why="it is urgent", by="ann")
+    await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
+    await world.pass_s(1.0)
+    assert await world.obeys() == all_obey(NEW)
+
+
+async def test_a_newer_revision_takes_the_place_of_one_under_way(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+    world.source.offer(NEWER)
+    await world.pass_s(0.5)
+    assert await world.obeys() == all_obey(OLD)
+    ended = await RolloutRecords(world.store).ended()
+    assert (ended[0].candidate, ended[0].phase) == (NEW.digest(), Phase.SUPERSEDED)
+    await world.pass_s(3.0)
+    assert await world.obeys() == all_obey(OLD, {"eu-es": NEWER})
+
+
+async def test_a_source_that_goes_back_ends_it(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    world.source.offer(OLD)
+    await world.pass_s(1.0)
+    assert await world.obeys() == all_obey(OLD)
+    await world.pass_s(5.0)
+    assert (await world.rollout()).number == 2
+
+
+@pytest.mark.parametrize("after_s", [1.0, 4.0, 10.0])
+async def test_whoever_leads_next_goes_on_where_the_last_one_was(world: World, after_s: float) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(after_s)
+    before = await world.rollout()
+    obeyed = await world.obeys()
+    await world.ledger.mirror.informer.stop()
+    world.take_over()
+    await world.elect()
+    await world.pass_s(0.5)
+    after = await world.rollout()
+    assert (after.number, after.phase, after.began_at) == (before.number, before.phase, before.began_at)
+    assert await world.obeys() == obeyed
+    await world.pass_s(15.0)
+    assert await world.is_in(Phase.DONE)
+    assert await world.obeys() == all_obey(NEW)
+
+
+async def test_a_new_leader_with_a_bad_canary_rolls_it_back(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    await world.ledger.mirror.informer.stop()
+    world.take_over()
+    world.fails["eu-es"] = NEW.digest()
+    await world.elect()
+    await world.pass_s(4.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert await world.obeys() == all_obey(OLD)
+
+
+async def test_what_a_new_leader_read_before_it_led_begins_nothing(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(16.0)
+    assert await world.is_in(Phase.DONE)
+    await world.ledger.mirror.informer.stop()
+    world.take_over()
+    world.source.offer(OLD)
+    world.source.is_fresh = False
+    await world.elect()
+    await world.pass_s(5.0)
+    assert await world.obeys() == all_obey(NEW)
+    world.source.is_fresh = True
+    await world.pass_s(0.5)
+    assert (await world.rollout()).candidate == OLD.digest()
+
+
+async def test_a_former_leader_writes_no_rollout(world: World) -> None:
+    world.source.offer(NEW)
+    await world.store.commit([], [Delete(keys.LEADER)])
+    await world.store.commit([], [Put(keys.LEADER, encode(Member("b", "http://b")))])
+    before = await world.store.list(keys.ROOT)
+    await world.pass_s(2.0)
+    assert world.campaign.epoch is None
+    after = await world.store.list(keys.ROOT)
+    assert [item for item in after.items if item not in before.items] == []
+
+
+async def test_a_fleet_that_obeys_something_already_compares_the_first_revision_with_that(world: World) -> None:
+    await world.store.commit([], [Delete(keys.ROLLOUT)])
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    assert await world.obeys() == all_obey(OLD, {"eu-es": NEW})
+
+
+async def test_a_commit_that_changes_nothing_is_told_of_by_plans_and_rolls_out_nothing(world: World) -> None:
+    world.source.offer(OLD, "beef")
+    await world.pass_s(1.0)
+    told = (await world.plan("us-east")).provenance
+    assert told is not None
+    assert told.commit == "beef"
+    assert (await world.rollout()).number == 1
+
+
+async def test_a_rollout_that_cannot_be_read_leaves_what_is_obeyed(world: World) -> None:
+    await world.store.commit([], [Put(keys.ROLLOUT, b"torn")])
+    await world.pass_s(1.0)
+    assert await world.obeys() == all_obey(OLD)
+    assert await world.is_in(Phase.DONE)
+
+
+async def test_a_candidate_that_is_gone_from_the_store_is_rolled_back(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(4.0)
+    await world.store.commit([], [Delete(keys.policy(NEW.digest()))])
+    await world.ledger.mirror.informer.stop()
+    world.take_over()
+    world.source.offer(OLD)
+    await world.elect()
+    await world.pass_s(1.0)
+    assert await world.obeys() == all_obey(OLD)
+
+
+@pytest.mark.parametrize("write", [with_a_logic_to_come, with_a_field_to_come])
+async def test_a_stable_policy_for_newer_releases_only_leaves_what_is_obeyed(
+    world: World, write: Callable[[Policy], tuple[bytes, str]]
+) -> None:
+    raw, digest = write(NEW)
+    newest = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
+    await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(newest))])
+    before = await world.plans()
+    await world.pass_s(5.0)
+    assert await world.plans() == before
+    assert await world.rollout() == newest
+
+
+async def test_a_candidate_for_newer_releases_only_is_rolled_back_with_the_reason(world: World) -> None:
+    raw, digest = with_a_logic_to_come(NEW)
+    await world.store.commit([], [Put(keys.policy(digest), raw)])
+    tried = msgspec.structs.replace(
+        await world.rollout(), candidate=digest, phase=Phase.CANARY, canary=("eu-es",), number=2
+    )
+    await world.store.commit([], [Put(keys.ROLLOUT, encode(tried))])
+    world.source.is_fresh = False
+    await world.pass_s(1.0)
+    after = await world.rollout()
+    assert after.phase is Phase.ROLLED_BACK
+    assert "cannot be read by this release: bad Policy: Invalid enum value 'crystal_ball'" in after.why
+    assert await world.obeys() == all_obey(OLD)
+
+
+async def test_a_stable_policy_of_an_earlier_release_goes_on_and_the_next_one_comes_by_the_stages(world: World) -> None:
+    raw, digest = before_logics_had_names(OLD)
+    done = msgspec.structs.replace(await world.rollout(), candidate=digest, stable=digest)
+    await world.store.commit([], [Put(keys.policy(digest), raw), Put(keys.ROLLOUT, encode(done))])
+    world.source.is_fresh = False
+    await world.pass_s(5.0)
+    assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
+    world.source.is_fresh = True
+    await world.pass_s(1.0)
+    begun = await world.rollout()
+    assert (begun.phase, begun.stable, begun.candidate) == (Phase.SHADOW, digest, OLD.digest())
+    assert {plan.policy_digest for plan in (await world.plans()).values()} == {digest}
+    await world.pass_s(15.0)
+    assert await world.obeys() == all_obey(OLD)
+    kept = await world.store.get(keys.policy(digest))
+    assert kept is not None
+    assert kept.value == raw
+
+
+async def test_only_the_leader_writes_and_only_over_what_it_read(world: World) -> None:
+    records = RolloutRecords(world.store)
+    stored = await records.newest()
+    assert stored.rollout is not None
+    leader = await world.store.get(keys.LEADER)
+    assert leader is not None
+    epoch = leader.create_revision
+    assert not await records.write([stored.rollout], stored.revision, epoch - 1)
+    assert not await records.write([stored.rollout], stored.revision - 1, epoch)
+    assert (await records.newest()).revision == stored.revision
+    assert await records.write([stored.rollout], stored.revision, epoch)

@@ -1,0 +1,143 @@
+"""A control plane's settings: flags before environment, and one clear line for each that cannot be used."""
+
+# A row of a table of messages is one line.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control_plane.auth.callers import Role
+from control_plane.settings import BadSettings, HostPort, load_settings
+
+
+@pytest.fixture
+def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    values = {
+        "NAME": "north",
+        "LISTEN": "127.0.0.1:0",
+        "ETCD_ENDPOINTS": "127.0.0.1:2379, [::1]:2380",
+        "POLICY_DIR": str(tmp_path),
+        "FLEET_KEY_FILE": str(tmp_path / "fleet.key"),
+        "ADMIN_TOKEN_FILE": str(tmp_path / "token"),
+    }
+    monkeypatch.delenv("PENSTOCK_ADVERTISE_URL", raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    return tmp_path
+
+
+def bad(overrides: dict[str, object] | None = None) -> list[str]:
+    with pytest.raises(BadSettings) as caught:
+        load_settings(overrides)
+    return str(caught.value).splitlines()
+
+
+def test_settings_come_from_the_environment(good: Path) -> None:
+    settings = load_settings()
+    assert settings.listen == HostPort("127.0.0.1", 0)
+    assert settings.etcd_endpoints == ("127.0.0.1:2379", "[::1]:2380")
+    assert settings.policy_dir == good
+
+
+def test_flags_go_before_the_environment(good: Path) -> None:
+    assert load_settings({"name": "south", "listen": "[::1]:80"}).name == "south"
+
+
+def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAME", "LISTEN", "ETCD_ENDPOINTS", "POLICY_DIR", "FLEET_KEY_FILE", "ADMIN_TOKEN_FILE"):
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
+    assert bad() == [
+        "PENSTOCK_NAME: not set",
+        "PENSTOCK_LISTEN: not set",
+        "PENSTOCK_ETCD_ENDPOINTS: not set",
+        "PENSTOCK_FLEET_KEY_FILE: not set",
+        "PENSTOCK_ADMIN_TOKEN_FILE: not set",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "line"),
+    [
+        ("listen", "8080", "PENSTOCK_LISTEN: '8080' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("listen", "a:99999", "PENSTOCK_LISTEN: 'a:99999' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("etcd_endpoints", "a", "PENSTOCK_ETCD_ENDPOINTS: 'a' is not of the form host:port, such as 127.0.0.1:8080"),
+        ("advertise_url", "north:80", "PENSTOCK_ADVERTISE_URL: 'north:80' is not of the form http://host:port"),
+        ("advertise_url", "http://north/x", "PENSTOCK_ADVERTISE_URL: 'http://north/x' is not of the form http://host:port"),
+        ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: /nowhere/at/all is no folder; make it, and put the policy bundle there"),
+        ("name", "North Pole", "PENSTOCK_NAME: 'North Pole' is no name; use 1 to 63 lower-case letters"),
+        ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, and nobody can reach 0.0.0.0:80: say where they can"),
+        ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES: value is not a valid IPv4 or IPv6 network"),
+        ("tls_key_file", "/k", "PENSTOCK_TLS_CERTIFICATE_FILE: not set, and PENSTOCK_TLS_KEY_FILE needs it"),
+        ("etcd_key_file", "/k", "PENSTOCK_ETCD_CERTIFICATE_FILE: not set, and PENSTOCK_ETCD_KEY_FILE needs it"),
+        ("oidc_issuer", "https://i", "PENSTOCK_OIDC_AUDIENCE: not set, and PENSTOCK_OIDC_ISSUER needs it"),
+        ("oidc_roles", "sre", "PENSTOCK_OIDC_ROLES: 'sre' is not of the form group=role,group=role"),
+        ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES: Input should be 'viewer', 'operator' or 'admin'"),
+        ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' is no https URL"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
+    (told,) = bad({field: value})
+    assert told.startswith(line)
+
+
+def test_every_address_may_be_listened_on_with_a_url(good: Path) -> None:
+    settings = load_settings({"listen": "0.0.0.0:80", "advertise_url": "http://north:80/"})
+    assert settings.advertise_url == "http://north:80"
+
+
+REPOSITORY = "PENSTOCK_POLICY_REPOSITORY: "
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({}, "PENSTOCK_POLICY_DIR: set together with PENSTOCK_POLICY_REPOSITORY: keep one of them"),
+        ({"policy_repository": None, "policy_dir": None}, "PENSTOCK_POLICY_DIR: not set, and neither is"),
+        (
+            {"policy_repository": None, "policy_ref": "v1", "policy_path": "a"},
+            "PENSTOCK_POLICY_PATH, PENSTOCK_POLICY_REF: of no use with PENSTOCK_POLICY_DIR",
+        ),
+        (
+            {"policy_repository": "ftp://u:secret@host/x"},
+            REPOSITORY + "the repository's address is neither an absolute",
+        ),
+        ({"policy_repository": "https:///x"}, REPOSITORY + "the repository's address names no host"),
+        ({"policy_repository": "https://h/x?t=secret"}, REPOSITORY + "the repository's address has a query"),
+        ({"policy_dir": None, "policy_path": "../x"}, "PENSTOCK_POLICY_PATH: '../x' is no path inside the repository"),
+        ({"policy_dir": None, "policy_ref": "a b"}, "PENSTOCK_POLICY_REF: String should match pattern"),
+        ({"policy_dir": None, "policy_poll_s": 0.1}, "PENSTOCK_POLICY_POLL_S: Input should be greater than"),
+    ],
+)
+def test_a_policy_comes_from_one_place(good: Path, overrides: dict[str, object], line: str) -> None:
+    (told,) = bad({"policy_repository": "https://u:secret@host/policy.git", "policy_dir": good, **overrides})
+    assert told.startswith(line)
+    assert "secret" not in told
+
+
+def test_a_repositorys_password_is_not_printed(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_POLICY_DIR")
+    settings = load_settings({"policy_repository": "git@host:team/policy.git"})
+    assert (settings.policy_ref, settings.policy_path) == ("main", "")
+    settings = load_settings({"policy_repository": "https://u:hush@host/policy.git", "policy_path": "a/b/"})
+    assert "hush" not in repr(settings)
+    assert settings.policy_path == "a/b"
+
+
+def test_an_identity_provider_and_certificates(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OIDC_ISSUER": "https://issuer",
+        "OIDC_AUDIENCE": "penstock",
+        "OIDC_JWKS_URL": "https://issuer/keys",
+        "OIDC_ROLES": "sre = operator, owners=admin",
+        "TRUSTED_PROXIES": "10.0.0.0/8, 127.0.0.1",
+        "ETCD_CA_FILE": "/ca.pem",
+        "TLS_CERTIFICATE_FILE": "/c.pem",
+        "TLS_KEY_FILE": "/k.pem",
+    }.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    settings = load_settings()
+    assert settings.oidc_roles == {"sre": Role.OPERATOR, "owners": Role.ADMIN}
+    assert [str(one) for one in settings.trusted_proxies] == ["10.0.0.0/8", "127.0.0.1/32"]

@@ -1,0 +1,50 @@
+"""A control plane that is told to stop in the middle of publishing ends without crying about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from adapters.store import keys
+from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
+from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from control_plane.policy.source.policy_source import PolicySource
+from tests.support.paths import PLANET
+from tests.support.reports import KEY
+from tests.support.wait import PATIENCE_S
+
+
+class HeldUp(MemoryStore):
+    """Never gets a plan written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holding = asyncio.Event()
+
+    async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
+        if any(one.key.startswith(keys.PLANS) for one in do):
+            self.holding.set()
+            await asyncio.Event().wait()
+        return await super().commit(expect, do)
+
+
+async def test_a_tick_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    store = HeldUp()
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+    )
+    await one.start()
+    async with asyncio.timeout(PATIENCE_S):
+        await store.holding.wait()
+        await one.stop()
+    # What the scheduler cancelled tells of its end in a callback.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    await store.close()
+    assert "raised an exception" not in caplog.text

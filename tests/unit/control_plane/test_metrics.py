@@ -1,0 +1,383 @@
+"""Both daemons' metrics: the agreed names and labels, bounded labels, and a request path that costs next to nothing."""
+
+from __future__ import annotations
+
+import timeit
+from math import inf
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from control_plane import metrics as control_plane_metrics
+from control_plane.metrics import (
+    ControlPlaneMetrics,
+    PoolGauges,
+    PublishOutcome,
+    RegionGauges,
+    ReportOutcome,
+)
+from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import Outcome
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.policy.service_objective import ServiceObjective
+from penstock.rollout.state_machine import Phase
+from penstock.routing.reasons import Reason
+from regional_agent.telemetry import agent_metrics as agent_metrics
+from regional_agent.telemetry.agent_metrics import (
+    NO_SERVER,
+    AgentMetrics,
+    RequestKind,
+    RequestOutcome,
+    RetryReason,
+    WaitEnd,
+)
+from regional_agent.telemetry.objective_tally import ObjectiveTally
+
+AGENT_CONTRACT = {
+    "requests": ("counter", {"model", "server", "kind", "outcome"}),
+    "refusals": ("counter", {"reason"}),
+    "retries": ("counter", {"reason"}),
+    "residency_refusals_at_server": ("counter", set()),
+    "in_flight": ("gauge", {"model"}),
+    "waiting": ("gauge", {"model"}),
+    "ttft_seconds": ("histogram", {"model"}),
+    "request_seconds": ("histogram", {"model"}),
+    "wait_seconds": ("histogram", {"model", "end"}),
+    "objective_answers": ("counter", {"model", "within"}),
+    "objective_share": ("gauge", {"model"}),
+    "endpoint_in_flight": ("gauge", {"endpoint"}),
+    "endpoint_ready": ("gauge", {"endpoint"}),
+    "endpoint_weight": ("gauge", {"endpoint"}),
+    "endpoint_ejected": ("gauge", {"endpoint"}),
+    "ejections": ("counter", {"reason"}),
+    "engine_signal": ("gauge", {"endpoint", "signal"}),
+    "engine_signal_age_seconds": ("gauge", {"endpoint"}),
+    "peer_state": ("gauge", {"region", "state"}),
+    "peer_rtt_seconds": ("gauge", {"region"}),
+    "plan_generation": ("gauge", set()),
+    "plan_epoch": ("gauge", set()),
+    "config_age_seconds": ("gauge", set()),
+    "access_lines_dropped": ("counter", set()),
+    "shared_view_up": ("gauge", set()),
+    "shared_view_age_seconds": ("gauge", set()),
+}
+
+CONTROL_PLANE_CONTRACT = {
+    "leader": ("gauge", set()),
+    "fencing_epoch": ("gauge", set()),
+    "plan_generation": ("gauge", set()),
+    "plan_seconds": ("histogram", set()),
+    "planned_greedily": ("counter", {"model"}),
+    "publish": ("counter", {"outcome"}),
+    "policy_webhooks": ("counter", {"outcome"}),
+    "reports": ("counter", {"region", "outcome"}),
+    "report_age_seconds": ("gauge", {"region"}),
+    "agents_refusing": ("gauge", {"region"}),
+    "region_state": ("gauge", {"region", "state"}),
+    "region_slots": ("gauge", {"region", "model"}),
+    "region_in_flight": ("gauge", {"region", "model"}),
+    "overrides": ("gauge", {"kind", "region"}),
+    "rollout_phase": ("gauge", {"phase"}),
+    "demand_requests_per_second": ("gauge", {"origin", "model"}),
+    "missing_slots": ("gauge", {"region", "model", "when"}),
+    "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
+    "policy_info": ("gauge", {"digest"}),
+}
+
+
+@pytest.fixture
+def agent() -> AgentMetrics:
+    """An agent that knows two models and two regions."""
+    metrics = AgentMetrics()
+    metrics.use_names(["llama", "mixtral"], ["eu-de", "eu-es"])
+    return metrics
+
+
+def done(metrics: AgentMetrics, **changes: object) -> None:
+    """One ordinary request, but for `changes`."""
+    facts = {
+        "model": "llama",
+        "server": "eu-de",
+        "kind": ArcReason.HOME,
+        "outcome": RequestOutcome.OK,
+        "ttft_s": 0.03,
+        "total_s": 3.0,
+    }
+    metrics.request_done(**(facts | changes))  # type: ignore[arg-type]
+
+
+def one_of_everything(agent: AgentMetrics) -> None:
+    """Touch every setter once, so that every metric has a child."""
+    done(agent)
+    agent.set_in_flight("llama", 3)
+    agent.waited("llama", 0.3, WaitEnd.SERVED)
+    agent.set_endpoint("gpu-1", 2, True)
+    agent.set_endpoint_trust("gpu-1", 0.5, False)
+    agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
+    agent.ejected(Outcome.STALLED)
+    agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
+    agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
+
+
+def leading() -> ControlPlaneMetrics:
+    """A leader with one of everything."""
+    metrics = ControlPlaneMetrics()
+    metrics.set_leadership(7)
+    metrics.planned(0.004, {"llama": "out of time"})
+    metrics.show_shortfalls(
+        [
+            Shortfall("llama", ("eu-de",), ("eu-de", "eu-es"), None, 2.0, 4.0),
+            Shortfall("llama", ("eu-de",), ("eu-de",), "eu-es", 3.0, 6.0),
+            Shortfall("llama", ("eu-de",), ("eu-de",), "us-east", 4.0, 8.0),
+        ]
+    )
+    metrics.published(PublishOutcome.PUBLISHED)
+    metrics.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
+    metrics.show_regions({"eu-de": RegionGauges(RegionState.HEALTHY, 0.4)})
+    metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
+    metrics.show_demand({("eu-de", "llama"): 5.5})
+    metrics.show_overrides([("drain", "eu-de")])
+    metrics.show_rollout(Phase.CANARY)
+    arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
+    metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
+    metrics.set_policy("abc")
+    return metrics
+
+
+def found(registry: CollectorRegistry, prefix: str) -> dict[str, tuple[str, set[str]]]:
+    """Every family of a registry without its prefix: its type, and the labels its samples carry."""
+    return {
+        family.name.removeprefix(prefix): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in registry.collect()
+    }
+
+
+def test_the_agent_exports_the_agreed_names_types_and_labels(agent: AgentMetrics) -> None:
+    one_of_everything(agent)
+    assert found(agent.registry, "penstock_agent_") == AGENT_CONTRACT
+
+
+def test_the_control_plane_exports_the_agreed_names_types_and_labels() -> None:
+    assert found(leading().registry, "penstock_") == CONTROL_PLANE_CONTRACT
+
+
+@pytest.mark.parametrize("metrics", [AgentMetrics(), ControlPlaneMetrics()])
+def test_every_metric_says_what_it_is_and_seconds_are_called_so(
+    metrics: AgentMetrics | ControlPlaneMetrics,
+) -> None:
+    for family in metrics.registry.collect():
+        assert len(family.documentation) > 15, family.name
+        assert not family.name.endswith("_seconds") or "econds" in family.documentation, family.name
+
+
+def test_what_is_rendered_is_prometheus_text(agent: AgentMetrics) -> None:
+    one_of_everything(agent)
+    for metrics, module in ((agent, agent_metrics), (leading(), control_plane_metrics)):
+        families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+        assert {family.name for family in metrics.registry.collect()} <= families
+        assert module.CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_two_of_each_fit_in_one_process(agent: AgentMetrics) -> None:
+    other = AgentMetrics()
+    other.use_names(["llama"], ["eu-de"])
+    done(agent)
+    assert value(agent, "requests_total", HOME_OK) == 1
+    assert value(other, "requests_total", HOME_OK) is None
+    assert ControlPlaneMetrics().registry is not ControlPlaneMetrics().registry
+
+
+HOME_OK = {"model": "llama", "server": "eu-de", "kind": "home", "outcome": "ok"}
+
+
+def value(metrics: AgentMetrics, name: str, labels: dict[str, str] | None = None) -> float | None:
+    """One sample of an agent."""
+    return metrics.registry.get_sample_value(f"penstock_agent_{name}", labels or {})
+
+
+def test_a_request_is_counted_and_measured_once(agent: AgentMetrics) -> None:
+    done(agent)
+    done(agent)
+    assert value(agent, "requests_total", HOME_OK) == 2
+    assert value(agent, "ttft_seconds_bucket", {"model": "llama", "le": "0.05"}) == 2
+    assert value(agent, "ttft_seconds_bucket", {"model": "llama", "le": "0.025"}) == 0
+    assert value(agent, "request_seconds_sum", {"model": "llama"}) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "ttft_s", "counted_ttft", "counted_total"),
+    [
+        ("home", "ok", 0.1, 1, 1),
+        ("spillover", "timeout", None, 0, 1),
+        ("home", "cancelled", 0.1, 1, 0),
+        ("home", "refused", None, 0, 0),
+        ("home", "engine_error", None, 0, 0),
+        ("forwarded", "ok", 0.1, 0, 0),
+    ],
+)
+def test_only_what_a_client_waited_for_is_measured(
+    agent: AgentMetrics, kind: str, outcome: str, ttft_s: float | None, counted_ttft: int, counted_total: int
+) -> None:
+    done(agent, kind=kind, outcome=outcome, ttft_s=ttft_s)
+    assert (value(agent, "ttft_seconds_count", {"model": "llama"}) or 0) == counted_ttft
+    assert (value(agent, "request_seconds_count", {"model": "llama"}) or 0) == counted_total
+
+
+def test_names_that_clients_make_up_become_no_labels(agent: AgentMetrics) -> None:
+    for number in range(100):
+        done(agent, model=f"made-up-{number}", server=f"nowhere-{number}", outcome="refused")
+        agent.set_in_flight(f"made-up-{number}", 1)
+    text = agent.render().decode()
+    assert "made-up" not in text
+    assert "nowhere" not in text
+    assert value(agent, "requests_total", HOME_OK | {"model": "other", "server": "other", "outcome": "refused"}) == 100
+    assert len(agent._done) == 0
+
+
+def test_a_request_refused_before_any_region_was_chosen_names_none(agent: AgentMetrics) -> None:
+    done(agent, server=NO_SERVER, outcome="refused", ttft_s=None)
+    assert value(agent, "requests_total", HOME_OK | {"server": "none", "outcome": "refused"}) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "sideways"}, {"outcome": "meh"}])
+def test_a_word_outside_the_vocabulary_is_a_defect(agent: AgentMetrics, wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong.values()))):
+        done(agent, **wrong)
+
+
+def test_a_new_policy_drops_the_series_of_what_it_no_longer_names(agent: AgentMetrics) -> None:
+    done(agent)
+    done(agent, model="mixtral")
+    done(agent, server="eu-es")
+    agent.set_in_flight("mixtral", 4)
+    agent.use_names(["llama"], ["eu-de"])
+    text = agent.render().decode()
+    assert "mixtral" not in text
+    assert "eu-es" not in text
+    assert value(agent, "requests_total", HOME_OK) == 1
+    done(agent, model="mixtral")
+    assert value(agent, "requests_total", HOME_OK | {"model": "other"}) == 1
+
+
+def test_the_kinds_of_requests_are_the_reasons_of_arcs_and_forwarded() -> None:
+    assert {kind.value for kind in RequestKind} == {reason.value for reason in ArcReason} | {"forwarded"}
+
+
+def test_a_peer_is_in_exactly_one_state_until_it_is_removed(agent: AgentMetrics) -> None:
+    agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
+    agent.set_peer("eu-es", RegionState.FAILED, None)
+    states = {
+        state.value: value(agent, "peer_state", {"region": "eu-es", "state": state.value}) for state in RegionState
+    }
+    assert states == {state.value: float(state is RegionState.FAILED) for state in RegionState}
+    assert value(agent, "peer_rtt_seconds", {"region": "eu-es"}) == 0.02
+    agent.remove_peer("eu-es")
+    assert "eu-es" not in agent.render().decode()
+
+
+def test_a_peer_that_was_never_measured_can_be_removed(agent: AgentMetrics) -> None:
+    agent.set_peer("eu-es", RegionState.UNKNOWN, None)
+    agent.remove_peer("eu-es")
+    assert "eu-es" not in agent.render().decode()
+
+
+def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
+    agent.set_endpoint("gpu-1", 2, True)
+    assert value(agent, "endpoint_ready", {"endpoint": "gpu-1"}) == 1
+    agent.remove_endpoint("gpu-1")
+    assert "gpu-1" not in agent.render().decode()
+
+
+def test_what_was_never_learned_is_infinitely_old(agent: AgentMetrics) -> None:
+    assert value(agent, "config_age_seconds") == inf
+    assert value(agent, "shared_view_age_seconds") == inf
+    agent.set_config(7, 41, 0.5)
+    agent.set_shared_view(True, 0.01)
+    assert [value(agent, name) for name in ("plan_epoch", "plan_generation", "config_age_seconds")] == [
+        7,
+        41,
+        0.5,
+    ]
+    assert [value(agent, name) for name in ("shared_view_up", "shared_view_age_seconds")] == [1, 0.01]
+
+
+def test_reasons_are_exported_at_zero_so_that_their_first_rise_is_seen(agent: AgentMetrics) -> None:
+    assert all(value(agent, "refusals_total", {"reason": reason.value}) == 0 for reason in Reason)
+    assert value(agent, "residency_refusals_at_server_total") == 0
+    agent.refused(Reason.SATURATED)
+    agent.retried(RetryReason.CONNECT_FAILED)
+    agent.residency_refused_at_server()
+    assert value(agent, "refusals_total", {"reason": "saturated"}) == 1
+    assert value(agent, "retries_total", {"reason": "connect_failed"}) == 1
+    assert value(agent, "residency_refusals_at_server_total") == 1
+
+
+def test_a_request_costs_microseconds(agent: AgentMetrics) -> None:
+    each_s = min(timeit.repeat(lambda: done_directly(agent), number=2000, repeat=7)) / 2000
+    assert each_s < 50e-6, f"{each_s * 1e6:.1f} µs; about 2 µs on an idle core"
+
+
+def done_directly(metrics: AgentMetrics) -> None:
+    """The call as the request path makes it."""
+    metrics.request_done("llama", "eu-de", ArcReason.HOME, RequestOutcome.OK, 0.03, 3.0)
+
+
+def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
+    metrics = leading()
+    read = metrics.registry.get_sample_value
+    arc = {"origin": "eu-de", "server": "eu-es", "model": "llama", "residency": "eu-de+eu-es"}
+    assert read("penstock_leader") == 1
+    assert read("penstock_fencing_epoch") == 7
+    assert read("penstock_plan_generation") == 41
+    assert read("penstock_arc_share", arc) == 0.25
+    missing = {"region": "eu-de", "model": "llama"}
+    assert read("penstock_missing_slots", {**missing, "when": "now"}) == 4.0
+    assert read("penstock_missing_slots", {**missing, "when": "at_a_loss"}) == 8.0
+    assert read("penstock_region_state", {"region": "eu-de", "state": "healthy"}) == 1
+    assert read("penstock_region_state", {"region": "eu-de", "state": "failed"}) == 0
+    assert read("penstock_policy_info", {"digest": "abc"}) == 1
+    metrics.set_leadership(None)
+    assert read("penstock_leader") == 0
+    assert read("penstock_fencing_epoch") == 0
+    assert read("penstock_policy_info", {"digest": "abc"}) == 1
+    gone = (
+        "arc_share",
+        "missing_slots",
+        "region_state",
+        "region_slots",
+        "region_in_flight",
+        "demand_",
+        "report_age_seconds",
+        "agents_refusing",
+    )
+    lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
+    assert not [line for line in lines if line.startswith(tuple(f"penstock_{name}" for name in gone))]
+
+
+def test_what_is_shown_replaces_what_was() -> None:
+    metrics = leading()
+    metrics.show_regions({"eu-es": RegionGauges(RegionState.FAILED, inf)})
+    metrics.show_pools({("eu-es", "llama"): PoolGauges(8, 0)})
+    metrics.show_demand({})
+    metrics.show_plan([])
+    metrics.set_policy("def")
+    read = metrics.registry.get_sample_value
+    assert read("penstock_region_state", {"region": "eu-de", "state": "healthy"}) is None
+    assert read("penstock_report_age_seconds", {"region": "eu-es"}) == inf
+    assert read("penstock_region_slots", {"region": "eu-de", "model": "llama"}) is None
+    assert read("penstock_policy_info", {"digest": "abc"}) is None
+
+
+def test_a_report_from_nowhere_makes_no_series() -> None:
+    metrics = ControlPlaneMetrics()
+    for number in range(100):
+        metrics.reported(f"nowhere-{number}", ReportOutcome.UNKNOWN_REGION, {"eu-de"})
+    assert "nowhere" not in metrics.render().decode()
+    labels = {"region": "other", "outcome": "unknown_region"}
+    assert metrics.registry.get_sample_value("penstock_reports_total", labels) == 100

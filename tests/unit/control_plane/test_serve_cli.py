@@ -1,0 +1,57 @@
+"""`penstock serve` as a process, since it sets the logs of a whole process up: what it cannot start with is named."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.paths import POLICIES
+
+TOKEN = "0123456789abcdef"
+
+
+def serve(**settings: str) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
+        env=clean | {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_bad_settings_are_named() -> None:
+    code, told = serve(listen="nonsense")
+    assert code == 2
+    assert "penstock serve: PENSTOCK_NAME: not set" in told
+    assert "penstock serve: PENSTOCK_LISTEN: 'nonsense' is not of the form host:port" in told
+
+
+def test_bad_secrets_and_a_taken_port(tmp_path: Path) -> None:
+    key, token = tmp_path / "fleet.key", tmp_path / "token"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = {
+            "name": "north",
+            "listen": listen,
+            "etcd_endpoints": "127.0.0.1:1",
+            "policy_dir": str(POLICIES / "planet"),
+            "fleet_key_file": str(key),
+            "admin_token_file": str(token),
+        }
+        no_key = serve(**settings)
+        key.write_text("k" * 32)
+        no_token = serve(**settings)
+        token.write_text(TOKEN)
+        no_port = serve(**settings)
+    assert [code for code, _ in (no_key, no_token, no_port)] == [2, 2, 2]
+    assert f"penstock serve: {key}: cannot read the fleet key" in no_key[1]
+    assert f"penstock serve: {token}: cannot read the admin token" in no_token[1]
+    assert f"penstock serve: cannot listen on {listen}: Address already in use; choose another" in no_port[1]

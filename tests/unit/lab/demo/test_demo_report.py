@@ -1,0 +1,169 @@
+"""report.json has what was promised, and the page shows it in one file that needs nothing from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lab.demo.demo_report import Setting, build_report, write_report
+from lab.demo.page.map import EUROPE, WORLD, Place, arc, panel_of
+from lab.demo.page.page import render_page
+from lab.demo.page.svg import tag, text
+from lab.demo.page.timeline import rates
+from lab.demo.records import Outcome, Run
+from lab.demo.verdict import judge
+from lab.demo.world import land_dots, on_land
+from lab.geoip import SITES
+from lab.wan.matrix import SHIPPED_SITES
+from tests.support.story_run import REGIONS, change, story_run
+
+RUN = story_run()
+VOID = {"meta", "input", "br"}
+OPTIONAL_END = {"th"}
+
+
+def setting(**changed: Any) -> Setting:
+    regions = tuple(
+        {"name": name, "city": name, "latitude_deg": lat, "longitude_deg": lon, "agents": 1, "endpoints": 3}
+        for name, (lat, lon) in SHIPPED_SITES.items()
+    )
+    sites = tuple(msgspec.to_builtins(site) for site in SITES)
+    fields = {
+        "made_at": "2026-01-01T00:00:00+00:00",
+        "workload": "made up by a test",
+        "geography": "laid over the arrivals",
+        "network": "estimated",
+        "regions": regions,
+        "sites": sites,
+        "environment": {"cores": 2},
+    }
+    return Setting(**{**fields, **changed})
+
+
+def report_of(run: Run) -> dict[str, Any]:
+    return build_report(run, judge(run), setting())
+
+
+def test_report_has_at_least_what_was_promised(tmp_path: Path) -> None:
+    write_report(report_of(RUN), tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["passed"] is True
+    assert set(report["requests"]) >= {"total", "ok", "failed", "refused"}
+    assert set(report["residency"]) >= {"checked", "violations"}
+    assert report["spillover"]["requests"] > 0
+    assert set(report["failover"]) >= {"detected_s", "rerouted_s", "lost_not_started"}
+    assert report["failback"]["seconds"] > 0
+    assert report["control_plane_loss"]["failed_requests"] == 0
+    assert set(report["latency"]) == set(REGIONS)
+    for row in report["latency"].values():
+        assert row["ttft_p50_ms"] <= row["ttft_p99_ms"] <= row["e2e_p99_ms"]
+    assert [phase["name"] for phase in report["phases"]] == ["steady", "surge", "region_loss", "control_loss"]
+
+
+def test_the_counts_of_a_report_add_up() -> None:
+    report = report_of(RUN)
+    requests = report["requests"]
+    assert requests["total"] == requests["ok"] + requests["failed"] + requests["refused"] == len(RUN.served)
+    assert sum(phase["requests"] for phase in report["phases"]) == len(RUN.served)
+    assert sum(n for row in report["who_served_whom"].values() for n in row.values()) == requests["ok"]
+    assert sum(row["requests"] for row in report["latency"].values()) == requests["ok"]
+
+
+class Outline(HTMLParser):
+    """Checks that elements nest, and remembers what the page refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.append(name)
+        self.addresses += [value or "" for key, value in attributes if key in ("src", "href", "data", "action")]
+        if name not in VOID and name not in OPTIONAL_END:
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+
+def test_the_page_is_one_file_that_needs_nothing_from_anywhere() -> None:
+    page = render_page(report_of(RUN), RUN)
+    outline = Outline()
+    outline.feed(page)
+    assert outline.open == []
+    assert outline.addresses == []
+    assert "link" not in outline.seen
+    assert not re.search(r"@import|url\(", page)
+    assert page.count("<svg") == 3 + len(RUN.scenario.phases)
+
+
+def test_the_page_says_in_words_which_checks_failed() -> None:
+    number = next(n for n, one in enumerate(RUN.served) if len(one.attempts) == 1)
+    run = change(RUN, number, outcome=Outcome.REFUSED)
+    page = render_page(report_of(run), run)
+    assert "1 of 12 checks failed" in page
+    assert "Every promise was kept" in render_page(report_of(RUN), RUN)
+
+
+def test_what_comes_from_outside_cannot_become_markup() -> None:
+    evil = "</script><script>alert(1)</script>"
+    run = change(RUN, 3, outcome=Outcome.FAILED, detail=evil)
+    report = build_report(run, judge(run), setting(workload=evil, environment={evil: evil}))
+    page = render_page(report, run)
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 2
+
+
+def test_rates_are_the_requests_spread_over_time() -> None:
+    for row in rates(RUN, REGIONS):
+        asked = [one for one in RUN.served if one.home == row.home and one.outcome is Outcome.OK]
+        spread = sum(sum(series) for series in row.by_server.values()) * 0.25
+        assert spread == pytest.approx(len(asked), rel=0.05, abs=2)
+
+
+def test_markup_escapes_what_it_is_given() -> None:
+    assert tag("p", text("a < b & c"), class_="x", data_region='"') == (
+        '<p class="x" data-region="&quot;">a &lt; b &amp; c</p>'
+    )
+    assert tag("line", x1=1.25, stroke_width=2.0, y1=None) == '<line x1="1.2" stroke-width="2"></line>'
+
+
+@pytest.mark.parametrize(
+    ("place", "longitude_deg", "latitude_deg", "land"),
+    [
+        ("Paris", 2.35, 48.86, True),
+        ("Nairobi", 36.8, -1.3, True),
+        ("Denver", -105.0, 39.7, True),
+        ("Alice Springs", 133.9, -23.7, True),
+        ("the Atlantic", -30.0, 30.0, False),
+        ("the Pacific", -150.0, 10.0, False),
+        ("the Caspian Sea", 51.5, 41.5, False),
+        ("the Bay of Bengal", 88.0, 14.0, False),
+    ],
+)
+def test_the_map_is_the_earth(place: str, longitude_deg: float, latitude_deg: float, land: bool) -> None:
+    assert on_land(longitude_deg, latitude_deg) is land
+
+
+def test_land_dots_lie_on_land_within_their_rectangle() -> None:
+    dots = land_dots(-12.0, 26.0, 35.0, 63.0, 1.0, 0.8)
+    assert 300 < len(dots) < 1000
+    assert all(-12 <= x <= 26 and 35 <= y <= 63 and on_land(x, y) for x, y in dots)
+
+
+def test_an_arc_goes_the_short_way_round() -> None:
+    osaka, washington = Place("a", "", 34.7, 135.5), Place("b", "", 38.9, -77.0)
+    hamburg, madrid = Place("c", "", 53.5, 10.0), Place("d", "", 40.4, -3.7)
+    assert arc(osaka, washington).count("M") == 2
+    assert arc(washington, osaka).count("M") == 2
+    assert arc(hamburg, washington).count("M") == 1
+    assert panel_of(hamburg, madrid) is EUROPE
+    assert panel_of(hamburg, washington) is WORLD

@@ -1,0 +1,30 @@
+"""A run has a folder of its own and space on the disk, or says before anything starts what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.demo.output_dir import alone_in, check_space
+from lab.servers.errors import ServerError
+
+
+def test_a_folder_is_one_run_s_until_it_ends(tmp_path: Path) -> None:
+    out = tmp_path / "out" / "demo"
+    with alone_in(out), pytest.raises(ServerError, match=f"{out}: another demo runs .* with --out"), alone_in(out):
+        pass
+    with alone_in(out):
+        assert out.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ServerError, match="Not a directory; name a folder"), alone_in(tmp_path / "file" / "out"):
+        pass
+
+
+def test_a_full_disk_is_named_with_the_remedy(tmp_path: Path) -> None:
+    check_space(tmp_path, 0)
+    with pytest.raises(ServerError, match=f"{tmp_path}: [0-9]+ MB are free, .* set TMPDIR"):
+        check_space(tmp_path, 10**18)

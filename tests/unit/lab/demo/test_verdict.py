@@ -1,0 +1,183 @@
+"""The verdict: what a good run shows passes, and each thing that can be missing is missed by its own check alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from lab.demo.measure import Kind, failback_s, failover, kind_of
+from lab.demo.records import Answer, Attempt, EventKind, Outcome, PeerMiss, Run, Sighting
+from lab.demo.scenario import ActName, PhaseName
+from lab.demo.verdict import judge
+from tests.support.story_run import EU, REGIONS, change, in_phase, story_run, without
+
+RUN = story_run()
+KILLED_S = RUN.event(EventKind.REGION_KILLED).at_s
+READY_S = RUN.event(EventKind.REGION_READY).at_s
+
+
+def missed(run: Run) -> set[str]:
+    return {check.name for check in judge(run) if not check.passed}
+
+
+def replaced(run: Run, **fields: object) -> Run:
+    return msgspec.structs.replace(run, **fields)
+
+
+def each_served(run: Run, change_one: Callable[[object], object]) -> Run:
+    return replaced(run, served=tuple(change_one(one) for one in run.served))
+
+
+def test_a_good_run_passes_every_check() -> None:
+    assert missed(RUN) == set()
+    assert len(judge(RUN)) == 12
+
+
+def test_one_request_at_a_forbidden_engine_is_a_violation() -> None:
+    stray = Sighting("x", 20.0, "eu-gb", "eu-gb-0", EU)
+    run = replaced(RUN, sightings=(*RUN.sightings, stray))
+    assert missed(run) == {"residency"}
+    assert "eu-gb" in judge(run)[0].says
+
+
+def test_a_witness_that_missed_an_answered_request_vouches_for_nothing() -> None:
+    assert missed(replaced(RUN, sightings=RUN.sightings[1:])) == {"residency"}
+
+
+def test_a_run_in_which_nothing_was_bound_proves_nothing_about_residency() -> None:
+    free = tuple(msgspec.structs.replace(one, required=REGIONS) for one in RUN.sightings)
+    assert "residency" in missed(replaced(RUN, sightings=free))
+
+
+def test_a_redirected_client_that_was_not_served_is_missed() -> None:
+    number = next(n for n, one in enumerate(RUN.served) if one.attempts[0].answer is Answer.REDIRECTED)
+    assert "forbidden entries" in missed(change(RUN, number, outcome=Outcome.REFUSED))
+
+
+def test_steady_state_away_from_home_is_missed() -> None:
+    run = RUN
+    for number in in_phase(RUN, PhaseName.STEADY)[::10]:
+        run = change(run, number, server="jp-tok")
+    assert missed(run) == {"nearest permitted region"}
+
+
+def test_a_refusal_in_steady_state_is_missed() -> None:
+    number = in_phase(RUN, PhaseName.STEADY)[0]
+    assert missed(change(RUN, number, outcome=Outcome.REFUSED)) == {"nearest permitted region"}
+
+
+def test_a_surge_without_spillover_is_missed() -> None:
+    run = RUN
+    for number in in_phase(RUN, PhaseName.SURGE):
+        run = change(run, number, server=run.served[number].home)
+    assert missed(run) == {"spillover"}
+
+
+def test_spillover_that_does_not_end_is_missed() -> None:
+    run = RUN
+    surge = RUN.scenario.phase(PhaseName.SURGE)
+    for number in in_phase(RUN, PhaseName.SURGE):
+        if run.served[number].home == "eu-de" and run.served[number].due_s > surge.to_s - 4.0:
+            run = change(run, number, server="eu-es")
+    assert missed(run) == {"end of spillover"}
+
+
+@pytest.mark.parametrize(("seconds", "forgiven"), [(1, True), (2, False)])
+def test_one_second_in_which_a_burst_overflows_is_no_surge_that_goes_on(seconds: int, forgiven: bool) -> None:
+    run, surge = RUN, RUN.scenario.phase(PhaseName.SURGE)
+    from_s = int(surge.to_s) - 3
+    for number in in_phase(RUN, PhaseName.SURGE):
+        one = run.served[number]
+        if one.home == "eu-de" and from_s <= one.due_s < from_s + seconds:
+            run = change(run, number, server="eu-es")
+    assert (missed(run) == set()) == forgiven
+
+
+@pytest.mark.parametrize("late_s", [1.01, 3.0])
+def test_a_late_attempt_of_a_client_at_the_dead_region_is_missed(late_s: float) -> None:
+    number = next(n for n, one in enumerate(RUN.served) if one.due_s > KILLED_S + late_s)
+    at_s = KILLED_S + late_s
+    attempts = (Attempt(at_s, "eu-de", Answer.BROKEN), *RUN.served[number].attempts)
+    run = change(RUN, number, attempts=attempts)
+    assert missed(run) == {"failover"}
+    assert failover(run).rerouted_s == pytest.approx(late_s)
+
+
+def test_a_late_attempt_of_an_agent_at_the_dead_region_is_missed() -> None:
+    assert missed(replaced(RUN, peer_misses=(PeerMiss(KILLED_S + 2.0, "us-east/a", "eu-de"),))) == {"failover"}
+
+
+def test_a_loss_that_nobody_noticed_is_missed() -> None:
+    assert "failover" in missed(replaced(RUN, beliefs=()))
+    assert "failover" in missed(without(RUN, EventKind.REGION_KILLED))
+
+
+def test_detection_is_the_first_survivor_to_say_failed_after_the_kill() -> None:
+    measured = failover(RUN)
+    assert measured.detected_s == pytest.approx(0.41)
+    assert measured.all_detected_s == pytest.approx(0.55)
+    assert measured.first_elsewhere_s is not None
+
+
+def test_a_region_that_takes_everything_back_at_once_is_missed() -> None:
+    def at_home(one):
+        early = READY_S <= one.due_s < READY_S + 4.0 and one.home == "eu-de"
+        return msgspec.structs.replace(one, server="eu-de") if early else one
+
+    assert "ramped failback" in missed(each_served(RUN, at_home))
+
+
+def test_a_region_that_never_gets_its_traffic_back_is_missed() -> None:
+    def elsewhere(one):
+        later = READY_S <= one.due_s < RUN.scenario.act_at_s(ActName.KILL_ETCD) and one.home == "eu-de"
+        return msgspec.structs.replace(one, server="eu-es") if later else one
+
+    run = each_served(RUN, elsewhere)
+    assert failback_s(run) is None
+    assert missed(run) == {"ramped failback"}
+    assert "ramped failback" in missed(without(RUN, EventKind.REGION_READY))
+
+
+def test_a_failure_that_no_engine_had_started_is_a_loss() -> None:
+    number = in_phase(RUN, PhaseName.REGION_LOSS)[5]
+    run = change(RUN, number, outcome=Outcome.FAILED, detail="connection reset")
+    assert "every failure explained" in missed(run)
+    run = replaced(run, started=run.started - {run.served[number].id})
+    assert "nothing lost that had not started" in missed(run)
+
+
+def test_what_was_running_in_the_killed_region_may_break() -> None:
+    broken = [one for one in RUN.served if one.outcome is Outcome.FAILED]
+    assert broken
+    assert failover(RUN).broken_after_start == len(broken)
+    assert failover(RUN).lost_not_started == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
+def test_an_unserved_request_while_the_control_plane_is_dead_is_missed(outcome: Outcome) -> None:
+    number = in_phase(RUN, PhaseName.CONTROL_LOSS)[-1]
+    assert "serving goes on" in missed(change(RUN, number, outcome=outcome))
+
+
+@pytest.mark.parametrize("kind", [EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED])
+def test_serving_on_proves_nothing_if_nothing_was_killed(kind: EventKind) -> None:
+    assert "serving goes on" in missed(without(RUN, kind))
+
+
+def test_no_new_leader_is_missed() -> None:
+    assert missed(without(RUN, EventKind.NEW_LEADER)) == {"a new leader"}
+
+
+def test_kinds_follow_from_what_the_lab_did() -> None:
+    for one in RUN.served:
+        kind = kind_of(RUN, one) if one.outcome is Outcome.OK else Kind.HOME
+        if kind is Kind.FAILOVER:
+            assert one.home == "eu-de"
+            assert KILLED_S - 10 < one.due_s < READY_S
+        if kind is Kind.FAILBACK:
+            assert one.home == "eu-de"
+            assert one.due_s >= READY_S
+        if one.outcome is Outcome.OK:
+            assert (kind is Kind.HOME) == (one.server == one.home)

@@ -1,0 +1,115 @@
+"""Laying geography over arrivals, and the bytes that a planned request becomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import ip_address, ip_network
+from random import Random
+
+import msgspec
+import pytest
+
+from lab.geoip import SITES
+from lab.replay.chat_request import addressed, chat_request, prompt_text
+from lab.replay.replay_workload import PlannedRequest, Sender, lay_over
+from lab.traces.trace import TraceRequest
+
+TRACE = [TraceRequest(number * 0.5, 900, 40, (0, number + 1)) for number in range(2000)]
+SENDERS = [Sender("open", "key-o", "small", 3.0), Sender("eu", "key-e", "large", 1.0)]
+
+
+def laid(seed: int = 1, hang_up_share: float = 0.1) -> list[PlannedRequest]:
+    return lay_over(
+        TRACE, SITES, SENDERS, lambda site, sender: (site.country, sender.tenant), hang_up_share, Random(seed)
+    )
+
+
+def test_keeps_arrivals_and_draws_places_and_senders_by_share() -> None:
+    workload = laid()
+    assert [(one.at_s, one.lengths) for one in workload] == [(one.at_s, one) for one in TRACE]
+    assert len({one.id for one in workload}) == len(workload)
+    assert Counter(one.tenant for one in workload)["open"] == pytest.approx(1500, rel=0.1)
+    sites = {site.name: site for site in SITES}
+    for one in workload:
+        assert ip_address(one.client_address) in ip_network(sites[one.site].network)
+        assert one.required_regions == (sites[one.site].country, one.tenant)
+        assert one.api_key == f"key-{one.tenant[0]}"
+    whole = sum(site.share for site in SITES)
+    counts = Counter(one.site for one in workload)
+    assert counts["New York"] / len(workload) == pytest.approx(sites["New York"].share / whole, rel=0.3)
+
+
+def test_the_same_seed_lays_the_same() -> None:
+    assert laid(3) == laid(3)
+    assert laid(3) != laid(4)
+
+
+def test_a_share_of_clients_hangs_up_before_the_end() -> None:
+    leaving = [one.hang_up_after_tokens for one in laid() if one.hang_up_after_tokens is not None]
+    assert len(leaving) == pytest.approx(200, rel=0.3)
+    assert all(1 <= tokens < 40 for tokens in leaving)
+    assert all(one.hang_up_after_tokens is None for one in laid(hang_up_share=0.0))
+
+
+def planned(**changes: object) -> PlannedRequest:
+    fields: dict[str, object] = {
+        "id": "r-1",
+        "at_s": 0.0,
+        "site": "s",
+        "client_address": "198.18.1.7",
+        "tenant": "t",
+        "api_key": "secret",
+        "model": 'a "model"',
+        "lengths": TraceRequest(0.0, 700, 40, (5, 9)),
+        "required_regions": ("eu-de", "eu-es"),
+    }
+    return PlannedRequest(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def split(request: bytes) -> tuple[bytes, dict[str, str], bytes]:
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    return first, dict(line.decode().split(": ", 1) for line in lines), body
+
+
+def test_a_request_is_openai_chat_with_the_lab_s_headers() -> None:
+    first, headers, body = split(addressed(chat_request(planned()), "127.0.0.1:8000"))
+    assert first == b"POST /v1/chat/completions HTTP/1.1"
+    assert headers == {
+        "host": "127.0.0.1:8000",
+        "authorization": "Bearer secret",
+        "x-request-id": "r-1",
+        "x-forwarded-for": "198.18.1.7",
+        "x-lab-prompt-tokens": "700",
+        "x-lab-output-tokens": "40",
+        "x-lab-prefix-blocks": "5,9",
+        "x-lab-residency": "eu-de,eu-es",
+        "accept": "text/event-stream",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+    }
+    chat = msgspec.json.decode(body)
+    assert (chat["model"], chat["max_tokens"], chat["stream"]) == ('a "model"', 40, True)
+    assert chat["stream_options"] == {"include_usage": True}
+    assert len(chat["messages"][0]["content"]) == 2800
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    one = planned(api_key="", required_regions=(), lengths=TraceRequest(0.0, 10, 0))
+    _, headers, _ = split(addressed(chat_request(one), "h:1"))
+    assert not {"authorization", "x-lab-residency", "x-lab-prefix-blocks"} & set(headers)
+    assert headers["x-lab-output-tokens"] == "1"
+
+
+def test_equal_prefix_blocks_are_equal_text_and_different_ones_are_not() -> None:
+    one = prompt_text("1", TraceRequest(0.0, 1300, 1, (0, 1, 2)))
+    other = prompt_text("2", TraceRequest(0.0, 1300, 1, (0, 1, 3)))
+    assert len(one) == len(other) == 5200
+    assert one[:4096] == other[:4096]
+    assert one[4096:] != other[4096:]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 511, 512, 5000, 100_000])
+@pytest.mark.parametrize("blocks", [(), (0,), (0, 1)])
+def test_a_prompt_has_its_size(tokens: int, blocks: tuple[int, ...]) -> None:
+    assert len(prompt_text("id", TraceRequest(0.0, tokens, 1, blocks))) == tokens * 4

@@ -1,0 +1,50 @@
+"""`penstock-lab` finds every command, and imports only the one that is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lab.cli import COMMANDS, app
+
+
+def test_every_command_is_listed_and_explains_itself() -> None:
+    listed = CliRunner().invoke(app, ["--help"])
+    assert listed.exit_code == 0
+    assert {"bench-planner", "bench-propagation"} < set(COMMANDS)
+    for name in COMMANDS:
+        assert name in listed.output
+        assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
+
+
+def test_an_unknown_command_is_exit_code_two() -> None:
+    assert CliRunner().invoke(app, ["nothing"]).exit_code == 2
+
+
+def test_an_engine_starts_without_what_only_others_need() -> None:
+    run = "app(['engines', '--config', '/does/not/exist'], standalone_mode=False)"
+    script = f"import sys; from lab.cli import app; {run}; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    # What imports commands on demand is the operators' command's too.
+    modules = set(result.stdout.split()) - {"control_plane.cli", "control_plane.cli.lazy_commands"}
+    assert "lab.engine.engine_command" in modules
+    assert not [
+        name
+        for name in modules
+        if name.startswith(("lab.demo", "lab.replay", "lab.wan", "penstock.", "control_plane."))
+    ]
+
+
+@pytest.mark.parametrize("asked", ["--help", "demo"])
+def test_without_the_extra_it_is_named(asked: str) -> None:
+    script = (
+        f"import sys; sys.modules['mmdb_writer'] = None; sys.argv = ['', '{asked}']; from lab.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert result.stderr == (
+        "penstock-lab: mmdb_writer is not installed; install Penstock with its extra: pip install 'penstock[lab]'\n"
+    )

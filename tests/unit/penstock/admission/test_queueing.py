@@ -1,0 +1,157 @@
+"""Who waits, in which order, and who has to make room."""
+
+from __future__ import annotations
+
+import weakref
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.admission.queueing import LONGEST_WAIT_S, Queue, Waiting, come_again_in_s, give_up_at, retry_after_s
+
+
+def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
+    return queue.join(item, tenant, priority, 100, at, until)
+
+
+def order(queue: Queue[str]) -> list[str]:
+    return [waiting.item for waiting in queue.in_order()]
+
+
+def entered(answer: tuple[Waiting[str] | None, list[Waiting[str]]]) -> Waiting[str]:
+    waiting, displaced = answer
+    assert waiting is not None
+    assert displaced == []
+    return waiting
+
+
+def test_priority_first_then_the_earliest_deadline_then_who_came_first() -> None:
+    queue: Queue[str] = Queue()
+    join(queue, "late", until=30)
+    join(queue, "first", until=20)
+    join(queue, "second", until=20)
+    join(queue, "urgent", priority=5, until=90)
+    assert order(queue) == ["urgent", "first", "second", "late"]
+    assert queue.ahead_of(0, 20) == 3
+    assert queue.ahead_of(5, 10) == 0
+    assert queue.ahead_of(-1, 10) == 4
+
+
+def test_leaving_twice_is_leaving_once() -> None:
+    queue: Queue[str] = Queue()
+    one, _ = entered(join(queue, "one")), entered(join(queue, "two"))
+    queue.leave(one)
+    queue.leave(one)
+    assert order(queue) == ["two"]
+
+
+def test_those_for_whom_it_is_too_late_give_up() -> None:
+    queue: Queue[str] = Queue()
+    gone = entered(join(queue, "gone", until=1))
+    join(queue, "soon", until=2)
+    join(queue, "later", priority=9, until=3)
+    queue.leave(gone)
+    assert queue.give_up(1.5) == []
+    assert [one.item for one in queue.give_up(2.5)] == ["soon"]
+    assert [one.item for one in queue.give_up(2.5)] == []
+    assert [one.item for one in queue.give_up(3.0)] == ["later"]
+    assert len(queue) == 0
+
+
+def test_nothing_of_who_left_is_kept() -> None:
+    class Body:
+        """Something that is held in memory."""
+
+    queue: Queue[Body] = Queue()
+    places = [queue.join(Body(), "t", 0, 100, 0.0, 20.0 + at)[0] for at in range(100)]
+    held = [weakref.ref(place.item) for place in places if place is not None]
+    for place in places[1:]:
+        assert place is not None
+        queue.leave(place)
+    del place, places[1:]
+    assert sum(body() is not None for body in held) <= 3, "the one that waits, and what is not worth tidying yet"
+    assert places[0] is not None
+    queue.leave(places.pop())
+    assert [body() for body in held] == [None] * 100
+
+
+def test_making_room_in_vain_changes_nothing() -> None:
+    queue: Queue[str] = Queue(most_bytes=300)
+    for name, priority in (("low", 0), ("high", 1), ("higher", 1)):
+        queue.join(name, "t", priority, 100, 0.0, 20.0)
+    assert queue.join("huge", "other", 1, 300, 0.0, 20.0) == (None, [])
+    assert order(queue) == ["high", "higher", "low"]
+    assert [one.item for one in queue.give_up(30.0)] == ["low", "high", "higher"]
+
+
+def test_who_leaves_early_is_no_more_urgent_for_it() -> None:
+    queue: Queue[str] = Queue()
+    join(queue, "first", until=20)
+    queue.join("early", "t", 0, 100, 0.0, 21.0, 1.0)
+    assert order(queue) == ["first", "early"]
+    assert queue.give_up(0.9) == []
+    assert [one.item for one in queue.give_up(1.0)] == ["early"]
+    assert queue.give_up(19.9) == []
+    assert [one.item for one in queue.give_up(20.0)] == ["first"]
+
+
+def test_a_full_queue_refuses_who_would_come_last() -> None:
+    queue: Queue[str] = Queue(most=2)
+    join(queue, "a")
+    join(queue, "b")
+    assert join(queue, "c") == (None, [])
+    assert order(queue) == ["a", "b"]
+
+
+def test_a_higher_priority_displaces_the_last_of_the_lowest() -> None:
+    queue: Queue[str] = Queue(most=2)
+    join(queue, "low")
+    join(queue, "lower", priority=-1)
+    waiting, displaced = join(queue, "high", priority=1)
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["lower"]
+    assert not displaced[0].waits
+    assert order(queue) == ["high", "low"]
+
+
+def test_who_fills_the_queue_makes_room_for_who_has_little_in_it() -> None:
+    queue: Queue[str] = Queue(most=3)
+    for n in range(3):
+        join(queue, f"greedy-{n}", tenant="greedy")
+    waiting, displaced = join(queue, "modest-0", tenant="modest")
+    assert waiting is not None
+    assert [one.item for one in displaced] == ["greedy-2"]
+    assert join(queue, "modest-1", tenant="modest") == (None, [])
+    assert join(queue, "greedy-3", tenant="greedy") == (None, [])
+    assert order(queue) == ["greedy-0", "greedy-1", "modest-0"]
+
+
+def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_same() -> None:
+    queue: Queue[str] = Queue(most_bytes=250)
+    join(queue, "a", tenant="one")
+    join(queue, "b", tenant="one")
+    assert queue.join("huge", "two", 0, 251, 0.0, 20.0) == (None, [])
+    assert queue.join("large", "two", 0, 240, 0.0, 20.0) == (None, [])
+    assert order(queue) == ["a", "b"]
+
+
+def test_how_long_one_waits_and_when_to_come_again() -> None:
+    assert give_up_at(100.0, 500.0) == 100.0 + LONGEST_WAIT_S
+    assert give_up_at(100.0, 103.0) == 103.0
+    assert retry_after_s(2.0) == 1.0
+    assert retry_after_s(LONGEST_WAIT_S) == LONGEST_WAIT_S / 2
+    assert retry_after_s(float("inf")) < 300
+
+
+@given(st.floats(0.0, 1e6), st.integers())
+def test_nobody_is_told_to_come_before_it_is_of_use_nor_long_after(wait_s: float, seed: int) -> None:
+    told_s = come_again_in_s(wait_s, Random(seed))
+    assert max(1.0, wait_s) <= told_s <= max(wait_s + 3, 1.5 * wait_s + 2)
+
+
+@pytest.mark.parametrize(("wait_s", "told_s"), [(0.0, {1, 2, 3}), (1.2, {2, 3, 4}), (10.0, set(range(10, 16)))])
+def test_those_who_are_refused_together_do_not_come_back_together(wait_s: float, told_s: set[int]) -> None:
+    rng = Random(1)
+    assert {come_again_in_s(wait_s, rng) for _ in range(200)} == told_s

@@ -1,0 +1,51 @@
+"""Counters of answers: what counts as failed, what came between two looks, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.fleet.request_counts import Answers
+from penstock.routing.reasons import Reason
+from regional_agent.telemetry.agent_metrics import RequestOutcome
+from regional_agent.telemetry.request_tally import AnswerTally
+
+
+def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
+    tally = AnswerTally()
+    for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
+        tally.ended("m", outcome, 1.0)
+    tally.turned_away(Reason.BODY_TOO_LARGE)
+    assert tally.report() == Answers()
+
+
+def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
+    tally = AnswerTally()
+    tally.ended("m", RequestOutcome.OK, 0.5)
+    tally.ended("m", RequestOutcome.OK, 1.5)
+    tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
+    tally.ended("m", RequestOutcome.REFUSED, None)
+    tally.turned_away(Reason.UNKNOWN_KEY)
+    told = tally.report()
+    assert told == Answers(ended=5, failed=3, begun=2, first_byte_s=2.0)
+    assert (told.failed_share, told.mean_first_byte_s) == (0.6, 1.0)
+
+
+def test_the_difference_of_two_looks_is_what_came_between() -> None:
+    assert Answers(10, 2, 8, 4.0).since(Answers(4, 1, 3, 1.0)) == Answers(6, 1, 5, 3.0)
+    assert Answers(1, 0, 1, 1.0) + Answers(2, 1, 1, 0.5) == Answers(3, 1, 2, 1.5)
+    assert (Answers().failed_share, Answers().mean_first_byte_s) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        Answers(1, 2),
+        Answers(-1, -1),
+        Answers(1, 0, 2),
+        Answers(first_byte_s=float("nan")),
+        Answers(first_byte_s=1e308),
+        Answers(2**53),
+    ],
+)
+def test_impossible_counters_are_told(answers: Answers) -> None:
+    assert not answers.are_possible

@@ -1,0 +1,90 @@
+"""Endpoints as the snapshot has them: what was told last stands, with its age, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.fleet.endpoint_report import LONGEST_TEXT, MOST_ENDPOINTS, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_view import LATE_S, endpoints, left_out
+from penstock.fleet.report import AgentReport
+from penstock.fleet.snapshot import LARGEST_COUNT, Snapshot, Verdict, take_in
+from tests.support.reports import endpoint
+from tests.unit.penstock.fleet.test_snapshot import POLICY, report
+
+
+def told(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int = 1, more: int = 0) -> AgentReport:
+    return report(agent=agent, seq=seq, epoch=epoch, endpoints=rows, endpoints_left_out=more)
+
+
+def heard(*reports: tuple[AgentReport, float]) -> Snapshot:
+    snapshot = Snapshot()
+    for one, at in reports:
+        snapshot, verdict = take_in(snapshot, one, at, POLICY)
+        assert verdict is Verdict.ACCEPTED
+    return snapshot
+
+
+def shown(snapshot: Snapshot, now: float) -> list[tuple[str, str, float]]:
+    return sorted((one.report.name, one.agent, round(one.age_s, 3)) for one in endpoints(snapshot, now))
+
+
+def test_what_was_told_last_stands_and_ages() -> None:
+    snapshot = heard((told(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0))
+    assert shown(snapshot, 12.5) == [("a", "1", 2.5), ("b", "1", 2.5)]
+    assert left_out(snapshot) == 2
+    after, _ = take_in(snapshot, told(endpoint("b"), seq=4), 13.0, POLICY)
+    assert shown(after, 13.0) == [("b", "1", 0.0)]
+    assert left_out(after) == 0
+    # A restarted agent has told nothing yet, and its former word is not taken for its own.
+    again, _ = take_in(after, report(epoch=2), 14.0, POLICY)
+    assert shown(again, 14.0) == []
+
+
+def test_of_several_agents_the_first_by_name_that_was_heard_lately() -> None:
+    both = heard(
+        (told(endpoint("a"), endpoint("gone"), agent="1"), 10.0),
+        (told(endpoint("a"), endpoint("new"), agent="2"), 20.0),
+    )
+    assert shown(both, 21.0) == [("a", "1", 11.0), ("gone", "1", 11.0), ("new", "2", 1.0)]
+    late = 10.0 + LATE_S + 1.0
+    assert shown(both, late) == [("a", "2", late - 20.0), ("new", "2", late - 20.0)]
+    # Nobody was heard lately: better old than nothing, and the age says so.
+    assert shown(both, late + 20.0) == [("a", "2", late), ("gone", "1", late + 10.0), ("new", "2", late)]
+
+
+def test_of_one_region_alone() -> None:
+    snapshot = heard((told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_left_out=5), 1.0))
+    assert [one.report.name for one in endpoints(snapshot, 1.0, "b")] == ["x"]
+    assert (left_out(snapshot, "a"), left_out(snapshot, "b"), left_out(snapshot)) == (0, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "x" * (LONGEST_TEXT + 1)},
+        {"address": "x" * (LONGEST_TEXT + 1)},
+        {"models": ("x" * (LONGEST_TEXT + 1),)},
+        {"models": ("m",) * 65},
+        {"slots": -1},
+        {"in_flight": LARGEST_COUNT + 1},
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    bad = told(endpoint("a"), msgspec.structs.replace(endpoint("b"), **wrong))
+    assert take_in(Snapshot(), bad, 1.0, POLICY) == (Snapshot(), Verdict.IMPOSSIBLE)
+
+
+def test_too_many_are_refused() -> None:
+    rows = tuple(endpoint(str(n)) for n in range(MOST_ENDPOINTS + 1))
+    assert take_in(Snapshot(), told(*rows), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
+    assert take_in(Snapshot(), told(more=-1), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
+    assert take_in(Snapshot(), told(*rows[1:]), 1.0, POLICY)[1] is Verdict.ACCEPTED
+
+
+def test_a_report_of_an_agent_that_tells_nothing_of_endpoints_is_read() -> None:
+    old = {"region": "a", "agent": "1", "epoch": 1, "seq": 1, "sent_at": 0.0}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=AgentReport).endpoints is None
+    raw = msgspec.msgpack.encode(told(endpoint("a", EndpointCondition.WARMING)))
+    assert msgspec.msgpack.decode(raw, type=AgentReport).endpoints == (endpoint("a", EndpointCondition.WARMING),)

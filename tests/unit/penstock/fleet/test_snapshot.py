@@ -1,0 +1,320 @@
+"""The snapshot keeps the newest plausible word of each agent, fades it with age, and judges regions by several."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import msgspec
+import pytest
+
+from penstock.fleet import snapshot as snapshots
+from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
+from penstock.fleet.snapshot import (
+    FADED_S,
+    FORGET_S,
+    FRESH_S,
+    SETTLE_S,
+    Snapshot,
+    Verdict,
+    demand,
+    freshness,
+    heard,
+    inherit,
+    pool,
+    resume,
+    settled,
+    take_in,
+    tick,
+)
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.policy.residency import residency_class
+
+POLICY = Policy(
+    regions={name: Region(name, "DE", 0.0, float(i)) for i, name in enumerate(("a", "b", "c", "d"))},
+    models={"m": Model("m")},
+    tenants={},
+    residency=(),
+    failover=Failover(misses_to_fail=2, hits_to_rise=2, hold_down_s=1.0, failback_ramp_s=10.0),
+)
+POOL = PoolReport("m", endpoints=4, ready=4, slots=32, in_flight=3, service_s=2.0)
+
+
+def report(region: str = "a", agent: str = "1", epoch: int = 1, seq: int = 1, **rest: object) -> AgentReport:
+    return msgspec.structs.replace(AgentReport(region, agent, epoch, seq, 0.0, (POOL,)), **rest)
+
+
+def offered(rate: float, *regions: str) -> DemandReport:
+    return DemandReport("m", residency_class(frozenset(regions)).name, regions, rate)
+
+
+def held(*reports: AgentReport, at: float = 0.0) -> Snapshot:
+    whole = Snapshot()
+    for one in reports:
+        whole, verdict = take_in(whole, one, at, POLICY)
+        assert verdict is Verdict.ACCEPTED
+    return whole
+
+
+def seen(*peers: tuple[str, RegionState]) -> tuple[PeerReport, ...]:
+    return tuple(PeerReport(region, state, 10.0) for region, state in peers)
+
+
+class TestTakingIn:
+    def test_the_newest_word_of_an_agent_replaces_its_older_one(self) -> None:
+        whole = held(report(seq=1), report(seq=2))
+        assert whole.agents["a", "1"].report.seq == 2
+
+    @pytest.mark.parametrize(
+        ("late", "verdict"),
+        [
+            (report(epoch=2, seq=5), Verdict.OLD_SEQ),
+            (report(epoch=2, seq=4), Verdict.OLD_SEQ),
+            (report(epoch=1, seq=9), Verdict.OLD_EPOCH),
+            (report(region="nowhere"), Verdict.UNKNOWN_REGION),
+        ],
+    )
+    def test_a_late_or_unknown_word_changes_nothing(self, late: AgentReport, verdict: Verdict) -> None:
+        before = held(report(epoch=2, seq=5))
+        assert take_in(before, late, 1.0, POLICY) == (before, verdict)
+
+    def test_a_restarted_agent_begins_a_new_count(self) -> None:
+        whole = held(report(epoch=1, seq=900), report(epoch=2, seq=1))
+        assert whole.agents["a", "1"].report.epoch == 2
+
+    @pytest.mark.parametrize(
+        "poison",
+        [
+            {"pools": (msgspec.structs.replace(POOL, slots=-1),)},
+            {"pools": (msgspec.structs.replace(POOL, slots=10**9),)},
+            {"pools": (msgspec.structs.replace(POOL, ready=5),)},
+            {"pools": (msgspec.structs.replace(POOL, service_s=nan),)},
+            {"demand": (offered(inf, "a"),)},
+            {"demand": (offered(-1.0, "a"),)},
+            {"peers": (PeerReport("b", RegionState.HEALTHY, nan),)},
+            {"seq": -1},
+            {"plan_epoch": -1},
+            {"plan_epoch": 2**53},
+            {"plan_generation": 2**63},
+            {"agent": "x" * 256},
+        ],
+    )
+    def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:
+        assert take_in(Snapshot(), report(**poison), 0.0, POLICY) == (Snapshot(), Verdict.IMPOSSIBLE)
+
+    def test_a_residency_class_that_lies_about_its_regions_is_refused(self) -> None:
+        lie = DemandReport("m", "a", ("a", "b"), 1.0)
+        assert take_in(Snapshot(), report(demand=(lie,)), 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+
+    def test_agents_are_bounded_and_those_known_keep_their_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(snapshots, "MOST_AGENTS", 2)
+        full = held(report(agent="1"), report(agent="2"), report(region="b"))
+        assert take_in(full, report(agent="3"), 0.0, POLICY)[1] is Verdict.TOO_MANY_AGENTS
+        assert take_in(full, report(agent="2", seq=2), 0.0, POLICY)[1] is Verdict.ACCEPTED
+
+
+class TestAge:
+    def test_freshness_falls_from_whole_to_nothing(self) -> None:
+        assert freshness(0.0) == freshness(FRESH_S) == 1.0
+        assert freshness((FRESH_S + FADED_S) / 2) == pytest.approx(0.5)
+        assert freshness(FADED_S) == freshness(1e9) == 0.0
+
+    def test_demand_adds_up_over_agents_and_fades(self) -> None:
+        whole = held(report(agent="1", demand=(offered(4.0, "a"),)), report(agent="2", demand=(offered(2.0, "a"),)))
+        assert [one.requests_per_s for one in demand(whole, FRESH_S)] == [6.0]
+        assert [one.requests_per_s for one in demand(whole, (FRESH_S + FADED_S) / 2)] == [pytest.approx(3.0)]
+        assert demand(whole, FADED_S) == []
+
+    def test_demand_is_told_apart_by_origin_and_class(self) -> None:
+        whole = held(
+            report("a", demand=(offered(1.0, "a"), offered(2.0, "a", "b"))), report("b", demand=(offered(3.0, "a"),))
+        )
+        assert {(one.origin, one.regions): one.requests_per_s for one in demand(whole, 0.0)} == {
+            ("a", frozenset({"a"})): 1.0,
+            ("a", frozenset({"a", "b"})): 2.0,
+            ("b", frozenset({"a"})): 3.0,
+        }
+
+    def test_a_pool_fades_and_then_is_gone(self) -> None:
+        whole = held(report())
+        assert pool(whole, "a", "m", 0.0).counts == 1.0  # type: ignore[union-attr]
+        assert pool(whole, "a", "m", FADED_S) is None
+        assert pool(whole, "a", "other", 0.0) is None
+        assert heard(whole, FADED_S - 0.1) >= {"a"}
+        assert "a" not in heard(whole, FADED_S)
+
+    def test_an_agent_that_has_probed_nothing_yet_hides_no_capacity(self) -> None:
+        blind = msgspec.structs.replace(POOL, ready=0, slots=0)
+        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(blind,)), 0.5, POLICY)
+        assert pool(whole, "a", "m", 0.5).report is POOL  # type: ignore[union-attr]
+
+    def test_a_dead_agents_last_word_yields_to_a_live_ones(self) -> None:
+        fewer = msgspec.structs.replace(POOL, slots=16)
+        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(fewer,)), 12.0, POLICY)
+        assert pool(whole, "a", "m", 12.0).report is fewer  # type: ignore[union-attr]
+
+    def test_a_long_silent_agent_is_forgotten(self) -> None:
+        assert tick(held(report()), FORGET_S, POLICY).agents == {}
+
+
+class TestJudging:
+    def after(self, whole: Snapshot, *times: float) -> Snapshot:
+        for now in times:
+            whole = tick(whole, now, POLICY)
+        return whole
+
+    def test_a_region_that_speaks_and_has_endpoints_is_healthy(self) -> None:
+        assert self.after(held(report()), 0.1).state("a") is RegionState.HEALTHY
+
+    def test_a_region_never_heard_of_stays_unknown_however_long(self) -> None:
+        assert self.after(held(report()), 1.0, 2.0, 3.0, 4.0).state("b") is RegionState.UNKNOWN
+
+    def test_silence_fails_a_region_that_spoke(self) -> None:
+        whole = self.after(held(report()), 0.1, FRESH_S + 0.1)
+        assert whole.state("a") is RegionState.SUSPECT
+        assert self.after(whole, FRESH_S + 0.6).state("a") is RegionState.FAILED
+
+    def test_a_region_without_ready_endpoints_fails(self) -> None:
+        bare = report(pools=(msgspec.structs.replace(POOL, ready=0),))
+        assert self.after(held(bare), 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_what_most_others_see_counts_for_more_than_its_own_word(self) -> None:
+        lost = seen(("a", RegionState.FAILED))
+        whole = held(report("a"), report("b", peers=lost), report("c", peers=lost), report("d"))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_what_most_others_see_counts_for_more_than_its_silence(self) -> None:
+        fine = seen(("a", RegionState.HEALTHY))
+        whole = held(report("b", peers=fine), report("c", peers=fine))
+        assert self.after(whole, 0.1).state("a") is RegionState.HEALTHY
+
+    def test_a_split_vote_leaves_it_to_its_own_word(self) -> None:
+        split = (
+            report("b", peers=seen(("a", RegionState.FAILED))),
+            report("c", peers=seen(("a", RegionState.HEALTHY))),
+        )
+        assert self.after(held(report("a"), *split), 0.1, 0.6).state("a") is RegionState.HEALTHY
+        assert self.after(held(*split), 0.1, 0.6).state("a") is RegionState.FAILED
+
+    def test_a_region_has_one_vote_however_many_agents_it_has(self) -> None:
+        lost, fine = seen(("a", RegionState.FAILED)), seen(("a", RegionState.HEALTHY))
+        crowd = [report("b", agent=str(i), peers=lost) for i in range(9)]
+        whole = held(report("a"), *crowd, report("c", peers=fine), report("d", peers=fine))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
+
+    def test_one_lame_agent_does_not_speak_for_its_region(self) -> None:
+        whole = held(
+            report("b", agent="1", peers=seen(("a", RegionState.HEALTHY))),
+            report("b", agent="2", peers=seen(("a", RegionState.FAILED))),
+        )
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.HEALTHY
+
+    def test_a_region_is_degraded_by_the_model_that_has_the_least(self) -> None:
+        other = msgspec.structs.replace(POOL, model="n", ready=1)
+        whole = held(report(pools=(POOL, other)))
+        for at in range(1, 8):
+            word = report(seq=at + 1, pools=(POOL, other))
+            whole = tick(take_in(whole, word, float(at), POLICY)[0], float(at), POLICY)
+        assert whole.state("a") is RegionState.DEGRADED
+
+    def test_an_agent_that_reaches_few_endpoints_degrades_no_region_whose_others_reach_them(self) -> None:
+        few = (msgspec.structs.replace(POOL, ready=1),)
+        whole = held(report(agent="1"), report(agent="2", pools=few))
+        for at in range(1, 8):
+            for word in (report(agent="1", seq=at + 1), report(agent="2", seq=at + 1, pools=few)):
+                whole = take_in(whole, word, float(at), POLICY)[0]
+            whole = tick(whole, float(at), POLICY)
+        assert whole.state("a") is RegionState.HEALTHY
+
+    def test_peers_that_know_nothing_do_not_vote(self) -> None:
+        bare = report("a", pools=(msgspec.structs.replace(POOL, ready=0),))
+        whole = held(bare, report("b", peers=seen(("a", RegionState.UNKNOWN))))
+        assert self.after(whole, 0.1, 0.6).state("a") is RegionState.FAILED
+
+
+class TestLeading:
+    def test_a_new_leader_forgets_what_it_heard_long_ago(self) -> None:
+        assert resume(held(report("a")), FRESH_S + 0.1) == Snapshot()
+
+    def test_a_new_leader_keeps_what_it_heard_just_now_but_judges_anew(self) -> None:
+        silent = tick(tick(tick(held(report("a")), 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
+        assert silent.state("a") is RegionState.FAILED
+        heard, _ = take_in(silent, report("a", seq=2), 4.0, POLICY)
+        resumed = resume(heard, 4.1)
+        assert resumed == Snapshot(heard.agents)
+        assert tick(resumed, 4.1, POLICY).state("a") is RegionState.HEALTHY
+
+    def test_judging_goes_on_from_what_was_inherited(self) -> None:
+        lost = RegionHealth(RegionState.FAILED, since=9.5)
+        whole = inherit(tick(held(report("a"), at=10.0), 10.1, POLICY), {"a": lost})
+        states = []
+        for at in (10.2, 10.4, 10.6):
+            whole = tick(whole, at, POLICY)
+            states.append(whole.state("a"))
+        assert states == [RegionState.FAILED, RegionState.FAILED, RegionState.RECOVERING], "hold-down of 1 s, 2 hits"
+
+    def test_a_region_that_was_on_its_ramp_goes_on_with_it(self) -> None:
+        whole = inherit(held(report("a"), at=10.0), {"a": RegionHealth(RegionState.RECOVERING, since=6.0)})
+        assert tick(whole, 10.0, POLICY).health["a"].weight(10.0, POLICY.failover) == pytest.approx(0.4)
+
+    def test_what_was_inherited_of_a_region_that_nobody_speaks_of_is_no_silence(self) -> None:
+        whole = inherit(Snapshot(), {"a": RegionHealth(RegionState.RECOVERING, since=15.0)})
+        for at in range(10, 20):
+            whole = tick(whole, float(at), POLICY)
+            assert whole.state("a") is RegionState.UNKNOWN
+        whole, _ = take_in(whole, report("a"), 20.0, POLICY)
+        assert tick(whole, 20.0, POLICY).state("a") is RegionState.RECOVERING
+
+    def test_an_inherited_drain_that_was_lifted_meanwhile_comes_back_by_the_ramp(self) -> None:
+        drained = {"a": RegionHealth(RegionState.DRAINING, since=6.0, drained=True)}
+        whole = inherit(held(report("a"), at=10.0), drained)
+        assert tick(whole, 10.0, POLICY, ("a",)).health["a"] == RegionHealth(RegionState.DRAINING, 6.0, 0, 1, True)
+        assert tick(whole, 10.0, POLICY).health["a"] == RegionHealth(RegionState.RECOVERING, 10.0, 0, 1)
+
+    def test_settled_when_every_region_spoke_or_it_took_too_long(self) -> None:
+        some = held(report("a"), report("b"), report("c"))
+        assert not settled(some, 0.5, POLICY, leading_since=0.0)
+        assert settled(some, SETTLE_S, POLICY, leading_since=0.0)
+        assert settled(take_in(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
+
+    @pytest.mark.parametrize(
+        ("state", "until"),
+        [(RegionState.HEALTHY, FADED_S), (RegionState.FAILED, SETTLE_S), (RegionState.UNKNOWN, SETTLE_S)],
+    )
+    def test_a_region_that_others_reach_is_waited_for_longer(self, state: RegionState, until: float) -> None:
+        peers = seen(("d", state))
+        for at, enough in ((until - 0.1, False), (until, True)):
+            some = held(report("a", peers=peers), report("b", peers=peers), report("c"), at=at)
+            assert settled(some, at, POLICY, leading_since=0.0) is enough
+
+
+def deaf() -> Snapshot:
+    """Three regions that spoke at 0 s, of which nothing was heard since."""
+    return tick(held(report("a"), report("b"), report("c", demand=(offered(4.0, "c"),))), 0.5, POLICY)
+
+
+def test_when_all_regions_are_silent_at_once_it_is_we_who_do_not_hear() -> None:
+    still = deaf()
+    for at in range(1, 100):
+        still = tick(still, float(at), POLICY)
+    assert {one.state for one in still.health.values()} == {RegionState.HEALTHY}
+    assert heard(still, 99.0) == {"a", "b", "c"}
+    assert [one.requests_per_s for one in demand(still, 99.0)] == [4.0]
+
+
+def test_the_first_report_after_a_silence_does_not_make_the_others_old() -> None:
+    again, _ = take_in(deaf(), report("a", seq=2), 60.0, POLICY)
+    assert {one.state for one in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
+    assert heard(again, 60.1) == {"a", "b", "c"}
+    for at in range(1, 20):
+        again, _ = take_in(again, report("a", seq=at + 2), 60.0 + at, POLICY)
+        again = tick(again, 60.0 + at, POLICY)
+    assert again.state("b") is RegionState.FAILED, "but it must speak up before long"
+    assert heard(again, 79.0) == {"a"}
+
+
+def test_the_only_region_that_ever_spoke_is_lost_when_it_is_silent() -> None:
+    alone = held(report("a"))
+    for at in range(1, 10):
+        alone = tick(alone, float(at), POLICY)
+    assert alone.state("a") is RegionState.FAILED

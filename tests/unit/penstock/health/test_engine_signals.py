@@ -1,0 +1,140 @@
+import pytest
+
+from penstock.health.engine_kinds import EngineKind
+from penstock.health.engine_signals import (
+    FADED_S,
+    FRESH_S,
+    BadSignals,
+    Reading,
+    Signal,
+    believed,
+    heard,
+    pressure,
+    read_metrics,
+)
+
+QUEUED, RUNNING, KV_USED, UTILISATION = Signal
+
+VLLM = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a/b"} 7.0
+vllm:num_requests_running{engine="1",model_name="a/b"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="a\\"}b"} 3.0
+vllm:kv_cache_usage_perc{engine="0",model_name="a/b"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="a/b"} 0.5
+vllm:num_requests_waiting_by_reason{reason="x"} 99
+"""
+OLD_VLLM = b"vllm:gpu_cache_usage_perc 0.125\n"
+SGLANG = b"""\
+sglang:num_running_reqs{model_name="m",tp_rank="0"} 162.0
+sglang:num_queue_reqs{model_name="m",tp_rank="0"} 2826.0
+sglang:token_usage{model_name="m",tp_rank="0"} 0.28
+"""
+TRITON = b"""\
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="context",version="1"} 1
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="scheduled",version="1"} 5
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 4
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="max",version="1"} 512
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.4
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm",version="1"} 6239
+nv_inference_pending_request_count{model="tensorrt_llm",version="1"} 9
+"""
+PLAIN_TRITON = b'nv_inference_pending_request_count{model="resnet",version="1"} 9\n'
+TRTLLM = b"trtllm_num_requests_running 3\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.75\n"
+TGI = b"tgi_queue_size 5\ntgi_batch_current_size 12\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "kind", "told"),
+    [
+        (VLLM, EngineKind.VLLM, {QUEUED: 3.0, RUNNING: 9.0, KV_USED: 0.5}),
+        (OLD_VLLM, EngineKind.VLLM, {KV_USED: 0.125}),
+        (SGLANG, EngineKind.SGLANG, {QUEUED: 2826.0, RUNNING: 162.0, KV_USED: 0.28}),
+        (TRITON, EngineKind.TRITON, {QUEUED: 4.0, RUNNING: 5.0, KV_USED: 0.4}),
+        (PLAIN_TRITON, EngineKind.TRITON, {QUEUED: 9.0}),
+        (TRTLLM, EngineKind.TRTLLM, {QUEUED: 1.0, RUNNING: 3.0, KV_USED: 0.75}),
+        (TGI, EngineKind.TGI, {QUEUED: 5.0, RUNNING: 12.0}),
+    ],
+)
+def test_each_engine_is_known_by_its_names_and_read(page: bytes, kind: EngineKind, told: dict[Signal, float]) -> None:
+    assert read_metrics(page, EngineKind.AUTO) == (kind, told)
+    assert read_metrics(page.replace(b"\n", b"\r\n"), kind) == (kind, told)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"<html>it works</html>",
+        b"\xff\x00" * 500,
+        b"vllm:num_requests_waiting",
+        b"vllm:num_requests_waiting lots\n",
+        b"vllm:num_requests_waiting -1\n",
+        b"vllm:num_requests_waiting +Inf\n",
+        b"vllm:num_requests_waiting 1e300\n",
+        b"vllm:kv_cache_usage_perc 55\n",
+        b"vllm:num_requests_waiting NaN\n",
+        b"http_requests_total 5\n",
+    ],
+)
+def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
+    with pytest.raises(BadSignals, match=r"."):
+        read_metrics(page, EngineKind.AUTO)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"vllm:num_requests_waiting{" + b"a" * 2_000_000 + b"} 1\n",
+        b"vllm:num_requests_waiting{" + b"a" * 4_000 + b"} x\n",
+        b"vllm:num_requests_waiting{" + b'"a",' * 500_000 + b" 1\n",
+        b"vllm:num_requests_waiting{" + b'a="\\"' * 400_000 + b" 1\n",
+        b'vllm:num_requests_waiting{model_name="m"} 1\n' * 45_000,
+        (b"vllm:num_requests_waiting{" + b'a="b",' * 600 + b"} 1\n") * 500,
+        b"vllm:num_requests_waiting_no_more\n" * 60_000 + b"vllm:num_requests_waiting 1\n",
+    ],
+)
+def test_a_page_made_to_be_slow_is_given_up_soon(line: bytes) -> None:
+    with pytest.raises(BadSignals):
+        read_metrics(line, EngineKind.AUTO)
+
+
+def test_a_gauge_without_a_number_yet_is_passed_over() -> None:
+    page = b"vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc NaN\n"
+    assert read_metrics(page, EngineKind.AUTO)[1] == {QUEUED: 2.0}
+
+
+def test_another_kinds_names_mean_nothing_where_the_kind_is_told() -> None:
+    with pytest.raises(BadSignals, match="sglang"):
+        read_metrics(VLLM, EngineKind.SGLANG)
+
+
+def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
+    assert believed(0.0) == believed(FRESH_S) == 1.0
+    assert 0.0 < believed((FRESH_S + FADED_S) / 2) < 1.0
+    assert believed(FADED_S) == believed(1e9) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("told", "presses"),
+    [
+        ({}, 0.0),
+        ({RUNNING: 1000.0}, 0.0),
+        ({QUEUED: 2.0}, 0.25),
+        ({QUEUED: 80.0}, 1.0),
+        ({KV_USED: 0.9}, 0.0),
+        ({KV_USED: 0.95}, 0.5),
+        ({UTILISATION: 3.0}, 1.0),
+        ({QUEUED: 2.0, KV_USED: 0.95}, 0.5),
+    ],
+)
+def test_the_strongest_signal_presses(told: dict[Signal, float], presses: float) -> None:
+    assert pressure(heard({}, told, 100.0), 8, 100.0) == pytest.approx(presses)
+
+
+def test_each_signal_fades_by_its_own_age() -> None:
+    readings = {QUEUED: Reading(8.0, 0.0), KV_USED: Reading(0.95, 10.0)}
+    assert pressure(readings, 8, 10.0) == pytest.approx(0.5)
+    assert pressure(readings, 8, 1000.0) == 0.0
+    assert heard(readings, {QUEUED: 0.0}, 20.0)[QUEUED] == Reading(0.0, 20.0)

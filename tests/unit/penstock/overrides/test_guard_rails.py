@@ -1,0 +1,123 @@
+"""What speaks against an override: an empty residency class, or too much capacity out of use."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.overrides.guard_rails import Objection, objection, tenants_by_class
+from penstock.overrides.overrides import Override, lifted
+from penstock.policy.policy import GuardRails, MaintenanceWindow, ResidencyRule
+from tests.support import planet
+from tests.support.override_builders import drain, fail_over, freeze, weight
+from tests.support.planet import MODEL
+
+REGIONS = ("eu-de", "eu-es", "us-east")
+POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(most_withdrawn_share=0.7))
+EVEN = {(region, MODEL): 10.0 for region in REGIONS}
+
+
+def against(wanted: Override, *standing: Override, **fields: object) -> Objection | None:
+    given = {"policy": POLICY, "capacity": EVEN, "now": 1.0} | fields
+    return objection(overrides=standing, wanted=wanted, **given)  # type: ignore[arg-type]
+
+
+def classes(found: Objection | None) -> list[str]:
+    return [one.residency for one in found.classes] if found is not None else []
+
+
+def test_a_first_drain_is_fine_and_the_last_of_a_class_is_not() -> None:
+    assert against(drain("eu-de")) is None
+    found = against(drain("eu-es"), drain("eu-de"))
+    assert found is not None
+    assert [(one.residency, one.model, one.tenants) for one in found.classes] == [("eu-de+eu-es", MODEL, ("personal",))]
+    assert "class eu-de+eu-es no region" in found.detail
+    assert "personal" in found.detail
+
+
+@pytest.mark.parametrize("second", [fail_over("eu-es"), weight("eu-es", 0.0), drain("eu-es", origin="eu-de")])
+@pytest.mark.parametrize("first", [drain("eu-de"), fail_over("eu-de"), weight("eu-de", 0.0)])
+def test_however_it_is_emptied(first: Override, second: Override) -> None:
+    assert classes(against(second, first)) == ["eu-de+eu-es"]
+
+
+def test_the_last_resort_of_a_class_that_is_emptied_already_is_not_taken_either() -> None:
+    both = (drain("eu-de"), drain("eu-es"))
+    assert against(drain("eu-de", id="more", last_resort=False), *both) is None
+    shut = drain("eu-de", id="more", last_resort=False)
+    assert classes(against(drain("eu-es", id="last", last_resort=False), *both, shut)) == ["eu-de+eu-es"]
+
+
+def test_a_weight_above_nothing_and_a_freeze_empty_no_class() -> None:
+    assert against(weight("eu-es", 0.1), weight("eu-de", 0.1)) is None
+    assert against(freeze(), drain("eu-de")) is None
+
+
+def test_what_has_ended_or_concerns_others_does_not_count() -> None:
+    assert against(drain("eu-es"), lifted(drain("eu-de"), "somebody", 0.5)) is None
+    assert against(drain("eu-es"), drain("eu-de", expires_at=0.5)) is None
+    assert against(drain("eu-es"), drain("eu-de", model="another")) is None
+    assert against(drain("eu-es", origin="eu-es"), drain("eu-de", origin="eu-de")) is None
+    assert classes(against(drain("eu-es"), drain("eu-de", origin="eu-de"))) == ["eu-de+eu-es"]
+
+
+def test_a_region_that_has_failed_or_lacks_the_model_is_no_region_for_a_class() -> None:
+    for capacity in ({key: slots for key, slots in EVEN.items() if key[0] != "eu-de"}, EVEN | {("eu-de", MODEL): 0.0}):
+        assert classes(against(drain("eu-es"), capacity=capacity)) == ["eu-de+eu-es"]
+
+
+def test_where_nobody_has_reported_every_region_counts_alike() -> None:
+    assert against(drain("eu-de"), capacity={}) is None
+    assert classes(against(drain("eu-es"), drain("eu-de"), capacity={})) == ["eu-de+eu-es"]
+
+
+def test_more_than_the_set_share_of_a_models_capacity_is_too_much() -> None:
+    capacity = EVEN | {("us-east", MODEL): 80.0}
+    found = against(drain("us-east"), capacity=capacity)
+    assert found is not None
+    assert found.withdrawn == {MODEL: pytest.approx(0.8)}
+    assert found.classes == ()
+    assert "80% of the fleet's capacity" in found.detail
+    assert against(weight("us-east", 0.2), capacity=capacity) is None
+    found = against(weight("us-east", 0.2), drain("eu-de"), capacity=capacity)
+    assert found is not None
+    assert found.withdrawn == {MODEL: pytest.approx(0.74)}
+
+
+def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() -> None:
+    policy = msgspec.structs.replace(POLICY, guard_rails=GuardRails(most_withdrawn_share=0.5))
+    capacity = EVEN | {("us-east", MODEL): 20.0}
+    small = [drain("us-east", origin=origin) for origin in REGIONS]
+    assert against(small[-1], *small[:-1], policy=policy, capacity=capacity) is None
+    found = against(weight("eu-de", 0.5), *small, policy=policy, capacity=capacity)
+    assert found is not None
+    assert found.withdrawn == {MODEL: pytest.approx(0.625)}
+    assert against(weight("eu-de", 0.5, origin="eu-de"), *small[1:], policy=policy, capacity=capacity) is None
+
+
+def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
+    window = MaintenanceWindow("disks", frozenset({"eu-de"}), 1000.0, 3600.0)
+    policy = msgspec.structs.replace(POLICY, maintenance=(window,))
+    assert classes(against(drain("eu-es", expires_at=2000.0), policy=policy)) == ["eu-de+eu-es"]
+    assert against(drain("eu-es", expires_at=999.0), policy=policy) is None
+    assert against(drain("eu-es"), policy=policy, now=5000.0) is None
+
+
+def test_classes_know_their_tenants_wherever_their_clients_are() -> None:
+    rule = ResidencyRule("germans", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
+    found = {one.name: tenants for one, tenants in tenants_by_class(planet.policy(rule)).items()}
+    assert found == {"eu-de": ("open", "personal"), "eu-de+eu-es+us-east": ("open", "personal")}
+
+
+@given(st.permutations([drain(region) for region in REGIONS]), st.sampled_from((0.0, 5.0, 10.0)))
+def test_drains_that_are_let_through_never_empty_a_class_together(wanted: list[Override], slots: float) -> None:
+    capacity = EVEN | {("eu-de", MODEL): slots}
+    set_ones: list[Override] = []
+    for one in wanted:
+        if against(one, *set_ones, capacity=capacity) is None:
+            set_ones.append(one)
+    having = {region for (region, _), amount in capacity.items() if amount > 0}
+    for residency in tenants_by_class(POLICY):
+        assert residency.regions & having - {one.region for one in set_ones}

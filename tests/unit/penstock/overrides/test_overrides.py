@@ -1,0 +1,103 @@
+"""Overrides as facts: when they hold, what they grant, and what is wrong with some."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.overrides.overrides import Override, OverrideKind, OverrideSet, flaw, lifted, same_aim
+from tests.support.override_builders import RAMP_S, drain, fail_over, freeze, override, weight
+from tests.support.planet import MODEL, policy
+
+POLICY = policy()
+
+
+def test_a_drain_grants_nothing_while_it_holds_and_then_a_ramp() -> None:
+    one = drain("eu-de", begins_at=10.0, expires_at=20.0)
+    weights = [one.weight(now, RAMP_S) for now in (9.9, 10.0, 19.9, 20.0, 25.0, 30.0)]
+    assert weights == [1.0, 0.0, 0.0, 0.0, 0.5, 1.0]
+    assert [one.holds(now) for now in (9.9, 10.0, 20.0)] == [False, True, False]
+    assert [one.over(now, RAMP_S) for now in (29.9, 30.0)] == [False, True]
+
+
+def test_a_weight_ramps_from_its_value() -> None:
+    one = weight("eu-de", 0.4, expires_at=20.0)
+    assert [one.weight(now, RAMP_S) for now in (5.0, 20.0, 25.0)] == pytest.approx([0.4, 0.4, 0.7])
+
+
+def test_lifting_ends_it_then_and_not_when_it_would_have_expired() -> None:
+    one = lifted(drain("eu-de", expires_at=100.0), "somebody", 50.0)
+    assert (one.ends_at, one.lifted_by) == (50.0, "somebody")
+    assert lifted(drain("eu-de"), "somebody", 50.0).ends_at == 50.0
+    assert lifted(drain("eu-de", expires_at=40.0), "somebody", 50.0).ends_at == 40.0
+
+
+def test_without_a_ramp_nothing_follows_from_what_has_ended() -> None:
+    one = drain("eu-de", expires_at=20.0)
+    assert one.weight(20.0, 0.0) == 1.0
+    assert one.over(20.0, 0.0)
+
+
+def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
+    one = lifted(drain("eu-de", begins_at=100.0), "somebody", 50.0)
+    assert one.over(60.0, RAMP_S)
+    assert one.weight(101.0, RAMP_S) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (drain("mars"), "region: the policy has no region mars"),
+        (drain("eu-de", origin="mars"), "origin: the policy has no region mars"),
+        (drain("eu-de", model="gpt"), "model: the policy has no model gpt"),
+        (override(OverrideKind.DRAIN), "region: a drain needs one"),
+        (freeze(region="eu-de"), "region: a freeze is about plans"),
+        (override(OverrideKind.WEIGHT, "eu-de"), "value: a weight needs one"),
+        (drain("eu-de", value=0.5), "value: a weight needs one, and nothing else has one"),
+        (weight("eu-de", 1.0), "value: not from 0 to below 1"),
+        (weight("eu-de", float("nan")), "value: not from 0 to below 1"),
+        (drain("eu-de", reason=" "), "reason: say why"),
+        (drain("eu-de", reason="x" * 501), "reason: say why"),
+        (drain("eu-de", expires_at=0.0), "expires_at: is not after it begins"),
+    ],
+)
+def test_what_makes_no_sense_is_said(one: Override, told: str) -> None:
+    assert told in (flaw(one, POLICY) or "")
+
+
+def test_what_makes_sense_has_no_flaw() -> None:
+    for one in (drain("eu-de", model=MODEL, origin="eu-es"), fail_over("eu-de"), weight("eu-de", 0.0), freeze()):
+        assert flaw(one, POLICY) is None
+
+
+def test_a_set_replaces_by_id_and_forgets_what_is_over() -> None:
+    one, other = drain("eu-de"), drain("eu-es", expires_at=5.0)
+    both = OverrideSet().replaced(one).replaced(other)
+    assert both.replaced(lifted(one, "somebody", 3.0)).find(one.id) == lifted(one, "somebody", 3.0)
+    assert both.without_ended(5.0 + RAMP_S, RAMP_S) == OverrideSet((one,))
+    assert both.without_ended(4.9 + RAMP_S, RAMP_S) == both
+    assert both.holding(5.0) == (one,)
+
+
+def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
+    one = drain("eu-de", id="first")
+    assert same_aim([one], drain("eu-de", id="second"), 1.0) == one
+    for other in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
+        assert same_aim([one], other, 1.0) is None
+    assert same_aim([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
+
+
+def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:
+    one = weight("eu-de", 0.5)
+    assert same_aim([one], weight("eu-de", 0.3), 1.0) is None
+    assert same_aim([one], weight("eu-de", 0.5), 1.0) == same_aim([one], weight("eu-de", 0.7), 1.0) == one
+    empty = drain("eu-de", last_resort=False)
+    assert same_aim([drain("eu-de")], empty, 1.0) is None
+    assert same_aim([empty], drain("eu-de"), 1.0) == empty
+
+
+def test_one_may_outlast_another() -> None:
+    one = drain("eu-de", id="first", expires_at=1000.0)
+    assert same_aim([one], drain("eu-de", expires_at=1059.0), 1.0) == one
+    assert same_aim([one], drain("eu-de", expires_at=1061.0), 1.0) is None
+    assert same_aim([one], drain("eu-de"), 1.0) is None
+    assert same_aim([drain("eu-de", id="first")], drain("eu-de", expires_at=1000.0), 1.0) is not None

@@ -1,0 +1,68 @@
+import msgspec
+import pytest
+
+from penstock.planning.acceptance import refuse_plan, refuse_policy
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
+from penstock.policy.policy import Model, Policy, Region
+
+POLICY = Policy(
+    regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},
+    models={"m": Model("m")},
+    tenants={},
+    residency=(),
+)
+
+
+def plan(*arcs: Arc, fallbacks: tuple[str, ...] = ()) -> RegionPlan:
+    return RegionPlan("here", 4, 7, POLICY.digest(), 0.0, (ClassPlan("m", "here+there", arcs, fallbacks),))
+
+
+def arc(server: str, share: float) -> Arc:
+    return Arc(server, share, ArcReason.HOME)
+
+
+def detoured(*arcs: Arc) -> RegionPlan:
+    good = plan(arc("here", 1.0))
+    return msgspec.structs.replace(
+        good, classes=(msgspec.structs.replace(good.classes[0], detours=(Detour("here", arcs),)),)
+    )
+
+
+def test_a_policy_is_what_its_name_says_and_knows_the_region() -> None:
+    assert refuse_policy(POLICY, POLICY.digest(), "here") is None
+    assert "has the content of" in (refuse_policy(POLICY, "0" * 64, "here") or "")
+    assert "does not know region elsewhere" in (refuse_policy(POLICY, POLICY.digest(), "elsewhere") or "")
+
+
+def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> None:
+    good = plan(arc("here", 0.7), arc("there", 0.3))
+    older = msgspec.structs.replace(good, generation=3)
+    lower_epoch = msgspec.structs.replace(good, epoch=6, generation=99)
+    for in_force in (None, older, lower_epoch):
+        assert refuse_plan(good, POLICY, "here", in_force) is None
+    for late in (older, lower_epoch, good):
+        assert "does not supersede plan 7/4" in (refuse_plan(late, POLICY, "here", good) or "")
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (msgspec.structs.replace(plan(), region="there"), "is for region there"),
+        (plan(arc("mars", 1.0)), "no region mars"),
+        (plan(arc("here", 1.0), fallbacks=("venus",)), "no region venus"),
+        (detoured(arc("venus", 1.0)), "no region venus"),
+        (detoured(arc("there", 2.0)), "not between 0 and 1"),
+        (plan(arc("here", 0.5), arc("here", 0.5)), "two arcs"),
+        (plan(arc("here", -0.5), arc("there", 1.5)), "not between 0 and 1"),
+        (plan(arc("here", float("nan"))), "not between 0 and 1"),
+        (plan(arc("here", 0.2)), "do not sum to 1"),
+        (msgspec.structs.replace(plan(), ramp=1.5), "the ramp is not between 0 and 1"),
+        (msgspec.structs.replace(plan(), ramp=float("nan")), "the ramp is not between 0 and 1"),
+    ],
+)
+def test_bad_plans_are_refused_with_the_reason(bad: RegionPlan, says: str) -> None:
+    assert says in (refuse_plan(bad, POLICY, "here", None) or "")
+
+
+def test_a_class_without_arcs_is_taken() -> None:
+    assert refuse_plan(plan(), POLICY, "here", None) is None

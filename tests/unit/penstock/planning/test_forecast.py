@@ -1,0 +1,106 @@
+"""Demand ahead: what is steady stays, a trend goes on for a while, a day repeats, and silence promises nothing."""
+
+from __future__ import annotations
+
+from math import pi, sin
+from random import Random
+
+import pytest
+
+from penstock.planning.forecast import DAY_S, FORGET_S, MOST_GROWTH, SILENT_S, Forecaster
+from penstock.planning.share_moves import Key
+
+KEY, OTHER = Key("de", "m", "de+es"), Key("es", "m", "de+es")
+
+
+def taught(rates: list[tuple[float, float]]) -> Forecaster:
+    forecaster = Forecaster()
+    for now, rate in rates:
+        forecaster.observe({KEY: rate}, now)
+    return forecaster
+
+
+def test_what_is_steady_stays() -> None:
+    forecaster = taught([(float(now), 7.0) for now in range(300)])
+    assert forecaster.ahead(299.0, 30.0) == {KEY: pytest.approx(7.0)}
+
+
+def test_nothing_is_known_before_anything_is_seen() -> None:
+    assert Forecaster().ahead(0.0, 10.0) == {}
+
+
+def test_a_ramp_goes_on() -> None:
+    forecaster = taught([(float(now), 10.0 + 0.5 * now) for now in range(120)])
+    ahead = forecaster.ahead(119.0, 10.0)[KEY]
+    assert 10.0 + 0.5 * 119.0 < ahead <= 10.0 + 0.5 * 131.0
+
+
+def test_a_step_is_not_taken_for_a_trend_that_lasts() -> None:
+    forecaster = taught([(float(now), 10.0 if now < 60 else 30.0) for now in range(180)])
+    assert forecaster.ahead(179.0, 10.0)[KEY] == pytest.approx(30.0, rel=0.1)
+    highest = 0.0
+    forecaster = taught([(float(now), 10.0) for now in range(60)])
+    for now in range(60, 180):
+        forecaster.observe({KEY: 30.0}, float(now))
+        highest = max(highest, forecaster.ahead(float(now), 10.0)[KEY])
+    assert highest < 30.0 * 1.35
+
+
+def test_irregular_times_make_little_difference() -> None:
+    rng = Random(1)
+    times = sorted(rng.uniform(0.0, 200.0) for _ in range(150))
+    even = taught([(float(now), 20.0 + 0.1 * now) for now in range(201)])
+    uneven = taught([(now, 20.0 + 0.1 * now) for now in times] + [(200.0, 40.0)])
+    assert uneven.ahead(200.0, 10.0)[KEY] == pytest.approx(even.ahead(200.0, 10.0)[KEY], rel=0.03)
+
+
+def test_it_never_promises_less_than_nothing_or_more_than_its_bound() -> None:
+    falling = taught([(float(now), max(0.0, 60.0 - now)) for now in range(62)])
+    assert falling.ahead(61.0, 120.0)[KEY] >= 0.0
+    rising = taught([(float(now), 1.0 + now**2) for now in range(30)])
+    assert rising.ahead(29.0, 600.0)[KEY] <= MOST_GROWTH * (1.0 + 29.0**2)
+
+
+def daily(now: float) -> float:
+    return 100.0 + 80.0 * sin(2 * pi * now / DAY_S)
+
+
+def test_a_day_that_was_seen_is_expected_again() -> None:
+    rng = Random(2)
+    times = [300.0 * step for step in range(int(3 * DAY_S / 300.0))]
+    forecaster = Forecaster()
+    for now in times:
+        forecaster.observe({KEY: daily(now) * rng.uniform(0.97, 1.03)}, now)
+    start, worst_seasonal, worst_naive = 3 * DAY_S, 0.0, 0.0
+    for step in range(96):
+        now = start + 900.0 * step
+        forecaster.observe({KEY: daily(now)}, now)
+        ahead = forecaster.ahead(now, 3600.0)[KEY]
+        worst_seasonal = max(worst_seasonal, abs(ahead - daily(now + 3600.0)))
+        worst_naive = max(worst_naive, abs(daily(now) - daily(now + 3600.0)))
+    assert worst_seasonal < 0.5 * worst_naive
+
+
+def test_a_season_does_not_jump_when_it_is_first_known() -> None:
+    forecaster = Forecaster()
+    for step in range(int(1.5 * DAY_S / 300.0)):
+        now = 300.0 * step
+        forecaster.observe({KEY: daily(now)}, now)
+        assert forecaster.ahead(now, 10.0)[KEY] == pytest.approx(daily(now), rel=0.12)
+
+
+def test_a_silent_series_is_not_forecast_and_in_the_end_forgotten() -> None:
+    forecaster = Forecaster()
+    forecaster.observe({KEY: 5.0, OTHER: 6.0}, 0.0)
+    forecaster.observe({OTHER: 6.0}, SILENT_S + 1.0)
+    assert forecaster.ahead(SILENT_S + 1.0, 1.0) == {OTHER: pytest.approx(6.0)}
+    forecaster.observe({OTHER: 6.0}, FORGET_S + 1.0)
+    forecaster.observe({KEY: 1.0}, FORGET_S + 2.0)
+    assert forecaster.ahead(FORGET_S + 2.0, 0.0) == {KEY: pytest.approx(1.0), OTHER: pytest.approx(6.0)}
+
+
+def test_the_same_moment_twice_changes_nothing() -> None:
+    forecaster = taught([(0.0, 5.0), (1.0, 6.0)])
+    before = forecaster.ahead(1.0, 10.0)
+    forecaster.observe({KEY: 500.0}, 1.0)
+    assert forecaster.ahead(1.0, 10.0) == before

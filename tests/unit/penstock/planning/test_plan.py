@@ -1,0 +1,33 @@
+"""A plan finds its classes and knows which other it may replace."""
+
+from __future__ import annotations
+
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+
+ARC = Arc("eu-de", 1.0, ArcReason.HOME)
+
+
+def plan(epoch: int = 5, generation: int = 7, classes: tuple[ClassPlan, ...] = ()) -> RegionPlan:
+    return RegionPlan("eu-de", generation, epoch, "digest", 0.0, classes)
+
+
+def test_a_class_is_found_by_model_and_residency() -> None:
+    wanted = ClassPlan("m", "eu-de", (ARC,), ())
+    held = plan(classes=(ClassPlan("m", "eu-es", (ARC,), ()), ClassPlan("n", "eu-de", (ARC,), ()), wanted))
+    assert held.lookup("m", "eu-de") is wanted
+    assert held.lookup("m", "us-east") is None
+
+
+def test_any_plan_replaces_none() -> None:
+    assert plan().supersedes(None)
+
+
+def test_a_newer_generation_replaces_an_older_one() -> None:
+    assert plan(generation=8).supersedes(plan())
+    assert not plan().supersedes(plan(generation=8))
+    assert not plan().supersedes(plan())
+
+
+def test_a_former_leaders_plan_never_replaces_its_successors() -> None:
+    assert not plan(epoch=4, generation=99).supersedes(plan())
+    assert plan(epoch=6, generation=1).supersedes(plan())

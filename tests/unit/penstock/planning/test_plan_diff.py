@@ -1,0 +1,35 @@
+"""What differs between two plans is told arc by arc, and nothing else is."""
+
+from __future__ import annotations
+
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planning.plan_diff import ArcChange, plan_diff
+
+HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
+
+
+def slices(*arcs: Arc, region: str = "a", generation: int = 1) -> dict[str, RegionPlan]:
+    return {region: RegionPlan(region, generation, 1, "digest", 0.0, (ClassPlan("m", "all", arcs, ()),))}
+
+
+def test_the_same_shares_are_no_difference() -> None:
+    before = slices(Arc("a", 0.5, HOME), Arc("b", 0.5, SPILL))
+    after = slices(Arc("b", 0.5, SPILL, "fuller"), Arc("a", 0.5 + 1e-9, HOME), generation=2)
+    assert plan_diff(before, after) == ()
+    assert plan_diff({}, {}) == ()
+
+
+def test_arcs_that_move_come_and_go_the_largest_first() -> None:
+    before = slices(Arc("a", 0.9, HOME), Arc("b", 0.1, SPILL))
+    after = slices(Arc("a", 0.7, HOME), Arc("c", 0.3, SPILL, "near"))
+    assert plan_diff(before, after) == (
+        ArcChange("a", "c", "m", "all", 0.0, 0.3, None, SPILL, "near"),
+        ArcChange("a", "a", "m", "all", 0.9, 0.7, HOME, HOME, ""),
+        ArcChange("a", "b", "m", "all", 0.1, 0.0, SPILL, None, ""),
+    )
+
+
+def test_a_region_that_comes_or_goes() -> None:
+    only = slices(Arc("a", 1.0, HOME))
+    assert [(one.before, one.after) for one in plan_diff({}, only)] == [(0.0, 1.0)]
+    assert [(one.before, one.after) for one in plan_diff(only, {})] == [(1.0, 0.0)]

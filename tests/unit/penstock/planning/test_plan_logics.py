@@ -1,0 +1,150 @@
+"""The logics that policy can name: each has a meaning, the same door, and what every plan has around its shares."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from control_plane.policy.bundle_errors import PolicyRefused
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from control_plane.policy.kinds.planning import ObjectiveDocument
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.snapshot import Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning import waterfall
+from penstock.planning.plan import RegionPlan
+from penstock.planning.planner import Planned
+from penstock.planning.registry import LOGICS, planner
+from penstock.planning.share_moves import Key
+from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
+from penstock.policy.policy_diff import diff
+from penstock.policy.residency import residency_class
+from penstock.what_if.evaluation import outcome
+from penstock.what_if.outcomes import Asked, Capacity
+from tests.support.control_planes import PLANET
+
+WHERE = ("de", "es", "us")
+EVERYWHERE, IN_EU = residency_class(frozenset(WHERE)).name, residency_class(frozenset({"de", "es"})).name
+POLICY = Policy(
+    regions={
+        "de": Region("de", "DE", 50.11, 8.68),
+        "es": Region("es", "ES", 40.42, -3.7),
+        "us": Region("us", "US", 38.9, -77.04, cost_per_gpu_hour=0.01),
+    },
+    models={"m": Model("m", expected_service_s=1.0)},
+    tenants={},
+    residency=(),
+    objective=Objective(plan_logic=PlanLogic.WATERFALL, latency_ms_per_cost=1e8),
+)
+BY_PRICE = msgspec.structs.replace(
+    POLICY, objective=msgspec.structs.replace(POLICY.objective, plan_logic=PlanLogic.LINEAR_PROGRAM)
+)
+
+
+def fleet(**per_s: float) -> Snapshot:
+    """A hundred slots of a second each in every region, and demand of both classes at those named."""
+    agents = {}
+    for name in WHERE:
+        rate = per_s.get(name, 0.0)
+        demand = (DemandReport("m", EVERYWHERE, WHERE, rate), DemandReport("m", IN_EU, ("de", "es"), rate))
+        pool = PoolReport("m", 4, 4, 100, 0, 1.0)
+        agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand if rate else ()), 0.0)
+    return Snapshot(agents, dict.fromkeys(WHERE, RegionHealth(RegionState.HEALTHY)))
+
+
+def decided(
+    by: GreedyPlanner, snapshot: Snapshot, previous: dict[str, RegionPlan], now: float = 0.0, ahead: float = 0.0
+) -> Planned:
+    forecast = {Key("de", "m", one): ahead for one in (EVERYWHERE, IN_EU)}
+    return by.decide(
+        POLICY, snapshot, previous, now=now, epoch=1, generation=1, elapsed_s=1.0, ahead=forecast if ahead else {}
+    )
+
+
+def test_every_name_has_one_meaning_and_can_be_written() -> None:
+    assert set(LOGICS) == set(PlanLogic)
+    written = get_args(ObjectiveDocument.model_fields["plan_logic"].annotation)
+    assert written == tuple(one.value for one in PlanLogic)
+    assert type(planner(PlanLogic.WATERFALL, 1.0)) is GreedyPlanner
+
+
+@pytest.mark.parametrize("logic", PlanLogic)
+def test_each_plans_for_every_region_with_failover_tables(logic: PlanLogic) -> None:
+    by = planner(logic, 30.0)
+    one = by.decide(POLICY, fleet(de=10.0), {}, now=0.0, epoch=3, generation=9, elapsed_s=1.0)
+    assert one.plans.keys() == POLICY.regions.keys()
+    assert {(plan.epoch, plan.generation) for plan in one.plans.values()} == {(3, 9)}
+    for entry in one.plans["de"].classes:
+        assert {way.lost for way in entry.detours} == {arc.server for arc in entry.arcs}
+    assert one.by_waterfall == {}
+    assert one.cost.total > 0.0
+
+
+def test_the_waterfall_pours_as_it_does_alone_and_tells_what_is_missing() -> None:
+    snapshot = fleet(de=95.0, es=30.0)
+    one = decided(GreedyPlanner(), snapshot, {})
+    alone = waterfall.plan(POLICY, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    assert {
+        name: msgspec.structs.replace(
+            plan, classes=tuple(msgspec.structs.replace(entry, detours=()) for entry in plan.classes)
+        )
+        for name, plan in one.plans.items()
+    } == alone
+    assert {"de", "es"} <= {missing.lost for missing in one.shortfalls}
+
+
+def test_the_waterfall_heeds_the_forecast() -> None:
+    def at_home(one: Planned) -> float:
+        entry = one.plans["de"].lookup("m", EVERYWHERE)
+        assert entry is not None
+        return {arc.server: arc.share for arc in entry.arcs}["de"]
+
+    assert at_home(decided(GreedyPlanner(), fleet(de=39.0), {})) == 1.0
+    assert at_home(decided(GreedyPlanner(), fleet(de=39.0), {}, ahead=60.0)) < 1.0
+
+
+def test_its_tables_are_kept_from_tick_to_tick() -> None:
+    by = GreedyPlanner()
+    first = decided(by, fleet(de=20.0), {})
+    fuller = fleet(de=20.0, es=45.0)
+    assert decided(by, fuller, first.plans, now=0.5).plans["de"].classes == first.plans["de"].classes
+    anew = decided(GreedyPlanner(), fuller, first.plans, now=0.5)
+    assert anew.plans["de"].classes != first.plans["de"].classes
+
+
+def test_what_if_plans_by_the_logic_that_policy_names() -> None:
+    rooms = [Capacity(name, "m", 100, 1.0) for name in WHERE]
+    tenants = compile_bundle(read_folder(PLANET)).tenants
+    asked = [Asked("de", "open", "DE", "m", 10.0)]
+    served = {
+        policy.objective.plan_logic: outcome(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
+        .fates[0]
+        .servers
+        for policy in (POLICY, BY_PRICE)
+    }
+    assert served == {PlanLogic.WATERFALL: {"de": 1.0}, PlanLogic.LINEAR_PROGRAM: {"us": 1.0}}
+
+
+def test_another_logic_is_a_change_of_policy() -> None:
+    assert POLICY.digest() != BY_PRICE.digest()
+    assert [str(one) for one in diff(POLICY, BY_PRICE)] == ['Objective plan_logic: "waterfall" -> "linear_program"']
+
+
+@pytest.mark.parametrize(
+    ("written", "refused"),
+    [
+        ("plan_logic: crystal_ball\n", "plan_logic: is not known; write 'linear_program' or 'waterfall'"),
+        ("", "plan_logic: is missing; write it; nothing has a default"),
+    ],
+)
+def test_a_bundle_that_names_no_known_logic_is_refused(written: str, refused: str) -> None:
+    files = dict(read_folder(PLANET))
+    files["objective.yaml"] = files["objective.yaml"].replace("plan_logic: linear_program\n", written)
+    with pytest.raises(PolicyRefused) as error:
+        compile_bundle(files)
+    (only,) = error.value.errors
+    assert (only.file, refused in str(only)) == ("objective.yaml", True)

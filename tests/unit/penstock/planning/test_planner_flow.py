@@ -1,0 +1,292 @@
+"""The flow planner: home first, elsewhere when it is worth it, with a reason, gently, and with room kept for a loss."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.fleet.snapshot import FADED_S, Snapshot
+from penstock.health.region_health import RegionState
+from penstock.planning.linear_program import solution
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.plan import ArcReason, RegionPlan
+from penstock.planning.planner import Planned
+from penstock.planning.share_moves import Key
+from penstock.planning.tick_input import BELIEVED_AHEAD
+from penstock.policy.policy import Model, Objective, Policy, Region
+from penstock.policy.residency import residency_class
+from tests.support import three_regions
+from tests.support.three_regions import EU, EVERYWHERE, fleet, in_force, offered, region
+
+POLICY = msgspec.structs.replace(three_regions.POLICY, objective=Objective(queueing_weight=0.0))
+PATIENT_S = 30.0
+
+
+def decided(
+    snapshot: Snapshot,
+    previous: dict[str, RegionPlan] | None = None,
+    *,
+    planner: FlowPlanner | None = None,
+    policy: Policy = POLICY,
+    now: float = 0.0,
+    elapsed_s: float = 1.0,
+    ahead: dict[Key, float] | None = None,
+) -> Planned:
+    return (planner or FlowPlanner(PATIENT_S)).decide(
+        policy, snapshot, previous or {}, now=now, epoch=3, generation=9, elapsed_s=elapsed_s, ahead=ahead or {}
+    )
+
+
+def weighing(**weights: float | bool) -> Policy:
+    return msgspec.structs.replace(POLICY, objective=msgspec.structs.replace(POLICY.objective, **weights))
+
+
+def arcs(planned: Planned, origin: str = "de", regions: tuple[str, ...] = EVERYWHERE) -> dict[str, tuple]:
+    entry = planned.plans[origin].lookup("m", residency_class(frozenset(regions)).name)
+    assert entry is not None
+    return {arc.server: (pytest.approx(arc.share, abs=1e-6), arc.why) for arc in entry.arcs}
+
+
+def details(planned: Planned, origin: str = "de") -> dict[str, str]:
+    return {arc.server: arc.detail for one in planned.plans[origin].classes for arc in one.arcs if arc.detail}
+
+
+def test_every_region_has_a_slice_that_says_whose_it_is() -> None:
+    plans = decided(fleet(region("de"), region("es"), region("us"))).plans
+    assert plans.keys() == POLICY.regions.keys()
+    assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
+
+
+def test_demand_stays_home_while_there_is_room() -> None:
+    planned = decided(fleet(region("de", offered(80.0)), region("es"), region("us")))
+    assert arcs(planned) == {"de": (1.0, ArcReason.HOME)}
+    assert planned.plans["de"].classes[0].fallbacks == ("es", "us")
+    assert planned.shortfalls == ()
+
+
+def test_overflow_goes_to_the_nearest_that_has_room() -> None:
+    planned = decided(fleet(region("de", offered(200.0)), region("es"), region("us")))
+    assert arcs(planned) == {
+        "de": (0.4, ArcReason.HOME),
+        "es": (0.4, ArcReason.SPILLOVER),
+        "us": (0.2, ArcReason.SPILLOVER),
+    }
+    assert details(planned) == {"es": solution.HOME_IS_FULL, "us": solution.HOME_IS_FULL}
+
+
+def test_those_who_cannot_leave_stay_and_those_who_can_make_room() -> None:
+    policy = weighing(survive_one_loss=False)
+    snapshot = fleet(region("de", offered(80.0), offered(80.0, ("de",))), region("es"), region("us"))
+    planned = decided(snapshot, policy=policy)
+    assert arcs(planned, regions=("de",)) == {"de": (1.0, ArcReason.HOME)}
+    assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
+
+
+def test_overflow_beyond_all_targets_fills_every_slot_before_it_queues_at_home() -> None:
+    planned = decided(fleet(region("de", offered(190.0, EU)), region("es"), region("us")))
+    loads = {server: share.expected * 190.0 for server, (share, _) in arcs(planned, regions=EU).items()}
+    assert loads["de"] <= 100.0 + 1e-6
+    assert loads["es"] <= 100.0 + 1e-6
+
+
+def test_what_no_slot_can_take_stays_at_home_and_is_told_as_missing() -> None:
+    planned = decided(fleet(region("de", offered(400.0, EU)), region("es"), region("us")))
+    assert arcs(planned, regions=EU) == {"de": (0.75, ArcReason.HOME), "es": (0.25, ArcReason.SPILLOVER)}
+    now = [one for one in planned.shortfalls if one.lost is None]
+    assert sum(one.slots for one in now) == pytest.approx(400.0 - 160.0)
+    assert {one.residency for one in now} == {("de+es",)}
+
+
+def test_a_failed_home_is_left_whole_and_at_once() -> None:
+    snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"), de=RegionState.FAILED)
+    planned = decided(snapshot, in_force("de", {"de": 1.0}), elapsed_s=0.01)
+    assert arcs(planned) == {"es": (1.0, ArcReason.FAILOVER)}
+
+
+def test_a_recovered_home_fills_along_its_ramp() -> None:
+    snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"), de=RegionState.RECOVERING)
+    planned = decided(snapshot, in_force("de", {"es": 1.0}), now=1.0)
+    assert arcs(planned) == {"de": (0.1, ArcReason.HOME), "es": (0.9, ArcReason.FAILBACK)}
+
+
+def test_shares_move_by_no_more_than_the_step() -> None:
+    snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
+    planned = decided(snapshot, in_force("de", {"de": 1.0}))
+    assert arcs(planned)["de"] == (0.75, ArcReason.HOME)
+
+
+def test_spillover_ends_when_the_surge_does_and_says_meanwhile_that_it_is_leaving() -> None:
+    plans = in_force("de", {"de": 0.4, "es": 0.4, "us": 0.2})
+    planner = FlowPlanner(PATIENT_S)
+    snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
+    first = decided(snapshot, plans, elapsed_s=0.5, planner=planner)
+    assert details(first) == {"es": solution.LEAVING, "us": solution.LEAVING}
+    for _ in range(6):
+        first = decided(snapshot, first.plans, elapsed_s=0.5, planner=planner)
+    assert arcs(first) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_a_class_nobody_can_serve_has_no_entry() -> None:
+    planned = decided(fleet(region("de", offered(8.0, EU), ready=0), region("es", ready=0), region("us")))
+    assert planned.plans["de"].classes == ()
+
+
+def test_demand_for_an_unknown_model_is_not_planned() -> None:
+    assert decided(fleet(region("de", offered(8.0, model="other")))).plans["de"].classes == ()
+
+
+def test_an_origin_that_is_not_heard_or_long_ago_keeps_what_it_had() -> None:
+    before = in_force("es", {"de": 1.0})
+    assert decided(fleet(region("de")), before).plans["es"].classes == before["es"].classes
+    before = in_force("de", {"es": 1.0})
+    snapshot = fleet(region("de", offered(40.0)))
+    assert decided(snapshot, before, now=FADED_S).plans["de"].classes == before["de"].classes
+
+
+def test_a_share_in_force_where_it_may_not_be_is_not_moved_from_but_dropped() -> None:
+    snapshot = fleet(region("de", offered(40.0, EU)), region("es"), region("us"))
+    planned = decided(snapshot, in_force("de", {"us": 1.0}, EU), elapsed_s=0.01)
+    assert arcs(planned, regions=EU) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
+    dear = {**POLICY.regions, "de": msgspec.structs.replace(POLICY.regions["de"], cost_per_gpu_hour=30.0)}
+    planned = decided(
+        fleet(region("de", offered(40.0)), region("es"), region("us")),
+        policy=msgspec.structs.replace(POLICY, regions=dear),
+    )
+    assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
+    assert details(planned) == {"es": solution.COSTS_LESS}
+
+
+def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
+    models = {"m": Model("m", response_bytes=1e8)}
+    regions = {
+        name: msgspec.structs.replace(one, egress_cost_per_gb=0.5, cost_per_gpu_hour=30.0 if name == "de" else 1.0)
+        for name, one in POLICY.regions.items()
+    }
+    snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
+    bulky = decided(snapshot, policy=msgspec.structs.replace(POLICY, regions=regions, models=models))
+    assert arcs(bulky) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_a_move_that_gains_little_is_not_made_but_going_home_is() -> None:
+    near = {**POLICY.regions, "fr": Region("fr", "FR", 40.5, -3.6), "us": POLICY.regions["us"]}
+    policy = msgspec.structs.replace(POLICY, regions=near)
+    everywhere = ("de", "es", "fr", "us")
+    snapshot = fleet(
+        region("us", offered(120.0, everywhere), slots=50), region("es"), region("fr"), region("de", slots=1)
+    )
+    first = decided(snapshot, policy=policy)
+    nearest = next(name for name in ("es", "fr") if name in arcs(first, "us", everywhere))
+    other = "fr" if nearest == "es" else "es"
+    held = in_force("us", {"us": 1 / 3, other: 2 / 3}, everywhere)
+    stays = arcs(decided(snapshot, held, policy=policy), "us", everywhere)
+    assert stays[other] == (pytest.approx(2 / 3, abs=0.02), ArcReason.SPILLOVER)
+    homes = decided(fleet(region("us", offered(40.0, everywhere)), region(other)), held, policy=policy, elapsed_s=10.0)
+    assert arcs(homes, "us", everywhere) == {"us": (1.0, ArcReason.HOME)}
+
+
+def test_demand_leaves_a_pool_that_fills_before_its_target_where_a_round_trip_costs_less_than_waiting() -> None:
+    snapshot = fleet(region("de", offered(70.0)), region("es"), region("us"))
+    patient, impatient = decided(snapshot), decided(snapshot, policy=weighing(queueing_weight=20.0))
+    assert arcs(patient) == {"de": (1.0, ArcReason.HOME)}
+    assert 0.5 < arcs(impatient)["de"][0].expected < 1.0
+    assert details(impatient) == {"es": solution.COSTS_LESS}
+
+
+def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_not() -> None:
+    snapshot = fleet(region("de", offered(50.0, EU), offered(25.0)), region("es", offered(40.0, EU)), region("us"))
+    kept, spent = decided(snapshot), decided(snapshot, policy=weighing(survive_one_loss=False))
+    assert arcs(spent) == {"de": (1.0, ArcReason.HOME)}
+    # Of 200 slots in de and es one half may go, and 90 must fit into the other: 10 more may be in each of them.
+    assert arcs(kept) == {
+        "de": (0.4, ArcReason.HOME),
+        "es": (0.4, ArcReason.SPILLOVER),
+        "us": (0.2, ArcReason.SPILLOVER),
+    }
+    assert set(details(kept).values()) == {solution.KEEPS_RESERVE}
+    assert [one for one in kept.shortfalls if one.lost in EU] == []
+    assert [one.lost for one in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
+
+
+def test_a_loss_that_cannot_be_absorbed_is_told_with_who_feels_it_and_where_room_would_help() -> None:
+    planned = decided(fleet(region("de", offered(70.0, EU)), region("es", offered(70.0, EU)), region("us")))
+    told = {(one.lost, one.regions, one.residency): one.slots for one in planned.shortfalls}
+    assert told == {
+        ("de", ("es",), ("de+es",)): pytest.approx(40.0),
+        ("es", ("de",), ("de+es",)): pytest.approx(40.0),
+    }
+
+
+def test_a_class_with_one_region_loses_all_of_it() -> None:
+    planned = decided(fleet(region("de", offered(50.0, ("de",))), region("es"), region("us")))
+    (told,) = planned.shortfalls
+    assert (told.lost, told.regions, told.residency, told.requests_per_s) == ("de", (), ("de",), pytest.approx(50.0))
+
+
+def test_without_reserve_nothing_is_said_of_losses() -> None:
+    snapshot = fleet(region("de", offered(70.0, EU)), region("es", offered(70.0, EU)), region("us"))
+    assert decided(snapshot, policy=weighing(survive_one_loss=False)).shortfalls == ()
+
+
+def test_demand_ahead_is_planned_for_when_it_is_higher() -> None:
+    snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"))
+    key = Key("de", "m", "de+es+us")
+    assert arcs(decided(snapshot, ahead={key: 160.0 / BELIEVED_AHEAD}))["de"] == (0.5, ArcReason.HOME)
+    assert arcs(decided(snapshot, ahead={key: 10.0})) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_without_time_the_waterfall_decides_and_the_result_says_so() -> None:
+    snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
+    planned = decided(snapshot, planner=FlowPlanner(0.0))
+    assert list(planned.by_waterfall) == ["m"]
+    assert "time" in planned.by_waterfall["m"]
+    assert arcs(planned) == {
+        "de": (0.4, ArcReason.HOME),
+        "es": (0.4, ArcReason.SPILLOVER),
+        "us": (0.2, ArcReason.SPILLOVER),
+    }
+
+
+def test_equal_regions_are_told_apart_by_name_and_stay_told_apart() -> None:
+    twins = {name: Region(name, "DE", 50.0, 8.0) for name in ("aa", "bb", "cc")} | {"zz": Region("zz", "US", 0.0, 0.0)}
+    policy = msgspec.structs.replace(POLICY, regions=twins)
+    everywhere = ("aa", "bb", "cc", "zz")
+    snapshot = fleet(region("zz", offered(60.0, everywhere), slots=1), *(region(name) for name in ("aa", "bb", "cc")))
+    planner, plans = FlowPlanner(PATIENT_S), {}
+    seen = []
+    for _ in range(4):
+        planned = decided(snapshot, plans, policy=policy, planner=planner)
+        plans = planned.plans
+        seen.append(set(arcs(planned, "zz", everywhere)))
+    assert seen == [{"aa", "zz"}] * 4
+
+
+def test_a_new_policy_a_new_class_and_a_new_region_are_learnt_between_ticks() -> None:
+    planner = FlowPlanner(PATIENT_S)
+    first = decided(fleet(region("de", offered(200.0)), region("es")), planner=planner)
+    assert set(arcs(first)) == {"de", "es"}
+    more = fleet(region("de", offered(200.0), offered(10.0, EU)), region("es"), region("us"))
+    second = decided(more, first.plans, planner=planner, elapsed_s=10.0)
+    assert arcs(second)["us"][0].expected > 0.0
+    assert arcs(second, regions=EU)
+    smaller = msgspec.structs.replace(POLICY, regions={n: r for n, r in POLICY.regions.items() if n != "us"})
+    third = decided(more, second.plans, planner=planner, policy=smaller, elapsed_s=10.0)
+    assert set(arcs(third)) == {"de", "es"}
+    assert [one.by_waterfall for one in (first, second, third)] == [{}] * 3
+
+
+def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
+    planner = FlowPlanner(PATIENT_S)
+    snapshot = fleet(region("de", offered(10.0)), region("es", slots=1), region("us"))
+    first = decided(snapshot, planner=planner)
+    assert "us" in table_servers(first)
+    smaller = msgspec.structs.replace(POLICY, regions={name: POLICY.regions[name] for name in ("de", "es")})
+    second = planner.decide(smaller, snapshot, first.plans, now=0.5, epoch=1, generation=2, elapsed_s=0.5)
+    assert table_servers(second) == {"es"}
+
+
+def table_servers(planned: Planned) -> set[str]:
+    entries = [entry for plan in planned.plans.values() for entry in plan.classes]
+    return {arc.server for entry in entries for way in entry.detours for arc in way.arcs}

@@ -1,0 +1,202 @@
+"""The parts of the flow planner: distances, queueing, confinements, growth of the program, tables for losses."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import numpy as np
+import pytest
+
+from lab.bench.planets import Planet, Size, planet
+from penstock.fleet.capacity import supply
+from penstock.fleet.snapshot import demand
+from penstock.planning import failover_tables
+from penstock.planning.failover_tables import detours
+from penstock.planning.linear_program import warm_start
+from penstock.planning.linear_program.distances import Distances
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.linear_program.master import Master, OutOfTime
+from penstock.planning.linear_program.n_minus_one import MOST_UNIONS, confinements, worst
+from penstock.planning.linear_program.problem import Problem, prices
+from penstock.planning.linear_program.problem_builder import Builder
+from penstock.planning.linear_program.solver import solve
+from penstock.planning.linear_program.waiting_cost import BREAKS, LARGEST_WAIT_S, PIECES, pieces, waiting
+from penstock.planning.plan_slices import in_force, planned_for
+from penstock.policy.policy import NearestBy
+from tests.support.written_out import WrittenOut
+
+PATIENT_S = 60.0
+
+
+def small(seed: int) -> Planet:
+    return planet(Size(12, 9, 5, 1), seed)
+
+
+def problem_of(one: Planet, seed: int = 0) -> Problem:
+    snapshot = one.snapshot(Random(seed), 0.2)
+    demands = planned_for(one.policy, demand(snapshot, 0.0))
+    (problem,) = Builder(one.policy).problems(demands, supply(one.policy, snapshot, 0.0), {})
+    return problem
+
+
+@pytest.mark.parametrize("nearest_by", list(NearestBy))
+def test_distances_are_the_policys(nearest_by: NearestBy) -> None:
+    policy = msgspec.structs.replace(small(1).policy, nearest_by=nearest_by, bias_ms={"r0002": 40.0, "elsewhere": 1.0})
+    policy.rtt_ms["r0000"] = {"r0001": 77.0, "elsewhere": 1.0}
+    policy.rtt_ms["elsewhere"] = {"r0001": 1.0}
+    distances = Distances(policy)
+    some = frozenset(list(policy.regions)[::2])
+    for origin in policy.regions:
+        for server in policy.regions:
+            at = distances.index[origin], distances.index[server]
+            assert distances.apart_ms[at] == pytest.approx(policy.distance_ms(origin, server), abs=1e-9)
+        for _ in range(2):
+            assert distances.nearest_first(origin, some) == policy.nearest_first(origin, some)
+
+
+def erlang_waiting(slots: int, utilisation: float) -> float:
+    """Mean number waiting in M/M/n, exactly (Erlang C)."""
+    load, blocking = slots * utilisation, 1.0
+    for servers in range(1, slots + 1):
+        blocking = load * blocking / (servers + load * blocking)
+    waits = blocking / (1.0 - utilisation * (1.0 - blocking))
+    return waits * utilisation / (1.0 - utilisation)
+
+
+@pytest.mark.parametrize("slots", [1, 4, 20, 100])
+@pytest.mark.parametrize("utilisation", [0.6, 0.8, 0.95])
+def test_waiting_is_nearly_erlangs(slots: int, utilisation: float) -> None:
+    found = waiting(np.array([utilisation]), np.array([float(slots)]))[0]
+    assert found == pytest.approx(erlang_waiting(slots, utilisation), rel=0.15, abs=0.2)
+
+
+def test_pieces_end_at_the_target_at_the_slots_and_nowhere_and_cost_ever_more() -> None:
+    slots, service_s = np.array([0.0, 1.0, 16.0, 1000.0]), np.array([1.0, 2.0, 4.0, 8.0])
+    widths, costs = pieces(slots, service_s, 0.8, 1.0)
+    per_s = slots / service_s
+    assert widths[:, : PIECES - 2].sum(axis=1) == pytest.approx(0.8 * per_s)
+    assert widths[:, : PIECES - 1].sum(axis=1) == pytest.approx(per_s)
+    assert widths[0].tolist() == [0.0] * PIECES
+    assert np.isinf(widths[1:, -1]).all()
+    assert (np.diff(costs[:, : len(BREAKS) - 1], axis=1) >= 0.0).all()
+    assert costs.max() <= LARGEST_WAIT_S
+
+
+def test_nested_classes_have_as_many_confinements_as_there_are_classes() -> None:
+    permitted = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]], dtype=bool)
+    sets = confinements(permitted)
+    assert sorted(sets.pools.sum(axis=1).tolist()) == [1, 1, 2, 4]
+    assert sets.settled.tolist() == [False, False, False, True]
+
+
+def test_unions_of_overlapping_classes_are_bounded() -> None:
+    permitted = np.eye(20, dtype=bool)
+    permitted[:, 0] = True
+    assert len(confinements(permitted).pools) <= 20 * MOST_UNIONS
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("nearest", [1, 3])
+def test_a_program_that_begins_with_few_arcs_grows_to_the_same_optimum(
+    seed: int, nearest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_start, "NEAREST", nearest)
+    problem = problem_of(small(seed), seed)
+    sets = confinements(problem.shape.permitted)
+    price = prices(problem, sets.most_confined)
+    master = Master(problem, sets)
+    first = len(master.program.arc_key)
+    answer = solve(master, problem, price, PATIENT_S)
+    assert len(master.program.arc_key) > first or nearest > 1
+    assert answer.cost == pytest.approx(WrittenOut(problem, price).cost, rel=1e-4)
+
+
+def test_a_program_of_another_shape_starts_from_what_the_one_before_knew() -> None:
+    one = planet(Size(40, 12, 5, 1), 3)
+    snapshot = one.snapshot(Random(0), 0.1)
+    able = supply(one.policy, snapshot, 0.0)
+    demands = planned_for(one.policy, demand(snapshot, 0.0))
+    builder = Builder(one.policy)
+    (fewer,) = builder.problems(dict(list(demands.items())[:-3]), able, {})
+    (more,) = builder.problems(demands, able, {})
+    sets = confinements(fewer.shape.permitted)
+    price = prices(fewer, sets.most_confined)
+    earlier, cold = Master(fewer, sets), Master(more, sets)
+    solve(earlier, fewer, price, PATIENT_S)
+    expected = solve(cold, more, price, PATIENT_S)
+    warm = Master(more, sets, earlier)
+    warm.ask(more, price)
+    answer = warm.solve(PATIENT_S)
+    assert warm.iterations < 0.5 * len(more.shape.keys)
+    assert solve(warm, more, price, PATIENT_S).cost == pytest.approx(expected.cost, rel=1e-4)
+    assert answer.cost >= expected.cost * (1.0 - 1e-6) or len(warm.program.cut_set) > 0
+
+
+def test_a_solve_cut_short_goes_on_where_it_stopped() -> None:
+    problem = problem_of(planet(Size(100, 30, 5, 1), 5))
+    sets = confinements(problem.shape.permitted)
+    price = prices(problem, sets.most_confined)
+    master = Master(problem, sets)
+    with pytest.raises(OutOfTime):
+        solve(master, problem, price, 0.0)
+    for _ in range(200):
+        try:
+            answer = solve(master, problem, price, 0.02)
+        except OutOfTime:
+            continue
+        break
+    whole = solve(Master(problem, sets), problem, price, PATIENT_S)
+    assert answer.cost == pytest.approx(whole.cost, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_detours_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int) -> None:
+    one = small(seed)
+    snapshot = one.snapshot(Random(seed), 0.1)
+    planned = FlowPlanner(PATIENT_S).decide(one.policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
+    (wanted,) = planned.answers
+    tables = detours([wanted.problem], planned.plans)
+    demands = planned_for(one.policy, demand(snapshot, 0.0))
+    entries = in_force(planned.plans, demands)
+    load = dict(zip(wanted.problem.shape.pools, wanted.load_per_s().tolist(), strict=True))
+    room = dict(zip(wanted.problem.shape.pools, wanted.problem.capacity_per_s.tolist(), strict=True))
+    arriving: dict[str, dict[str, float]] = {}
+    for key, entry in entries.items():
+        asked = demands[key]
+        served = {arc.server: arc.share for arc in entry.arcs}
+        others = asked.regions & set(wanted.problem.shape.pools)
+        assert {one.lost for one in tables.get(key, ())} == {name for name in served if others - {name}}
+        for detour in tables.get(key, ()):
+            assert sum(arc.share for arc in detour.arcs) == pytest.approx(1.0)
+            for arc in detour.arcs:
+                assert arc.server in asked.regions - {detour.lost}
+                amount = asked.requests_per_s * served[detour.lost] * arc.share
+                arriving.setdefault(detour.lost, {}).setdefault(arc.server, 0.0)
+                arriving[detour.lost][arc.server] += amount
+    told = {one.lost for one in planned.shortfalls}
+    for lost, amounts in arriving.items():
+        if lost not in told:
+            assert all(load[name] + amount <= room[name] * (1.0 + 1e-6) for name, amount in amounts.items())
+
+
+def test_detours_reach_as_far_as_they_must_however_few_regions_are_looked_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = planet(Size(12, 10, 4, 1), 1)
+    snapshot = world.snapshot(Random(1), 0.0)
+    planned = FlowPlanner(30.0).decide(world.policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    problems = [one.problem for one in planned.answers]
+    tables = detours(problems, planned.plans)
+    assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)
+    monkeypatch.setattr(failover_tables, "NEAR", 1)
+    assert detours(problems, planned.plans) == tables
+
+
+def test_the_planets_of_the_bench_are_worth_planning_for() -> None:
+    problem = problem_of(planet(Size(30, 20, 5, 1), 1))
+    at_home = np.bincount(problem.home, weights=problem.demand, minlength=len(problem.shape.pools))
+    assert (at_home > 0.8 * problem.capacity_per_s).any()
+    assert problem.demand.sum() < 0.8 * problem.capacity_per_s.sum()
+    flow = np.zeros(problem.shape.permitted.shape)
+    assert worst(confinements(problem.shape.permitted), flow, flow.sum(axis=0), problem.capacity_per_s).sum() == 0.0

@@ -1,0 +1,208 @@
+"""The greedy plan: home first, overflow to the next nearest permitted region, gently unless a region is lost."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.fleet.capacity import KNOWN_AFTER, supply
+from penstock.fleet.report import AgentReport, PoolReport
+from penstock.fleet.snapshot import FADED_S, Held, Snapshot
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.plan import ArcReason, RegionPlan
+from penstock.planning.waterfall import plan
+from penstock.policy.policy import Model, Policy, Region
+from tests.support.three_regions import EU, POLICY, fleet, in_force, offered, region
+
+
+def planned(
+    snapshot: Snapshot,
+    previous: dict[str, RegionPlan] | None = None,
+    *,
+    policy: Policy = POLICY,
+    now: float = 0.0,
+    elapsed_s: float = 1.0,
+) -> dict[str, RegionPlan]:
+    return plan(policy, snapshot, previous or {}, now=now, epoch=3, generation=9, elapsed_s=elapsed_s)
+
+
+def arcs(plans: dict[str, RegionPlan], origin: str = "de", model: str = "m") -> dict[str, tuple[float, ArcReason]]:
+    (entry,) = [one for one in plans[origin].classes if one.model == model]
+    return {arc.server: (pytest.approx(arc.share), arc.why) for arc in entry.arcs}
+
+
+def test_every_region_has_a_slice_that_says_whose_it_is() -> None:
+    plans = planned(fleet(region("de"), region("es"), region("us")))
+    assert plans.keys() == POLICY.regions.keys()
+    assert {(one.epoch, one.generation, one.policy_digest) for one in plans.values()} == {(3, 9, POLICY.digest())}
+
+
+def test_demand_stays_home_while_there_is_room() -> None:
+    plans = planned(fleet(region("de", offered(80.0)), region("es"), region("us")))
+    assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
+    assert plans["de"].classes[0].fallbacks == ("es", "us")
+
+
+def test_overflow_runs_down_to_the_next_nearest() -> None:
+    plans = planned(fleet(region("de", offered(200.0)), region("es"), region("us")))
+    assert arcs(plans) == {
+        "de": (0.4, ArcReason.HOME),
+        "es": (0.4, ArcReason.SPILLOVER),
+        "us": (0.2, ArcReason.SPILLOVER),
+    }
+
+
+def test_overflow_never_leaves_its_residency_class() -> None:
+    plans = planned(fleet(region("de", offered(400.0, EU)), region("es"), region("us")))
+    assert arcs(plans) == {"de": (0.8, ArcReason.HOME), "es": (0.2, ArcReason.SPILLOVER)}
+    assert plans["de"].classes[0].fallbacks == ()
+
+
+def test_home_demand_goes_before_others_overflow() -> None:
+    plans = planned(fleet(region("de", offered(120.0)), region("es", offered(60.0)), region("us")))
+    assert arcs(plans, "es") == {"es": (1.0, ArcReason.HOME)}
+    assert arcs(plans, "de") == {
+        "de": (80 / 120, ArcReason.HOME),
+        "es": (20 / 120, ArcReason.SPILLOVER),
+        "us": (20 / 120, ArcReason.SPILLOVER),
+    }
+
+
+def test_the_class_with_fewer_places_to_go_drinks_first() -> None:
+    plans = planned(fleet(region("de", offered(80.0), offered(80.0, EU)), region("es", slots=0), region("us")))
+    by_class = {entry.residency: {arc.server for arc in entry.arcs} for entry in plans["de"].classes}
+    assert by_class == {"de+es": {"de"}, "de+es+us": {"us"}}
+
+
+def test_a_failed_home_is_left_whole_and_at_once() -> None:
+    snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"), de=RegionState.FAILED)
+    plans = planned(snapshot, in_force("de", {"de": 1.0}), elapsed_s=0.01)
+    assert arcs(plans) == {"es": (1.0, ArcReason.FAILOVER)}
+
+
+def test_a_home_without_a_ready_endpoint_is_a_failover_though_its_agents_stand() -> None:
+    plans = planned(fleet(region("de", offered(40.0), ready=0), region("es"), region("us")))
+    assert arcs(plans) == {"es": (1.0, ArcReason.FAILOVER)}
+
+
+def test_a_slice_carries_its_regions_ramp_for_what_it_has_no_entry_for() -> None:
+    ramps = {
+        state: planned(fleet(region("de"), region("es"), region("us"), de=state), now=2.5)["de"].ramp
+        for state in RegionState
+    }
+    assert ramps == {
+        RegionState.UNKNOWN: 1.0,
+        RegionState.HEALTHY: 1.0,
+        RegionState.DEGRADED: 1.0,
+        RegionState.SUSPECT: 1.0,
+        RegionState.FAILED: 0.0,
+        RegionState.DRAINING: 0.0,
+        RegionState.RECOVERING: pytest.approx(0.25),
+    }
+
+
+def test_a_returning_home_keeps_no_failover_for_what_nobody_asks() -> None:
+    snapshot = fleet(region("de"), region("es"), region("us"), de=RegionState.RECOVERING)
+    assert planned(snapshot, in_force("de", {"es": 1.0}))["de"].classes == ()
+
+
+def test_a_recovered_home_has_no_more_of_small_demand_than_its_ramp_grants() -> None:
+    snapshot = fleet(region("de", offered(1.0)), region("es"), region("us"), de=RegionState.RECOVERING)
+    arcs = planned(snapshot, now=2.5)["de"].classes[0].arcs
+    assert [(arc.server, arc.share, arc.why) for arc in arcs] == [
+        ("de", pytest.approx(0.25), ArcReason.HOME),
+        ("es", pytest.approx(0.75), ArcReason.FAILBACK),
+    ]
+
+
+def test_a_recovered_home_fills_along_its_ramp() -> None:
+    snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"), de=RegionState.RECOVERING)
+    plans = planned(snapshot, in_force("de", {"es": 1.0}), now=1.0, elapsed_s=1.0)
+    assert arcs(plans) == {"de": (0.1, ArcReason.HOME), "es": (0.9, ArcReason.FAILBACK)}
+
+
+def test_home_is_where_the_model_is() -> None:
+    snapshot = fleet(region("us", offered(40.0, model="n")), region("de", models=("m", "n")), region("es"))
+    assert arcs(planned(snapshot), "us", "n") == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_shares_move_by_no_more_than_the_step() -> None:
+    snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
+    plans = planned(snapshot, in_force("de", {"de": 1.0}), elapsed_s=1.0)
+    assert arcs(plans)["de"] == (0.75, ArcReason.HOME)
+
+
+def test_spillover_ends_when_the_surge_does() -> None:
+    plans = in_force("de", {"de": 0.4, "es": 0.4, "us": 0.2})
+    snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
+    for _ in range(6):
+        plans = planned(snapshot, plans, elapsed_s=0.5)
+    assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_demand_that_fits_nowhere_stays_at_home() -> None:
+    plans = planned(fleet(region("de", offered(800.0, ("de",)))))
+    assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_a_class_nobody_can_serve_has_no_entry() -> None:
+    plans = planned(fleet(region("de", offered(8.0, EU), ready=0), region("es", ready=0), region("us")))
+    assert plans["de"].classes == ()
+
+
+def test_demand_for_an_unknown_model_is_not_planned() -> None:
+    assert planned(fleet(region("de", offered(8.0, model="other"))))["de"].classes == ()
+
+
+def test_a_share_in_force_where_it_may_not_be_is_not_moved_from_but_dropped() -> None:
+    snapshot = fleet(region("de", offered(40.0, EU)), region("es"), region("us"))
+    plans = planned(snapshot, in_force("de", {"us": 1.0}, EU), elapsed_s=0.01)
+    assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_an_origin_that_is_not_heard_keeps_what_it_had() -> None:
+    before = in_force("es", {"de": 1.0})
+    assert planned(fleet(region("de")), before)["es"].classes == before["es"].classes
+
+
+def test_a_faded_origin_keeps_what_it_had() -> None:
+    before = in_force("de", {"es": 1.0})
+    snapshot = fleet(region("de", offered(40.0)))
+    assert planned(snapshot, before, now=FADED_S)["de"].classes == before["de"].classes
+
+
+def test_what_is_kept_names_only_regions_and_models_of_the_policy() -> None:
+    before = in_force("es", {"us": 1.0})
+    smaller = msgspec.structs.replace(POLICY, regions={n: r for n, r in POLICY.regions.items() if n != "us"})
+    assert planned(fleet(region("de")), before, policy=smaller)["es"].classes == ()
+    other_model = msgspec.structs.replace(POLICY, models={"n": Model("n")})
+    assert planned(fleet(region("de")), before, policy=other_model)["es"].classes == ()
+
+
+def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
+    """A region that has just come back reports the prior, which may be far from what all others measure."""
+    pools = {
+        "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=0),
+        "half": PoolReport("m", 4, 4, 0, 0, 2.5, completions=KNOWN_AFTER // 2),
+        "b": PoolReport("m", 4, 4, 100, 0, 2.0),
+        "c": PoolReport("m", 4, 4, 300, 0, 4.0),
+    }
+    agents = {(name, "1"): Held(AgentReport(name, "1", 1, 1, 0.0, (one,)), 0.0) for name, one in pools.items()}
+    health = dict.fromkeys(pools, RegionHealth(RegionState.HEALTHY))
+    policy = Policy(
+        regions={name: Region(name, "DE", 0.0, 0.0) for name in pools},
+        models={"m": Model("m")},
+        tenants={},
+        residency=(),
+    )
+    found = supply(policy, Snapshot(agents, health), 0.0)
+    assert [found[name, "m"].service_s for name in pools] == [3.5, 3.0, 2.0, 4.0]
+    alone = supply(policy, Snapshot({("a", "1"): agents["a", "1"]}, health), 0.0)
+    assert alone["a", "m"].service_s == 15.0
+
+
+def test_service_time_unknown_is_taken_from_policy() -> None:
+    held = region("de", offered(30.0, model="n"), models=("n",))
+    unseen = tuple(msgspec.structs.replace(pool, service_s=0.0) for pool in held.report.pools)
+    held = Held(msgspec.structs.replace(held.report, pools=unseen), 0.0)
+    assert arcs(planned(fleet(held, region("es", models=("n",)))), model="n")["de"] == (80 / 120, ArcReason.HOME)

@@ -1,0 +1,82 @@
+"""Entry maps: the closest one about a client counts, and only orders what is permitted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.policy.entry_map import mapped, mapped_first
+from penstock.policy.geography import Location
+from penstock.policy.policy import EntryMap, NearestBy
+from penstock.policy.residency import RequestFacts
+from penstock.routing.decision import admit_at_origin
+from penstock.routing.reasons import Refusal
+from tests.support.planet import MODEL, policy
+
+MAPS = (
+    EntryMap("all-of-us", frozenset({"US", "CA"}), frozenset(), ("us-east",)),
+    EntryMap("californians", frozenset(), frozenset({"US-CA"}), ("eu-es", "us-east")),
+    EntryMap("more-of-us", frozenset({"US"}), frozenset(), ("eu-de",)),
+)
+MAPPED = msgspec.structs.replace(policy(), entry_maps=MAPS)
+
+
+@pytest.mark.parametrize(
+    ("location", "regions"),
+    [
+        (Location("US", "CA"), ("eu-es", "us-east")),
+        (Location("US", "NY"), ("us-east",)),
+        (Location("US"), ("us-east",)),
+        (Location("CA", "CA"), ("us-east",)),
+        (Location("DE"), ()),
+        (Location(), ()),
+    ],
+)
+def test_the_closest_map_counts(location: Location, regions: tuple[str, ...]) -> None:
+    assert mapped(MAPPED, location) == regions
+
+
+def test_what_is_not_mapped_follows_in_its_order() -> None:
+    assert mapped_first(MAPPED, Location("US", "CA"), ("eu-de", "us-east")) == ("us-east", "eu-de")
+    assert mapped_first(MAPPED, Location("DE"), ("eu-de", "us-east")) == ("eu-de", "us-east")
+
+
+def test_a_client_at_the_wrong_door_is_sent_by_its_map_but_only_where_it_may_be() -> None:
+    californian = RequestFacts("personal", "personal", Location("US", "CA"))
+    answer = admit_at_origin(MAPPED, "us-east", MODEL, californian)
+    assert isinstance(answer, Refusal)
+    assert answer.try_regions == ("eu-es", "eu-de")
+    unmapped = admit_at_origin(policy(), "us-east", MODEL, californian)
+    assert isinstance(unmapped, Refusal)
+    assert set(unmapped.try_regions) == {"eu-es", "eu-de"}
+
+
+def test_a_bias_counts_for_everybody_and_geography_can_go_before_measurements() -> None:
+    plain = msgspec.structs.replace(policy(), rtt_ms={"us-east": {"eu-es": 87.0, "eu-de": 98.0}})
+    both = frozenset({"eu-de", "eu-es", "us-east"})
+    assert plain.nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
+    biased = msgspec.structs.replace(plain, bias_ms={"us-east": 90.0, "eu-es": 12.0})
+    assert biased.nearest_first("us-east", both) == ("us-east", "eu-de", "eu-es")
+    far = msgspec.structs.replace(plain, bias_ms={"us-east": 90.0})
+    assert far.nearest_first("us-east", both) == ("eu-es", "us-east", "eu-de")
+    assert far.round_trip_ms("us-east", "us-east") == 0.0
+    swapped = msgspec.structs.replace(plain, rtt_ms={"us-east": {"eu-es": 500.0}}, nearest_by=NearestBy.GEOGRAPHY)
+    assert swapped.nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
+
+
+@given(
+    st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([1.0, 50.0, 90.0])),
+    st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([0.0, 30.0])),
+    st.sampled_from(NearestBy),
+    st.frozensets(st.sampled_from(["eu-de", "eu-es", "us-east"])),
+)
+def test_nearest_is_by_distance_then_name_whatever_was_measured(
+    row: dict[str, float], bias: dict[str, float], nearest_by: NearestBy, regions: frozenset[str]
+) -> None:
+    one = msgspec.structs.replace(policy(), rtt_ms={"eu-de": row}, bias_ms=bias, nearest_by=nearest_by)
+    ordered = one.nearest_first("eu-de", regions)
+    assert sorted(ordered) == sorted(regions)
+    places = [(one.distance_ms("eu-de", name), name) for name in ordered]
+    assert places == sorted(places)

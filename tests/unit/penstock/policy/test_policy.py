@@ -1,0 +1,57 @@
+"""A compiled policy has one digest whoever compiled it, and knows how far its regions are apart."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule
+
+REGIONS = {
+    "eu-de": Region("eu-de", "DE", 50.11, 8.68, frozenset({"DE", "EU"})),
+    "eu-es": Region("eu-es", "ES", 40.42, -3.7, frozenset({"ES", "EU"})),
+    "jp-tok": Region("jp-tok", "JP", 35.68, 139.69, frozenset({"JP"})),
+}
+
+
+def policy(**changes: object) -> Policy:
+    whole = Policy(
+        regions=REGIONS,
+        models={"m": Model("m")},
+        tenants={},
+        residency=(ResidencyRule("r", allow=frozenset({"eu-de", "eu-es"})),),
+        rtt_ms={"eu-de": {"eu-es": 29.0}},
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def test_the_digest_does_not_depend_on_the_order_of_sets_and_dicts() -> None:
+    backwards = {name: REGIONS[name] for name in reversed(REGIONS)}
+    rule = ResidencyRule("r", allow=frozenset(["eu-es", "eu-de"]))
+    assert policy(regions=backwards, residency=(rule,)).digest() == policy().digest()
+
+
+def test_the_digest_survives_the_wire() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(policy()), type=Policy).digest() == policy().digest()
+
+
+def test_the_digest_changes_with_the_content() -> None:
+    assert policy(anonymous_tenant="open").digest() != policy().digest()
+
+
+def test_a_measured_round_trip_goes_before_an_estimated_one() -> None:
+    assert policy().round_trip_ms("eu-de", "eu-es") == 29.0
+
+
+def test_an_unmeasured_round_trip_is_estimated_from_geography() -> None:
+    assert policy().round_trip_ms("eu-es", "eu-de") == pytest.approx(24, abs=6)
+    assert 120 < policy().round_trip_ms("eu-de", "jp-tok") < 250
+
+
+def test_home_is_no_distance_away() -> None:
+    assert policy().round_trip_ms("jp-tok", "jp-tok") == 0.0
+
+
+def test_nearest_first_breaks_ties_by_name() -> None:
+    tied = policy(rtt_ms={"jp-tok": {"eu-de": 10.0, "eu-es": 10.0}})
+    assert tied.nearest_first("jp-tok", frozenset(REGIONS)) == ("jp-tok", "eu-de", "eu-es")

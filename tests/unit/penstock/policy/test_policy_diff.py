@@ -1,0 +1,96 @@
+"""A diff names each thing that changed its meaning, and nothing that did not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence, ResidencyRule, Spillover
+from penstock.policy.policy_diff import Change, How, diff
+from penstock.policy.time_zone import ClockChange, TimeZone
+from tests.support import planet
+
+POLICY = planet.policy()
+
+
+def changed(**fields: object) -> Policy:
+    return msgspec.structs.replace(POLICY, **fields)
+
+
+def test_a_policy_does_not_differ_from_itself() -> None:
+    assert diff(POLICY, POLICY) == ()
+
+
+def test_a_changed_field_is_named_by_kind_and_field_with_both_values() -> None:
+    after = changed(spillover=msgspec.structs.replace(POLICY.spillover, target_utilisation=0.5))
+    assert diff(POLICY, after) == (
+        Change(How.CHANGED, "Spillover", "", "target_utilisation", Spillover().target_utilisation, 0.5),
+    )
+
+
+def test_a_field_of_a_named_document_carries_the_name() -> None:
+    name, region = next(iter(POLICY.regions.items()))
+    after = changed(regions={**POLICY.regions, name: msgspec.structs.replace(region, city="Elsewhere")})
+    (change,) = diff(POLICY, after)
+    assert (change.kind, change.name, change.field, change.after) == ("Region", name, "city", "Elsewhere")
+
+
+def test_documents_that_come_and_go_are_told_whole() -> None:
+    name, model = next(iter(POLICY.models.items()))
+    others = {key: one for key, one in POLICY.models.items() if key != name}
+    after = changed(models={**others, "new": msgspec.structs.replace(model, name="new")})
+    assert {(one.how, one.kind, one.name, one.field) for one in diff(POLICY, after)} == {
+        (How.ADDED, "Model", "new", ""),
+        (How.REMOVED, "Model", name, ""),
+    }
+
+
+def test_a_first_document_of_a_kind_is_added() -> None:
+    before, after = changed(residency=()), changed(residency=(ResidencyRule("one", deny=frozenset({"eu-de"})),))
+    assert [(one.how, one.name) for one in diff(before, after)] == [(How.ADDED, "one")]
+
+
+def test_where_a_rule_is_written_is_no_difference() -> None:
+    here = changed(residency=(ResidencyRule("one", source="a.yaml:3"),))
+    there = changed(residency=(ResidencyRule("one", source="b.yaml:9"),))
+    assert here.digest() != there.digest()
+    assert diff(here, there) == ()
+
+
+def test_sets_are_sorted_and_an_absent_allow_differs_from_an_empty_one() -> None:
+    before = changed(residency=(ResidencyRule("one"),))
+    after = changed(residency=(ResidencyRule("one", allow=frozenset({"b", "a"})),))
+    (change,) = diff(before, after)
+    assert (change.how, change.before, change.after) == (How.ADDED, None, ["a", "b"])
+    assert str(change) == 'ResidencyRule one allow: nothing -> ["a","b"]'
+
+
+def test_one_round_trip_is_one_difference() -> None:
+    before, after = changed(rtt_ms={"a": {"b": 1.0, "c": 2.0}}), changed(rtt_ms={"a": {"b": 1.0, "c": 3.0}})
+    (change,) = diff(before, after)
+    assert (change.kind, change.field, change.before, change.after) == ("GeoRouting", "rtt_ms.a.c", 2.0, 3.0)
+
+
+def test_digests_of_keys_are_cut_short() -> None:
+    name, tenant = next(iter(POLICY.tenants.items()))
+    after = changed(tenants={**POLICY.tenants, name: msgspec.structs.replace(tenant, key_digests=("ab" * 32,))})
+    (change,) = diff(POLICY, after)
+    assert change.after == ["ab" * 6]
+
+
+def test_letting_the_anonymous_in_is_a_difference() -> None:
+    (change,) = diff(changed(anonymous_tenant=None), changed(anonymous_tenant="open"))
+    assert (change.kind, change.field, change.after) == ("AnonymousAccess", "anonymous_tenant", "open")
+
+
+def test_a_zone_comes_with_its_window_and_its_rules_are_told_of_only_where_they_differ() -> None:
+    window = MaintenanceWindow("disks", frozenset({"eu-de"}), 0.0, 60.0, Recurrence.DAILY)
+    here = msgspec.structs.replace(window, time_zone="Europe/Berlin")
+    zones = {"Europe/Berlin": TimeZone((ClockChange(0, 3600),))}
+    by_utc, by_berlin = changed(maintenance=(window,)), changed(maintenance=(here,), time_zones=zones)
+    assert [str(one) for one in diff(by_utc, by_berlin)] == [
+        'MaintenanceWindow disks time_zone: nothing -> "Europe/Berlin"'
+    ]
+    later = changed(maintenance=(here,), time_zones={"Europe/Berlin": TimeZone((ClockChange(0, 7200),))})
+    (change,) = diff(by_berlin, later)
+    assert (change.kind, change.name, change.field) == ("TimeZone", "Europe/Berlin", "changes")
+    assert len(str(change)) < 100

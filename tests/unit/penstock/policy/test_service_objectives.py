@@ -1,0 +1,181 @@
+"""Service objectives from the count of an answer to what operators read: what misses, what lately is, who is told."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from adapters.store.codec import decode, encode
+from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
+from control_plane.status.status_builder import region_statuses
+from penstock.fleet.report import AgentReport
+from penstock.fleet.snapshot import FADED_S, Snapshot, Verdict, take_in
+from penstock.policy.policy import Model, Policy
+from penstock.policy.policy_diff import diff
+from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
+from penstock.rollout.evidence import words
+from penstock.rollout.objective_evidence import Kept
+from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestOutcome
+from regional_agent.telemetry.objective_tally import LATELY_S, STEP_S
+from regional_agent.telemetry.request_tally import AnswerTally
+from tests.support import planet
+
+SOON = ServiceObjective(1.0, 0.9)
+
+
+def models(objective: ServiceObjective | None) -> dict[str, Model]:
+    return {"m": Model("m") if objective is None else Model("m", service_objective=objective), "other": Model("other")}
+
+
+def tally(objective: ServiceObjective | None = SOON) -> AnswerTally:
+    made = AnswerTally()
+    made.use(models(objective))
+    return made
+
+
+def told(tally: AnswerTally, now: float = 0.0) -> list[tuple[int, int]]:
+    return [(one.answers, one.within) for one in tally.report_objectives(now)]
+
+
+def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_not_count() -> None:
+    counted = tally()
+    for outcome, first_byte_s in (
+        (RequestOutcome.OK, 0.5),
+        (RequestOutcome.OK, 1.0),
+        (RequestOutcome.OK, 1.1),
+        (RequestOutcome.OK, None),
+        (RequestOutcome.ENGINE_ERROR, 0.1),
+        (RequestOutcome.REFUSED, None),
+        (RequestOutcome.TIMEOUT, None),
+        (RequestOutcome.CANCELLED, 0.1),
+        (RequestOutcome.CLIENT_ERROR, 0.1),
+    ):
+        counted.ended("m", outcome, first_byte_s)
+        counted.ended("other", outcome, first_byte_s)
+    assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 6, 2, answers_ever=6, within_ever=2),)
+    assert told(tally(None)) == []
+
+
+def test_lately_forgets_what_is_older_by_more_than_a_step() -> None:
+    counted = tally()
+    counted.ended("m", RequestOutcome.OK, 2.0)
+    seen = []
+    for second in range(int(LATELY_S + 3 * STEP_S)):
+        if second == STEP_S:
+            counted.ended("m", RequestOutcome.OK, 0.5)
+        seen.append(told(counted, float(second)))
+    assert seen[0] == [(1, 0)], "what came before the first look counts"
+    assert seen[int(STEP_S)] == seen[int(LATELY_S) - 1] == [(2, 1)]
+    assert seen[int(LATELY_S)] == [(1, 1)]
+    assert seen[-1] == [(0, 0)]
+    (one,) = counted.report_objectives(2 * LATELY_S)
+    assert (one.answers_ever, one.within_ever) == (2, 1)
+
+
+def test_counts_go_on_under_a_policy_that_wants_the_same_and_begin_anew_under_another() -> None:
+    counted = tally()
+    counted.ended("m", RequestOutcome.OK, 0.5)
+    counted.use(models(SOON))
+    assert told(counted) == [(1, 1)]
+    counted.use(models(ServiceObjective(0.2, 0.9)))
+    assert told(counted) == [(0, 0)]
+    counted.use(models(None))
+    assert told(counted) == []
+
+
+def test_prometheus_is_told_of_models_that_have_an_objective_alone() -> None:
+    counted, metrics = tally(), AgentMetrics()
+    counted.ended("m", RequestOutcome.OK, 0.5)
+    counted.ended("m", RequestOutcome.TIMEOUT, None)
+    metrics.set_objectives(counted.objectives)
+    page = metrics.render().decode()
+    for line in (
+        'penstock_agent_objective_answers_total{model="m",within="yes"} 1.0',
+        'penstock_agent_objective_answers_total{model="m",within="no"} 1.0',
+        'penstock_agent_objective_share{model="m"} 0.9',
+    ):
+        assert line in page.splitlines()
+    assert '"other"' not in page
+    counted.use(models(None))
+    metrics.set_objectives(counted.objectives)
+    assert 'model="m"' not in metrics.render().decode()
+
+
+POLICY = planet.policy()
+
+
+def reported(*agents: tuple[str, str, float, ObjectiveReport]) -> Snapshot:
+    snapshot = Snapshot()
+    for region, agent, at, one in agents:
+        snapshot, verdict = take_in(snapshot, AgentReport(region, agent, 1, 1, 0.0, objectives=(one,)), at, POLICY)
+        assert verdict is Verdict.ACCEPTED
+    return snapshot
+
+
+def test_a_region_is_what_its_agents_tell_and_the_fleet_what_its_regions_are() -> None:
+    now = 2 * FADED_S
+    snapshot = reported(
+        ("eu-de", "one", now, ObjectiveReport("m", 1.0, 0.9, 90, 90)),
+        ("eu-de", "two", now, ObjectiveReport("m", 1.0, 0.9, 10, 0)),
+        ("eu-es", "one", now, ObjectiveReport("m", 1.0, 0.9, 20, 17)),
+        ("us-east", "one", 0.0, ObjectiveReport("m", 1.0, 0.9, 1000, 0)),
+        ("us-east", "two", now, ObjectiveReport("m", 1.0, 0.9, 0, 0)),
+    )
+    regions = {one.name: one.objectives for one in region_statuses(POLICY, snapshot, now)}
+    assert regions == {
+        "eu-de": (ObjectiveStatus("m", 1.0, 0.9, 100, 90, 0.9, True),),
+        "eu-es": (ObjectiveStatus("m", 1.0, 0.9, 20, 17, 0.85, False),),
+        "us-east": (ObjectiveStatus("m", 1.0, 0.9, 0, 0, None, None),),
+    }
+    (whole,) = objective_statuses(one for some in regions.values() for one in some)
+    assert (whole.answers, whole.within, whole.is_met) == (120, 107, False)
+
+
+def test_regions_under_different_policies_are_not_put_together() -> None:
+    kept = [ObjectiveReport("m", 1.0, 0.9, 10, 10), ObjectiveReport("m", 2.0, 0.9, 10, 0)]
+    assert [one.is_met for one in objective_statuses(kept)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        ObjectiveReport("m", 1.0, 0.9, 1, 2),
+        ObjectiveReport("m", 1.0, 0.9, 1, -1),
+        ObjectiveReport("m", 1.0, 0.9, 1, 1, answers_ever=1, within_ever=2),
+        ObjectiveReport("m", 1.0, 1.0, 1, 1),
+        ObjectiveReport("m", 1.0, float("nan"), 1, 1),
+        ObjectiveReport("m", float("inf"), 0.9, 1, 1),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(one: ObjectiveReport) -> None:
+    report = AgentReport("eu-de", "one", 1, 1, 0.0, objectives=(one,))
+    assert take_in(Snapshot(), report, 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+
+
+def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
+    counted = tally()
+    for first_byte_s in (0.5, 2.0):
+        counted.ended("m", RequestOutcome.OK, first_byte_s)
+    counted.report_objectives(0.0)
+    later = counted.report_objectives(2 * LATELY_S)
+    seen = words(reported(("eu-de", "one", 0.0, later[0])), 0.0)
+    assert seen["eu-de/one"].kept == (Kept("m", 1.0, 0.9, 2, 1),)
+
+
+def test_a_policy_without_objectives_is_written_as_before_there_were_any() -> None:
+    assert b"service_objective" not in encode(POLICY)
+    assert decode(encode(POLICY), Policy) == POLICY
+    wanted = msgspec.structs.replace(POLICY, models={"m": Model("m", service_objective=SOON)})
+    assert decode(encode(wanted), Policy) == wanted
+    assert wanted.digest() != msgspec.structs.replace(POLICY, models={"m": Model("m")}).digest()
+
+
+def test_a_diff_names_objectives_that_come_change_and_go() -> None:
+    none, soon, later = (
+        msgspec.structs.replace(POLICY, models=models(one)) for one in (None, SOON, ServiceObjective(2.0, 0.9))
+    )
+    assert [str(one) for one in diff(none, soon)] == [
+        'Model m service_objective: nothing -> {"first_byte_s":1.0,"share":0.9}'
+    ]
+    assert [str(one) for one in diff(soon, later)] == ["Model m service_objective.first_byte_s: 1.0 -> 2.0"]
+    assert [one.how for one in diff(later, none)] == ["removed"]

@@ -1,0 +1,197 @@
+"""An explanation as a person reads it, for a small fleet."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from penstock.fleet.report import PeerReport
+from penstock.fleet.snapshot import Snapshot, take_in
+from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.plan import ArcReason, Closed
+from penstock.policy.geography import Location
+from penstock.policy.policy import ModelVersions, ResidencyRule, Tenant, Version
+from penstock.routing.explain import Asked, Considering, Explanation, RuleSeen, Standing, explain, tenant_by_key
+from penstock.routing.reasons import Reason
+from penstock.routing.region_selection import RegionView
+from penstock.routing.reported_views import believed_views
+from tests.support.planet import MODEL, healthy, plan, policy
+from tests.support.reports import report
+
+EVERYWHERE = ("eu-de", "eu-es", "us-east")
+
+
+def told(explanation: Explanation) -> dict[str, Considering]:
+    return {one.region: one for one in explanation.regions}
+
+
+def test_a_plain_request() -> None:
+    shares = plan("eu-de", "eu-de+eu-es", eu_de=0.75, eu_es=0.25)
+    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
+    assert (explanation.residency, explanation.data_class, explanation.planned) == ("eu-de+eu-es", "personal", True)
+    assert explanation.plan_generation == 1
+    assert [(one.region, one.standing, one.chance) for one in explanation.regions] == [
+        ("eu-de", Standing.SERVES, 0.75),
+        ("eu-es", Standing.SERVES, 0.25),
+        ("us-east", Standing.FORBIDDEN, 0.0),
+    ]
+    assert explanation.rules == (
+        RuleSeen("personal-data-stays-in-the-eu", "residency.yaml:3", True, ("eu-de", "eu-es"), ()),
+    )
+    (why,) = told(explanation)["us-east"].reasons
+    assert (why.reason, why.detail) == (
+        Reason.RESIDENCY_NOT_ALLOWED,
+        "personal-data-stays-in-the-eu (residency.yaml:3)",
+    )
+    assert told(explanation)["eu-es"].why is ArcReason.SPILLOVER
+
+
+def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
+    explanation = explain(policy(), None, Asked("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    assert not explanation.planned
+    assert [one.standing for one in explanation.regions] == [Standing.SERVES, Standing.SPARE, Standing.SPARE]
+    assert explanation.chosen is not None
+    assert explanation.chosen.why is ArcReason.HOME
+
+
+def test_a_failed_region_is_rejected_with_its_state() -> None:
+    views = healthy(*EVERYWHERE) | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
+    explanation = explain(policy(), None, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    assert told(explanation)["eu-de"].standing is Standing.REJECTED
+    assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_FAILED
+    assert told(explanation)["eu-es"].why is ArcReason.FAILOVER
+
+
+def test_overflow_needs_a_credit() -> None:
+    asked = Asked("eu-de", MODEL, "open", tried={"eu-de": Reason.SATURATED}, overflow=True)
+    views = healthy("eu-de", "eu-es") | healthy("us-east", credits=2)
+    explanation = explain(policy(), None, asked, views, Random(1))
+    assert told(explanation)["us-east"].spends_credit
+    assert {name: one.standing for name, one in told(explanation).items()} == {
+        "us-east": Standing.SERVES,
+        "eu-es": Standing.REJECTED,
+        "eu-de": Standing.REJECTED,
+    }
+    nobody = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
+    assert nobody.refusal is not None
+    assert nobody.refusal.reason is Reason.SATURATED
+
+
+def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
+    shares = plan("eu-de", "eu-de+eu-es", eu_de=0.5, eu_es=0.5)
+    views = healthy("eu-de", expected_wait_s=9.0) | healthy("eu-es")
+    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    assert told(explanation)["eu-es"].standing is Standing.SERVES
+    assert told(explanation)["eu-es"].reasons[0].reason is Reason.NO_CREDIT
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (Asked("us-east", MODEL, "personal"), Reason.MISDIRECTED),
+        (Asked("eu-de", "gpt-9", "open"), Reason.UNKNOWN_MODEL),
+        (Asked("eu-de", MODEL, "nobody"), Reason.UNKNOWN_KEY),
+        (Asked("eu-de", MODEL), Reason.UNKNOWN_KEY),
+    ],
+)
+def test_refused_before_any_region_is_chosen_among(asked: Asked, reason: Reason) -> None:
+    explanation = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
+    assert explanation.refusal is not None
+    assert explanation.refusal.reason is reason
+    assert explanation.residency is None
+    assert {one.standing for one in explanation.regions} <= {Standing.UNCONSIDERED, Standing.FORBIDDEN}
+
+
+def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
+    rule = ResidencyRule("by-country", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
+    explanation = explain(policy(rule), None, Asked("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.refusal is not None
+    assert explanation.refusal.reason is Reason.LOCATION_UNKNOWN
+    assert [one.applies for one in explanation.rules] == [None]
+
+
+def test_a_region_that_an_operator_closed() -> None:
+    closed = (Closed("eu-de", MODEL, last_resort=False),)
+    shares = msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_es=1.0), closed=closed)
+    views = healthy(*EVERYWHERE)
+    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
+    assert told(explanation)["eu-de"].standing is Standing.REJECTED
+    assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
+
+
+def test_a_name_that_stands_for_versions_names_them() -> None:
+    canary = ModelVersions("llama", (Version(MODEL, 95.0), Version("next", 5.0), Version("off", 0.0)))
+    under = msgspec.structs.replace(policy(), versions={"llama": canary})
+    explanation = explain(under, None, Asked("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.refusal is not None
+    assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
+
+
+def test_a_version_that_has_the_name_of_all_is_explained_and_the_shares_are_told() -> None:
+    canary = ModelVersions(MODEL, (Version(MODEL, 95.0), Version("next", 5.0)))
+    under = msgspec.structs.replace(policy(), versions={MODEL: canary})
+    explanation = explain(under, None, Asked("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.chosen is not None
+    assert explanation.versions == canary.versions
+
+
+def test_an_origin_that_is_none() -> None:
+    with pytest.raises(KeyError):
+        explain(policy(), None, Asked("atlantis", MODEL, "open"), {}, Random(1))
+
+
+def test_the_anonymous_tenant_and_keys() -> None:
+    fleet = msgspec.structs.replace(policy(), anonymous_tenant="open")
+    assert explain(fleet, None, Asked("eu-de", MODEL), healthy("eu-de"), Random(1)).data_class == "open"
+    keyed = msgspec.structs.replace(policy(), tenants={"k": Tenant("k", "open", ("ab" * 32,))})
+    assert tenant_by_key(keyed, "ab" * 32) == "k"
+    assert tenant_by_key(keyed, "cd" * 32) is None
+
+
+def test_an_explanation_survives_its_encoding() -> None:
+    asked = Asked("eu-de", MODEL, "personal", Location("DE"))
+    explanation = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
+    assert msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation) == explanation
+
+
+class TestBelievedViews:
+    def snapshot(self) -> Snapshot:
+        peers = [PeerReport("eu-es", RegionState.FAILED, 30.0), PeerReport("us-east", RegionState.UNKNOWN, 0.0)]
+        snapshot, _ = take_in(Snapshot(), report("eu-de", peers=peers), 100.0, policy())
+        for name in ("eu-es", "us-east"):
+            snapshot, _ = take_in(snapshot, report(name, ready=0 if name == "us-east" else 4), 100.0, policy())
+        health = {name: RegionHealth(RegionState.HEALTHY, 0.0) for name in EVERYWHERE}
+        return msgspec.structs.replace(snapshot, health=health)
+
+    def test_the_origin_s_own_word_comes_first(self) -> None:
+        views = believed_views(policy(), self.snapshot(), "eu-de", MODEL, 100.5)
+        assert views["eu-es"].state is RegionState.FAILED
+        assert views["us-east"] == RegionView(RegionState.HEALTHY, ready=False)
+        assert views["eu-de"] == RegionView(RegionState.HEALTHY, ready=True)
+
+    def test_an_old_word_counts_no_more(self) -> None:
+        views = believed_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
+        assert views["eu-es"].state is RegionState.HEALTHY
+
+    def test_a_degraded_region_is_told_of_as_such_though_agents_do_not_see_it(self) -> None:
+        snapshot = self.snapshot()
+        for name in ("eu-de", "us-east", "eu-es"):
+            health = snapshot.health | {name: RegionHealth(RegionState.DEGRADED, 85.0)}
+            views = believed_views(policy(), msgspec.structs.replace(snapshot, health=health), "eu-de", MODEL, 100.0)
+            seen = RegionState.FAILED if name == "eu-es" else RegionState.DEGRADED
+            assert (views[name].state, views[name].weight) == (seen, 1.0)
+
+    def test_an_origin_that_is_silent_is_what_the_control_plane_believes(self) -> None:
+        snapshot = self.snapshot()
+        lost = snapshot.health | {"eu-de": RegionHealth(RegionState.FAILED, 105.0)}
+        views = believed_views(policy(), msgspec.structs.replace(snapshot, health=lost), "eu-de", MODEL, 110.0)
+        assert views["eu-de"].state is RegionState.FAILED
+
+    def test_a_ramp_is_seen(self) -> None:
+        snapshot = self.snapshot()
+        back = snapshot.health | {"us-east": RegionHealth(RegionState.RECOVERING, 85.0)}
+        views = believed_views(policy(), msgspec.structs.replace(snapshot, health=back), "eu-de", MODEL, 100.0)
+        assert views["us-east"].weight == pytest.approx(0.5)

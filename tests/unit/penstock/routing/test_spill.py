@@ -1,0 +1,79 @@
+import pytest
+
+from penstock.routing.spill_credits import MOST_WANTED, Credit, Grants, Wallet, fair_part, grant, wanted
+
+
+def test_grants_what_is_wanted_up_to_the_headroom() -> None:
+    assert grant(Grants(), "a", 3, 10, 0.0, 1.0) == (Grants({"a": Credit(3, 1.0)}), 3)
+    assert grant(Grants(), "a", 30, 10, 0.0, 1.0)[1] == 10
+
+
+def test_what_one_origin_holds_is_not_granted_to_another() -> None:
+    grants, _ = grant(Grants(), "a", 6, 10, 0.0, 1.0)
+    grants, given = grant(grants, "b", 10, 10, 0.5, 1.0)
+    assert given == 4
+    assert grants.outstanding(0.5) == 10
+
+
+def test_a_new_grant_replaces_the_one_before() -> None:
+    grants, _ = grant(Grants(), "a", 6, 10, 0.0, 1.0)
+    grants, given = grant(grants, "a", 8, 10, 0.1, 1.0)
+    assert given == 8
+    assert grants.outstanding(0.2) == 8
+
+
+def test_credits_expire_by_themselves() -> None:
+    grants, _ = grant(Grants(), "a", 10, 10, 0.0, 1.0)
+    assert grants.outstanding(1.0) == 0
+    after, given = grant(grants, "b", 10, 10, 1.0, 1.0)
+    assert given == 10
+    assert after.by_origin.keys() == {"b"}
+
+
+def test_asking_for_nothing_gives_back() -> None:
+    grants, _ = grant(Grants(), "a", 10, 10, 0.0, 1.0)
+    grants, given = grant(grants, "a", 0, 10, 0.1, 1.0)
+    assert (given, grants) == (0, Grants())
+
+
+def test_no_headroom_grants_nothing_rather_than_less() -> None:
+    assert grant(Grants(), "a", 5, 0, 0.0, 1.0) == (Grants(), 0)
+    assert grant(Grants(), "a", -5, 10, 0.0, 1.0) == (Grants(), 0)
+
+
+def test_wallet_spends_until_empty_or_expired() -> None:
+    wallet = Wallet().received("r", "m", 2, 0.0, 1.0)
+    assert wallet.available("r", "m", 0.9) == 2
+    assert wallet.available("r", "other", 0.9) == 0
+    assert wallet.spent("r", "m").spent("r", "m").available("r", "m", 0.9) == 0
+    assert wallet.available("r", "m", 1.0) == 0
+    with pytest.raises(KeyError):
+        wallet.spent("other", "m")
+
+
+def test_a_newer_word_of_the_receiver_replaces_the_older() -> None:
+    wallet = Wallet().received("r", "m", 5, 0.0, 1.0).received("r", "m", 1, 0.1, 1.0)
+    assert wallet.available("r", "m", 0.2) == 1
+
+
+@pytest.mark.parametrize(("headroom", "agents", "parts"), [(10, 3, [4, 3, 3]), (2, 3, [1, 1, 0]), (-4, 2, [0, 0])])
+def test_agents_of_a_region_share_its_headroom(headroom: int, agents: int, parts: list[int]) -> None:
+    assert [fair_part(headroom, rank, agents) for rank in range(agents)] == parts
+
+
+def test_an_origin_below_its_target_wants_nothing() -> None:
+    assert wanted(5, 10, 0.8, service_s=2.0, requests_per_s=2.5, ttl_s=0.75) == 0
+
+
+def test_a_full_origin_wants_its_excess_and_what_it_cannot_serve() -> None:
+    assert wanted(12, 10, 0.8, service_s=2.0, requests_per_s=5.0, ttl_s=0.75) == 4
+    assert wanted(12, 10, 0.8, service_s=2.0, requests_per_s=13.0, ttl_s=0.75) == 10
+
+
+def test_a_surge_is_asked_for_before_the_pool_is_full() -> None:
+    assert wanted(6, 10, 0.8, service_s=2.0, requests_per_s=23.0, ttl_s=0.5) == 8
+
+
+def test_a_pool_without_endpoints_wants_all_of_its_demand() -> None:
+    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=10.0, ttl_s=0.75) == 8
+    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=1e9, ttl_s=0.75) == MOST_WANTED

@@ -1,0 +1,115 @@
+"""What endpoints hold of a prompt or a session, for how long, and how much of it is remembered."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.routing.affinity import (
+    BLOCK_BYTES,
+    HELD_S,
+    MOST_BLOCKS,
+    MOST_HOLDERS,
+    NOTHING,
+    PREFIX_GAP_S,
+    SESSION_GAP_S,
+    Holdings,
+    prefix_keys,
+    session_key,
+)
+
+
+def keys(text: str, scope: str = "t/m") -> list[int]:
+    return prefix_keys(scope, memoryview(text.encode()))
+
+
+SYSTEM = "s" * BLOCK_BYTES * 2
+
+
+def test_equal_beginnings_have_equal_keys_as_far_as_they_are_equal() -> None:
+    one, other = keys(SYSTEM + "a" * BLOCK_BYTES), keys(SYSTEM + "b" * 2 * BLOCK_BYTES)
+    assert one[:2] == other[:2]
+    assert one[2] != other[2]
+    assert keys("x" * (BLOCK_BYTES - 1)) == []
+    assert len(keys("x" * BLOCK_BYTES * (MOST_BLOCKS + 9))) == MOST_BLOCKS
+
+
+def test_a_block_counts_only_behind_equal_ones_and_within_its_scope() -> None:
+    assert keys("ab" * BLOCK_BYTES)[1] != keys("x" * BLOCK_BYTES + "ab" * (BLOCK_BYTES // 2))[1]
+    assert keys(SYSTEM, "t/m")[0] != keys(SYSTEM, "u/m")[0]
+
+
+def test_holders_are_known_with_how_much_they_hold() -> None:
+    holdings = Holdings()
+    holdings.sent("long", keys(SYSTEM + "a" * BLOCK_BYTES), None, "m", 0.0)
+    holdings.sent("short", keys(SYSTEM), None, "m", 1.0)
+    held = holdings.held(keys(SYSTEM + "a" * BLOCK_BYTES), None, 2.0)
+    assert held.blocks == {"long": 3, "short": 2}
+    assert held.gap_s == PREFIX_GAP_S
+    assert holdings.held(keys("other" * BLOCK_BYTES), None, 2.0) is NOTHING
+
+
+def test_a_session_stays_where_it_was_last() -> None:
+    holdings, session = Holdings(), session_key("t/m", b"chat-1")
+    holdings.sent("a", [], session, "m", 0.0)
+    holdings.sent("b", [], session, "m", 1.0)
+    held = holdings.held([], session, 2.0)
+    assert (held.blocks, held.gap_s) == ({"b": 0}, SESSION_GAP_S)
+    assert session != session_key("u/m", b"chat-1")
+
+
+def test_what_is_old_is_not_believed_and_what_is_gone_is_forgotten() -> None:
+    holdings = Holdings()
+    holdings.sent("a", keys(SYSTEM), session_key("t/m", b"x"), "m", 0.0)
+    assert holdings.held(keys(SYSTEM), None, HELD_S - 1).blocks == {"a": 2}
+    assert holdings.held(keys(SYSTEM), None, HELD_S + 1) is NOTHING
+    assert holdings.running("m", 1.0) == ["a"]
+
+
+def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
+    holdings = Holdings(most=4)
+    first, second = keys("a" * 3 * BLOCK_BYTES), keys("b" * 3 * BLOCK_BYTES)
+    holdings.sent("a", first, None, "m", 0.0)
+    holdings.sent("b", second, None, "m", 1.0)
+    assert len(holdings) == 4
+    assert holdings.held(first, None, 1.0) is NOTHING
+    assert holdings.held(second, None, 1.0).blocks == {"b": 3}
+    many = Holdings()
+    for n in range(9):
+        many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
+    assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MOST_HOLDERS, -1)]
+
+
+NOTES = st.lists(
+    st.tuples(
+        st.sampled_from("abcdef"), st.lists(st.integers(0, 3), max_size=5), st.sampled_from([0.0, 0.4, 2.0, HELD_S])
+    ),
+    max_size=12,
+)
+
+
+@given(NOTES, st.lists(st.integers(0, 3), max_size=6))
+def test_an_endpoint_holds_the_blocks_up_to_the_first_that_it_was_not_sent(
+    notes: list[tuple[str, list[int], float]], asked: list[int]
+) -> None:
+    holdings, now = Holdings(), 0.0
+    for endpoint, prefix, passes_s in notes:
+        holdings.sent(endpoint, prefix, None, "m", now)
+        for key in prefix:
+            assert endpoint in holdings._names(key, now), "whoever was sent it last holds it"
+        now += passes_s
+    blocks = {}
+    for endpoint in "abcdef":
+        missing = (at for at, key in enumerate(asked) if endpoint not in holdings._names(key, now))
+        blocks[endpoint] = next(missing, len(asked))
+    assert holdings.held(asked, None, now).blocks == {name: count for name, count in blocks.items() if count}
+
+
+def test_endpoints_that_come_and_go_for_ever_are_not_remembered_for_ever() -> None:
+    holdings = Holdings()
+    for second in range(3 * int(HELD_S)):
+        holdings.sent(f"pod-{second}", [], None, "m", second)
+        holdings.sent("stays", [], None, "m", second)
+    assert len(holdings._models) <= HELD_S + 1
+    assert "stays" in holdings.running("m", 3 * HELD_S)
+    assert holdings.running("m", 4 * HELD_S) == []

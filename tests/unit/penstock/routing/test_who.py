@@ -1,0 +1,188 @@
+"""Choosing the endpoint: least loaded for its size, never the same first one, never a full one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.routing.endpoint_selection import NEWCOMER_UNTIL, ZONE_GAP_S, EndpointView, choose_endpoint
+from penstock.routing.reasons import Reason
+from penstock.routing.work import Speed, Work
+
+
+def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:
+    settings: dict[str, object] = {"slots": 4, "limit": 8, "ready": True, "in_flight": in_flight, **fields}
+    return EndpointView(name, **settings)  # type: ignore[arg-type]
+
+
+def chosen(endpoints: list[EndpointView], seed: int = 0, **arguments: object) -> str | None:
+    who = choose_endpoint(endpoints, Random(seed), **arguments)  # type: ignore[arg-type]
+    return None if who.index is None else endpoints[who.index].name
+
+
+def test_the_least_loaded_for_its_size_wins() -> None:
+    assert chosen([endpoint("small", 1, slots=2, limit=4), endpoint("large", 2, slots=8, limit=16)]) == "large"
+
+
+def test_ties_are_broken_at_random() -> None:
+    pool = [endpoint("a"), endpoint("b"), endpoint("c")]
+    counts = Counter(chosen(pool, seed) for seed in range(300))
+    assert set(counts) == {"a", "b", "c"}
+    assert max(counts.values()) < 150
+
+
+def test_a_warming_endpoint_gets_less() -> None:
+    assert chosen([endpoint("cold", 0, weight=0.1), endpoint("warm", 2)]) == "warm"
+
+
+def test_what_cannot_take_it_is_left_out_with_its_reason() -> None:
+    pool = [
+        endpoint("tried"),
+        endpoint("draining", draining=True),
+        endpoint("unready", ready=False),
+        endpoint("full", in_flight=8),
+    ]
+    who = choose_endpoint(pool, Random(0), tried={"tried"})
+    assert who.index is None
+    assert {one.what: one.reason for one in who.rejected} == {
+        "tried": Reason.ALREADY_TRIED,
+        "draining": Reason.ENDPOINT_DRAINING,
+        "unready": Reason.ENDPOINT_NOT_READY,
+        "full": Reason.ENDPOINT_FULL,
+    }
+
+
+def test_an_empty_pool_has_nobody() -> None:
+    assert chosen([]) is None
+
+
+def test_an_old_view_is_sampled_not_scanned() -> None:
+    pool = [endpoint("idle"), *(endpoint(f"busy-{n}", 3) for n in range(9))]
+    fresh = Counter(chosen(pool, seed) for seed in range(200))
+    stale = Counter(chosen(pool, seed, view_age_s=1.0, service_s=2.0) for seed in range(200))
+    assert fresh == {"idle": 200}
+    assert 20 < stale["idle"] < 80, "two of ten at random see the idle one a fifth of the time"
+
+
+FAST, SLOW = Speed(0.0, 1.0, 1.0, 0.01), Speed(0.0, 3.0, 4.0, 0.04)
+CHAT = Work(0.05, 2.0)
+
+
+def known(name: str, speed: Speed = FAST, **fields: object) -> EndpointView:
+    return endpoint(name, **{"speed": speed, "completions": NEWCOMER_UNTIL, **fields})  # type: ignore[arg-type]
+
+
+def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
+    pool = [known("fast", in_flight=3, decode_us=6_000_000), known("slow", SLOW, in_flight=0)]
+    assert chosen(pool, work=CHAT) == "fast"
+    pool[0].decode_us = 40_000_000
+    pool[0].reckon()
+    assert chosen(pool, work=CHAT) == "slow"
+
+
+def test_prefill_ahead_counts_in_full() -> None:
+    pool = [known("reading", prefill_us=900_000), known("talking", in_flight=2, decode_us=2_000_000)]
+    assert chosen(pool, work=CHAT) == "talking"
+
+
+def test_a_prompt_goes_where_fewer_wait_for_it_to_be_read() -> None:
+    """Five streams would pause for 0.4 s each while the fast one reads it."""
+    pool = [known("fast", slots=8, in_flight=5, decode_us=100_000), known("idle", Speed(0.0, 3.0, 1.5, 0.01))]
+    assert chosen(pool, work=Work(0.4, 1.0)) == "idle"
+    assert chosen(pool, work=Work(0.01, 1.0)) == "fast"
+
+
+@pytest.mark.parametrize(("answer_s", "where"), [(0.5, "free"), (4.0, "full")])
+def test_only_a_long_answer_is_worth_a_place_behind_those_that_run(answer_s: float, where: str) -> None:
+    fast = known("full", in_flight=4, decode_us=4_000_000, service_s=2.0)
+    slow = known("free", SLOW, in_flight=1, decode_us=4_000_000)
+    assert chosen([fast, slow], work=Work(0.05, answer_s)) == where
+
+
+@given(st.integers(1, 64), st.integers(0, 64), st.floats(0.01, 100.0))
+def test_one_more_request_never_makes_an_endpoint_look_better(slots: int, queue: int, service_s: float) -> None:
+    view = known("any", slots=slots, limit=slots + queue, service_s=service_s)
+    before = (0.0, 0.0, 0.0)
+    for in_flight in range(slots + queue):
+        view.in_flight, view.decode_us = in_flight, 1_000_000 * in_flight
+        view.reckon()
+        assert all(now >= was for now, was in zip(view.terms, before, strict=True))
+        before = view.terms
+
+
+def test_until_speeds_are_known_requests_are_counted() -> None:
+    assert chosen([endpoint("a", 3, decode_us=1), endpoint("b", 1, decode_us=9_000_000)], work=CHAT) == "b"
+
+
+def test_near_ties_are_broken_at_random() -> None:
+    pool = [known("a"), known("b", decode_us=40_000), known("c", decode_us=900_000)]
+    counts = Counter(chosen(pool, seed, work=CHAT) for seed in range(200))
+    assert set(counts) == {"a", "b"}
+    assert min(counts.values()) > 60
+
+
+def test_a_newcomer_gets_no_more_than_it_has_earned_while_others_can() -> None:
+    newcomer = known("new", completions=0, in_flight=1)
+    veteran = known("old", in_flight=7, decode_us=30_000_000)
+    assert chosen([newcomer, veteran], work=CHAT) == "new"
+    newcomer.in_flight = 2
+    newcomer.reckon()
+    assert chosen([newcomer, veteran], work=CHAT) == "old"
+    assert chosen([newcomer], work=CHAT) == "new"
+
+
+def test_among_newcomers_only_work_counts() -> None:
+    pool = [known("busy", completions=0, in_flight=4, decode_us=8_000_000), known("idler", completions=0, in_flight=3)]
+    assert {chosen(pool, seed, work=CHAT) for seed in range(20)} == {"idler"}
+
+
+def test_a_prefix_is_worth_what_it_spares_and_a_bounded_gap() -> None:
+    pool = [known("best"), known("holder", decode_us=800_000)]
+    assert chosen(pool, work=CHAT) == "best"
+    assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.25) == "holder"
+    assert chosen(pool, work=CHAT, held={1: 0.0}, held_gap_s=0.1) == "best"
+    long_prompt = Work(3.0, 1.0)
+    assert chosen(pool, work=long_prompt, held={1: 2.0}) == "holder"
+    pool[1].decode_us = 20_000_000
+    pool[1].reckon()
+    assert chosen(pool, work=long_prompt, held={1: 2.0}, held_gap_s=0.5) == "best"
+
+
+def test_a_holder_that_may_not_have_it_is_no_reason_to_wait() -> None:
+    pool = [known("best"), known("holder", in_flight=8)]
+    assert chosen(pool, work=CHAT, held={1: 1.0}, held_gap_s=1e9) == "best"
+    assert chosen(pool, work=CHAT, held={0: 1.0}, held_gap_s=1e9, tried={"best"}) is None
+
+
+def test_the_own_zone_is_preferred_within_a_bound() -> None:
+    pool = [known("far"), known("near", decode_us=int(ZONE_GAP_S * 3e6))]
+    assert chosen(pool, work=CHAT, same_zone=[1]) == "near"
+    pool[1].decode_us = 4_000_000
+    pool[1].reckon()
+    assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
+
+
+def test_an_engine_that_says_it_is_full_comes_later() -> None:
+    assert chosen([known("pressed", pressure=1.0), known("at-ease", decode_us=1_000_000)], work=CHAT) == "at-ease"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_old_view_still_knows_who_holds_what(seed: int) -> None:
+    pool = [known(f"e{n}") for n in range(30)]
+    assert chosen(pool, seed, work=CHAT, held={7: 0.01}, held_gap_s=0.1, view_age_s=9.0) == "e7"
+
+
+def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -> None:
+    pool = [endpoint("holds"), endpoint("tried again", 3, trial=True), endpoint("near")]
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=(2,)).index == 1
+    pool[1].pressure = 0.1
+    pool[1].reckon()
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
+    pool[1].trial, pool[1].pressure = False, 0.0
+    pool[1].reckon()
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0

@@ -1,0 +1,195 @@
+"""Verifying a policy: what it says of good bundles and bad ones, and that it notices a defect in any stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from penstock.planning import waterfall
+from penstock.policy import residency
+from penstock.policy.geography import Location
+from penstock.policy.policy import AcceptedLoss, Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.residency import Mask, residency_class
+from penstock.routing import decision, region_selection, steering
+from penstock.routing.reasons import Refusal
+from penstock.verification import plan_checks, stages, survival
+from penstock.verification.situations import OTHER_SUBDIVISION, places, situations
+from penstock.verification.verify import verify
+from penstock.wire import route_context
+from tests.support.paths import PLANET as PLANET_FOLDER
+
+PLANET = compile_bundle(read_folder(PLANET_FOLDER))
+EU_ONLY = ResidencyRule("eu-only", tenants=frozenset({"one"}), allow=frozenset({"de", "es"}), source="r.yaml:3")
+
+
+def policy(*rules: ResidencyRule, **more: Any) -> Policy:
+    names = ("de", "es", "us", "jp")
+    return Policy(
+        regions={name: Region(name, "XX", 10.0 * n, 20.0 * n) for n, name in enumerate(names)},
+        models={"m": Model("m")},
+        tenants={"one": Tenant("one", "personal"), "two": Tenant("two", "open")},
+        residency=rules,
+        **more,
+    )
+
+
+class TestSituations:
+    def test_every_place_that_a_rule_can_tell_apart(self) -> None:
+        rule = ResidencyRule("r", client_countries=frozenset({"DE"}), client_subdivisions=frozenset({"US-CA"}))
+        assert places(policy(rule)) == [
+            Location(None),
+            Location("XX"),
+            Location("DE"),
+            Location("US"),
+            Location("US", OTHER_SUBDIVISION),
+            Location("US", "CA"),
+        ]
+
+    def test_those_with_equal_answers_are_one(self) -> None:
+        rule = ResidencyRule("r", data_classes=frozenset({"personal"}), client_countries=frozenset({"DE", "FR"}))
+        found = situations(policy(rule))
+        assert [(one.tenants, one.applies, len(one.places)) for one in found] == [
+            (("one",), (None,), 1),
+            (("one",), (False,), 1),
+            (("one",), (True,), 2),
+            (("two",), (False,), 4),
+        ]
+
+    def test_tenants_that_no_rule_tells_apart_are_one(self) -> None:
+        (only,) = situations(policy())
+        assert only.tenants == ("one", "two")
+        assert only.anywhere
+
+
+class TestGood:
+    def test_the_shipped_bundle(self) -> None:
+        found = verify(PLANET)
+        assert found.good
+        assert not found.breaches
+        assert not found.warnings
+        assert found.decisions > 5_000
+        assert found.lost_at_once == 2
+        assert not found.partly
+        (us,) = [one for one in found.classes if one.regions == ("us-east",)]
+        assert us.accepted
+        (eu,) = [one for one in found.classes if one.regions == ("eu-de", "eu-es")]
+        assert eu.survives_any_one
+        assert [end.lost for end in eu.ends] == [("eu-de", "eu-es")]
+        assert [(one.whose, one.unknown_location) for one in found.refused] == [
+            ("personal, client in an unknown place", True)
+        ]
+
+    def test_a_class_of_many_regions_is_said_to_be_tried_in_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stages, "MOST_DECISIONS", 100)
+        monkeypatch.setattr(stages, "MOST_REGIONS", 3)
+        found = verify(policy())
+        assert found.good
+        assert found.partly == ("de+es+jp+us",)
+
+
+class TestBad:
+    def test_a_class_with_one_region_is_shown_with_the_rule_that_makes_it_so(self) -> None:
+        alone = ResidencyRule("alone", tenants=frozenset({"one"}), allow=frozenset({"us"}), source="r.yaml:9")
+        found = verify(policy(EU_ONLY, msgspec.structs.replace(alone, allow=frozenset({"de", "us"}))))
+        assert not found.good
+        (one,) = found.unsurvived
+        assert [str(end) for end in one.ends] == [
+            "one, client anywhere: without de no permitted region is left "
+            "(es: alone (r.yaml:9); jp: eu-only (r.yaml:3) and alone (r.yaml:9); us: eu-only (r.yaml:3))"
+        ]
+
+    def test_a_loss_that_is_accepted_is_none(self) -> None:
+        rule = ResidencyRule("alone", tenants=frozenset({"one"}), allow=frozenset({"us"}))
+        accepted = AcceptedLoss("fine", frozenset({"us"}), "it waits")
+        assert not verify(policy(rule)).good
+        assert verify(policy(rule, accepted_losses=(accepted,))).good
+
+    def test_requests_that_may_run_nowhere_are_told(self) -> None:
+        never = ResidencyRule("never", client_countries=frozenset({"FR"}), deny=frozenset({"de", "es"}))
+        nor = ResidencyRule("nor", tenants=frozenset({"two"}), allow=frozenset({"de"}))
+        found = verify(policy(never, nor))
+        assert [(one.whose, one.because) for one in found.refused if not one.unknown_location] == [
+            ("two, client in FR", ("never", "nor"))
+        ]
+
+    def test_what_has_no_effect_is_told(self) -> None:
+        nobody = ResidencyRule("nobody", tenants=frozenset({"gone"}), allow=frozenset({"de"}))
+        everywhere = ResidencyRule("everywhere", allow=frozenset({"de", "es", "us", "jp"}))
+        stale = AcceptedLoss("stale", frozenset({"jp"}), "was so once")
+        assert verify(policy(nobody, everywhere, accepted_losses=(stale,))).warnings == (
+            "residency rule nobody matches no tenant's requests",
+            "residency rule everywhere keeps requests from no region",
+            "accepted loss stale is of no residency class: none permits exactly those regions",
+        )
+
+
+def _ignoring_denials(policy: Policy, facts: residency.RequestFacts) -> Mask | Refusal:
+    trusting = [msgspec.structs.replace(rule, deny=frozenset()) for rule in policy.residency]
+    return residency.mask(msgspec.structs.replace(policy, residency=tuple(trusting)), facts)
+
+
+def _ignoring_the_mask(*args: Any, **more: Any) -> Any:
+    rules, origin, _, *rest = args
+    return region_selection.choose_region(rules, origin, residency_class(frozenset(rules.regions)), *rest, **more)
+
+
+def _planning_everywhere(rules: Policy, snapshot: Any, *args: Any, **more: Any) -> Any:
+    plans = waterfall.plan(rules, snapshot, *args, **more)
+    return {
+        name: msgspec.structs.replace(
+            one,
+            classes=tuple(msgspec.structs.replace(entry, fallbacks=tuple(rules.regions)) for entry in one.classes),
+        )
+        for name, one in plans.items()
+    }
+
+
+def _mapping_without_the_mask(rules: Policy, client: Any) -> Mask:
+    return Mask(residency_class(frozenset(rules.regions)))
+
+
+DEFECTS: list[tuple[str, Any, str, Callable[..., Any]]] = [
+    ("admit", decision, "mask", _ignoring_denials),
+    ("steer", steering, "entry_mask", _mapping_without_the_mask),
+    ("server", route_context, "mask", _ignoring_denials),
+    ("gate", stages, "within_mask", lambda decided: decided),
+    ("plan", plan_checks, "pour_plan", _planning_everywhere),
+]
+
+
+@pytest.mark.parametrize(("stage", "module", "name", "defect"), DEFECTS, ids=[row[0] for row in DEFECTS])
+def test_a_defect_in_one_stage_is_found(
+    stage: str, module: Any, name: str, defect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}), source="r.yaml:5")
+    monkeypatch.setattr(module, name, defect)
+    found = verify(policy(denied))
+    assert not found.good
+    assert {one.stage for one in found.breaches} == {stage}
+    assert ("us", ("not-us (r.yaml:5)",)) in {(one.region, one.rules) for one in found.breaches}
+
+
+def test_a_chooser_that_ignores_the_mask_is_stopped_by_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}))
+    monkeypatch.setattr(decision, "choose_region", _ignoring_the_mask)
+    assert not verify(policy(denied)).breaches
+    monkeypatch.setattr(decision, "within_mask", lambda decided: decided)
+    assert {(one.stage, one.region) for one in verify(policy(denied)).breaches} == {("decide", "us")}
+
+
+def test_a_decision_that_finds_nothing_is_a_loss_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survival, "decide", lambda *args, **more: Refusal(residency.Reason.NONE_READY, ""))
+    assert [end.lost for one in verify(policy()).classes for end in one.ends] == [("de",), ("es",), ("jp",), ("us",)]
+
+
+def test_a_tenant_that_nobody_may_serve_fails_and_one_that_is_refused_in_places_does_not() -> None:
+    none = ResidencyRule("none", tenants=frozenset({"one"}), deny=frozenset({"de", "es", "us", "jp"}))
+    found = verify(policy(none))
+    assert (found.good, found.unserved, found.breaches) == (False, ("one",), ())
+    somewhere = msgspec.structs.replace(none, client_countries=frozenset({"KP"}))
+    assert (verify(policy(somewhere)).good, verify(policy(somewhere)).unserved) == (True, ())

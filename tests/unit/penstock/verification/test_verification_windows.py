@@ -1,0 +1,118 @@
+"""Maintenance windows that empty a residency class together are found, and no others."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.overrides.guard_rails import tenants_by_class
+from penstock.overrides.maintenance import windows
+from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.policy.time_zone import ClockChange, TimeZone
+from penstock.verification.maintenance_windows import window_warnings
+from penstock.verification.verify import verify
+from tests.support.planet import policy
+
+DAY_S, HOUR_S = 86_400.0, 3600.0
+MONDAY = 1_800_230_400.0
+
+
+def window(name: str, region: str, starts_at: float, recurrence: Recurrence = Recurrence.NEVER) -> MaintenanceWindow:
+    return MaintenanceWindow(name, frozenset({region}), MONDAY + starts_at, HOUR_S, recurrence, 600.0, f"{name}.yaml:1")
+
+
+def under(*some: MaintenanceWindow) -> Policy:
+    return msgspec.structs.replace(policy(), maintenance=some)
+
+
+def warned(*some: MaintenanceWindow) -> list[str]:
+    one = under(*some)
+    return list(window_warnings(one, tenants_by_class(one)))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        window("b", "eu-es", 0.5 * HOUR_S),
+        window("b", "eu-es", -21 * DAY_S, Recurrence.DAILY),
+        window("b", "eu-es", -70 * DAY_S, Recurrence.WEEKLY),
+        window("b", "eu-es", HOUR_S + 599.0),
+    ],
+)
+def test_windows_that_meet_are_found(others: MaintenanceWindow) -> None:
+    (told,) = warned(window("a", "eu-de", 0.0), others)
+    assert "window a (a.yaml:1)" in told
+    assert "window b (b.yaml:1)" in told
+    assert "residency class eu-de+eu-es" in told
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        window("b", "us-east", 0.0),
+        window("b", "eu-es", HOUR_S + 600.0),
+        window("b", "eu-es", DAY_S, Recurrence.DAILY),
+        window("b", "eu-es", -69 * DAY_S, Recurrence.WEEKLY),
+    ],
+)
+def test_windows_that_do_not_meet_are_not(others: MaintenanceWindow) -> None:
+    assert warned(window("a", "eu-de", 0.0), others) == []
+
+
+def test_windows_that_recur_are_told_of_once() -> None:
+    told = warned(window("a", "eu-de", 0.0, Recurrence.DAILY), window("b", "eu-es", 3 * DAY_S, Recurrence.WEEKLY))
+    assert len(told) == 1
+
+
+def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clocks_forward_are_found() -> None:
+    """The second hour of the one is the first of the other for three weeks of a year."""
+    zones = {
+        "Europe/Madrid": TimeZone((ClockChange(0, 3600), ClockChange(int(MONDAY + 70 * DAY_S), 7200))),
+        "America/New_York": TimeZone((ClockChange(0, -18_000), ClockChange(int(MONDAY + 49 * DAY_S), -14_400))),
+    }
+    in_madrid, in_new_york = (
+        window("a", "eu-de", 0.0, Recurrence.WEEKLY),
+        window("b", "eu-es", HOUR_S, Recurrence.WEEKLY),
+    )
+    one = under(
+        msgspec.structs.replace(in_madrid, time_zone="Europe/Madrid", lead_s=0.0),
+        msgspec.structs.replace(in_new_york, time_zone="America/New_York", lead_s=0.0),
+    )
+    one = msgspec.structs.replace(one, time_zones=zones)
+    (told,) = window_warnings(one, tenants_by_class(one))
+    assert "such as on 2027-03-08 at 00:00 UTC" in told
+    still = {name: TimeZone(zone.changes[:1]) for name, zone in zones.items()}
+    assert not list(window_warnings(msgspec.structs.replace(one, time_zones=still), tenants_by_class(one)))
+
+
+def test_verification_warns_of_them() -> None:
+    told = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
+    assert any("window a" in one for one in told)
+
+
+starts = st.integers(-40, 40).map(lambda quarters: quarters * 900.0)
+some_windows = st.lists(
+    st.builds(
+        lambda region, at, days, recurrence: window(f"{region}-{at}-{days}", region, at + days * DAY_S, recurrence),
+        st.sampled_from(("eu-de", "eu-es")),
+        starts,
+        st.integers(-10, 10),
+        st.sampled_from(list(Recurrence)),
+    ),
+    max_size=4,
+    unique_by=lambda one: one.name,
+)
+
+
+@given(some_windows)
+def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: list[MaintenanceWindow]) -> None:
+    one = under(*some)
+    # Weekly windows that begin last, ten days and ten hours from now, have met all others another week later.
+    moments = [MONDAY - 12 * DAY_S + quarter * 300.0 for quarter in range(32 * 288)]
+    emptied = any(
+        {drain.region for drain in windows(one, at) if drain.holds(at)} >= {"eu-de", "eu-es"} for at in moments
+    )
+    told = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
+    assert bool(told) == emptied

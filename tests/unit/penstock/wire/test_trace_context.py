@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.wire.trace_context import continued, started
+
+GOOD = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_a_good_one_goes_on_as_it_is() -> None:
+    assert continued(GOOD) == GOOD.decode()
+    assert continued(b"01" + GOOD[2:] + b"-more") == (b"01" + GOOD[2:] + b"-more").decode(), "a later version"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        GOOD.upper(),
+        GOOD[:-1],
+        GOOD + b"-more",
+        b"ff" + GOOD[2:],
+        b"00-" + b"0" * 32 + GOOD[35:],
+        GOOD[:36] + b"0" * 16 + b"-01",
+        GOOD + b"\n",
+        b"01" + GOOD[2:] + b"-" + b"x" * 1000,
+    ],
+)
+def test_a_bad_one_means_nothing(bad: bytes) -> None:
+    assert continued(bad) is None
+
+
+def test_one_that_is_started_can_be_continued() -> None:
+    traceparent = started("0af7651916cd43dd8448eb211c80319c")
+    assert continued(traceparent.encode()) == traceparent

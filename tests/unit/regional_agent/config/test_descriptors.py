@@ -1,0 +1,21 @@
+"""Clients never get so many connections that an agent is left without descriptors."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regional_agent.config.file_descriptors import LEAST_OWN, shares_of
+
+
+@given(st.integers(LEAST_OWN + 32, 1 << 30))
+def test_whatever_there_is_of_it_something_is_left(descriptors: int) -> None:
+    shares = shares_of(descriptors)
+    assert min(shares) >= 1
+    assert 2 * shares.admin + 2.125 * (shares.peer + shares.traffic) + LEAST_OWN <= descriptors
+
+
+def test_most_of_it_is_for_clients() -> None:
+    assert shares_of(1024).traffic > 250
+    assert shares_of(65_536).traffic > 18_000
+    assert shares_of(1 << 20).traffic > 300_000

@@ -1,0 +1,121 @@
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from regional_agent.config.settings import PREFIX, BadSettings, load_settings
+from regional_agent.http.limits import Limits
+from regional_agent.upstream.upstream_pool import Address
+
+GOOD = {
+    "REGION": "eu-de",
+    "NAME": "agent-1",
+    "TRAFFIC_LISTEN": "127.0.0.1:0",
+    "PEER_LISTEN": "[::1]:8081",
+    "ADMIN_LISTEN": "0.0.0.0:8082",
+    "ETCD_ENDPOINTS": "127.0.0.1:2379, etcd.internal:2379",
+    "ENDPOINTS_FILE": "/etc/penstock/endpoints.yaml",
+    "FLEET_KEY_FILE": "/etc/penstock/fleet.key",
+    "STATE_DIR": "/var/lib/penstock",
+}
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    for field, value in {**GOOD, **changes}.items():
+        monkeypatch.setenv(PREFIX + field, value)
+
+
+def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(
+        monkeypatch,
+        PEER_URLS='{"eu-es": ["http://127.0.0.1:9001/"]}',
+        CONTROL_PLANE_URLS='["http://127.0.0.1:9002"]',
+        REDIS_URL="redis://:hidden@127.0.0.1:6379/0",
+        TRUSTED_PROXIES="10.0.0.0/8,::1/128",
+        LOCATION_HEADER="CF-IPCountry",
+        GEOIP_FILE="",
+        LIMITS='{"idle_timeout_s": 5, "most_connections": 10}',
+    )
+    settings = load_settings()
+    assert (settings.region, settings.name) == ("eu-de", "agent-1")
+    assert settings.traffic_listen == Address("127.0.0.1", 0)
+    assert settings.peer_listen == Address("::1", 8081)
+    assert settings.etcd_endpoints == ("127.0.0.1:2379", "etcd.internal:2379")
+    assert settings.peer_urls == {"eu-es": ("http://127.0.0.1:9001",)}
+    assert settings.control_plane_urls == ("http://127.0.0.1:9002",)
+    assert settings.trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+    assert settings.location_header == "CF-IPCountry"
+    assert settings.endpoints_file == Path("/etc/penstock/endpoints.yaml")
+    assert settings.geoip_file is None
+    assert settings.limits == Limits(idle_timeout_s=5.0, most_connections=10)
+    assert settings.redis_url is not None
+    assert "hidden" not in repr(settings)
+
+
+def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch)
+    assert load_settings({"region": "eu-es"}).region == "eu-es"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("REGION", "Not A Region", "REGION: 'Not A Region' is no name; use 1 to 63 lower-case letters"),
+        ("TRAFFIC_LISTEN", "8080", "TRAFFIC_LISTEN: '8080' is not of the form host:port"),
+        ("PEER_LISTEN", "host:99999", "PEER_LISTEN: 'host:99999' is not of the form host:port"),
+        ("ETCD_ENDPOINTS", " , ", "ETCD_ENDPOINTS: name at least one"),
+        ("ETCD_ENDPOINTS", "http", "ETCD_ENDPOINTS: 'http' is not of the form host:port"),
+        ("CONTROL_PLANE_URLS", "ftp://a:1", "CONTROL_PLANE_URLS[0]: 'ftp://a:1' is not of the form http://host:port"),
+        ("PEER_LISTEN", "0.0.0.0:8081", "ADVERTISE_PEER_URL: 0.0.0.0 is every address"),
+        ("PEER_URLS", "{", "PEER_URLS: not JSON"),
+        ("PEER_URLS", '{"eu-es": ["nowhere"]}', "PEER_URLS[eu-es][0]: 'nowhere' is not"),
+        ("REDIS_URL", "http://:hidden@a:1", "REDIS_URL: not a Redis URL"),
+        ("REDIS_URL", "redis://:hidden@a:port", "REDIS_URL: not a Redis URL"),
+        ("LIMITS", "{", "LIMITS: Input data was truncated; the fields are in"),
+        ("LIMITS", '{"idle": 1}', "LIMITS: Object contains unknown field `idle`"),
+        ("LIMITS", '{"idle_timeout_s": 0}', "LIMITS: idle_timeout_s is 0.0; it must be more than 0"),
+        (
+            "LIMITS",
+            '{"request_timeout_s": 1e300}',
+            "LIMITS: request_timeout_s is 1e+300; it must be no more than a day",
+        ),
+        ("WARM_UP_S", "nan", "WARM_UP_S: Input should be less than or equal to 600"),
+        ("EJECTION_S", "0", "EJECTION_S: Input should be greater than 0"),
+        ("MOST_EJECTED_SHARE", "50", "MOST_EJECTED_SHARE: Input should be less than or equal to 1"),
+        ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
+        ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both"),
+        ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
+        ("TRAFFIC_CLIENT_CA_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),
+        ("PEER_CA_FILE", "/k", "PEER_CERTIFICATE_FILE: goes with PEER_KEY_FILE and PEER_CA_FILE"),
+        (
+            "LOCATION_HEADER",
+            "X-Country",
+            "LOCATION_HEADER: is believed from trusted proxies alone; set TRUSTED_PROXIES",
+        ),
+        ("LOCATION_HEADER", "X_Country", "LOCATION_HEADER: 'X_Country' is no name of a header"),
+        ("LOCATION_HEADER", "X-Country\n", "LOCATION_HEADER: 'X-Country\\n' is no name of a header"),
+        ("LOCATION_HEADER", "a" * 65, "LOCATION_HEADER: 'aaa"),
+        ("LOCATION_HEADER", "Authorization", "LOCATION_HEADER: Authorization means something else here"),
+        ("LOCATION_HEADER", "X-Forwarded-For", "LOCATION_HEADER: X-Forwarded-For means something else here"),
+        ("LOCATION_HEADER", "Content-Type", "LOCATION_HEADER: Content-Type means something else here"),
+        ("LOCATION_HEADER", "X-Penstock-Place", "LOCATION_HEADER: X-Penstock-Place means something else here"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8", "TRUSTED_PROXIES[0]: 10.0.0.1/8 has host bits set"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: str, says: str
+) -> None:
+    given(monkeypatch, **{field: value})
+    with pytest.raises(BadSettings) as caught:
+        load_settings()
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(PREFIX + says)
+    assert "hidden" not in line
+
+
+def test_everything_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in GOOD:
+        monkeypatch.delenv(PREFIX + field, raising=False)
+    with pytest.raises(BadSettings) as caught:
+        load_settings()
+    assert str(caught.value).splitlines() == [f"{PREFIX}{field}: not set" for field in GOOD]

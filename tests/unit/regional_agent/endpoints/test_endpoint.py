@@ -1,0 +1,200 @@
+from random import Random
+
+import msgspec
+import pytest
+
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.outlier_ejection import EjectionRules, Outcome, Trust
+from penstock.routing.endpoint_selection import choose_endpoint
+from penstock.routing.speed_learning import prior
+from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.upstream.upstream_pool import Address
+
+RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> Pool:
+    pool = Pool(rules=RULES)
+    judge = Judge(RULES, warm_up_s, clock, Random(1))
+    members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("127.0.0.1", 1 + n), ("m",), 4), judge) for n in range(count)]
+    for one in members:
+        one.pools = (pool,)
+    pool.fill(members)
+    for one in members:
+        one.probed(ProbeOutcome.GOOD)
+    return pool
+
+
+def fail(endpoint: Endpoint, clock: Clock, times: int = 2) -> bool:
+    return any(endpoint.ended(Outcome.GATEWAY_ERROR, clock.now) for _ in range(times))
+
+
+def later(pool: Pool, clock: Clock, seconds: float) -> None:
+    clock.now += seconds
+    for one in pool.endpoints:
+        one.tick()
+    pool.judge()
+
+
+def readiness(pool: Pool) -> list[bool]:
+    return [view.ready for view in pool.views]
+
+
+def test_an_ejected_endpoint_leaves_its_pool_and_returns_by_one_trial(clock: Clock) -> None:
+    pool = pool_of(3, clock)
+    first = pool.endpoints[0]
+    assert fail(first, clock)
+    assert (readiness(pool), pool.ready, pool.slots, pool.out) == ([False, True, True], 2, 8, 1)
+    later(pool, clock, 10.0)
+    assert (readiness(pool)[0], pool.ready) == (True, 3)
+    first.take()
+    assert (readiness(pool)[0], first.standing.trust) == (False, Trust.TRYING)
+    first.give_back()
+    assert not first.ended(Outcome.SERVED, clock.now)
+    assert (readiness(pool), pool.out, pool.in_flight) == ([True, True, True], 0, 0)
+
+
+def test_a_good_health_probe_does_not_take_an_ejected_endpoint_back(clock: Clock) -> None:
+    pool = pool_of(2, clock)
+    fail(pool.endpoints[0], clock)
+    for _ in range(10):
+        pool.endpoints[0].probed(ProbeOutcome.GOOD)
+    assert readiness(pool) == [False, True]
+
+
+def test_a_trial_that_comes_back_without_a_word_is_tried_again(clock: Clock) -> None:
+    pool = pool_of(2, clock)
+    first = pool.endpoints[0]
+    fail(first, clock)
+    later(pool, clock, 10.0)
+    first.take()
+    first.ended(Outcome.INCONCLUSIVE, clock.now)
+    assert readiness(pool)[0]
+
+
+def test_the_next_request_is_the_trial_however_busy_and_slow_it_looks(clock: Clock) -> None:
+    """As long as it waits for one, no other of a pool of two can be ejected."""
+    pool = pool_of(2, clock)
+    first, second = pool.endpoints
+    fail(first, clock)
+    first.heard_of_others(Load(3, 0, 60_000_000))
+    later(pool, clock, 10.0)
+    assert not fail(second, clock), "the cap"
+    assert choose_endpoint(pool.views, Random(1)).index == 0
+    first.take()
+    assert choose_endpoint(pool.views, Random(1)).index == 1
+    first.give_back()
+    first.ended(Outcome.SERVED, clock.now)
+    assert choose_endpoint(pool.views, Random(1)).index == 1, "three are on it"
+    assert fail(second, clock)
+
+
+def test_no_more_of_a_pool_is_ejected_than_its_cap(clock: Clock) -> None:
+    pool = pool_of(3, clock)
+    assert [fail(one, clock, times=10) for one in pool.endpoints] == [True, False, False]
+    assert pool.ready == 2
+    alone = pool_of(1, clock)
+    assert not fail(alone.endpoints[0], clock, times=10)
+    assert alone.ready == 1
+
+
+def test_with_too_few_left_alive_ejections_are_ignored(clock: Clock) -> None:
+    pool = pool_of(4, clock)
+    for one in pool.endpoints[:2]:
+        fail(one, clock)
+    assert (pool.ready, pool.panics) == (2, False)
+    for _ in range(2):
+        pool.endpoints[2].probed(ProbeOutcome.UNREADY)
+    assert (readiness(pool), pool.panics) == ([True, True, False, True], True)
+    for _ in range(2):
+        pool.endpoints[2].probed(ProbeOutcome.GOOD)
+    assert (readiness(pool), pool.panics) == ([False, False, True, True], False)
+
+
+def test_a_dead_endpoint_stays_out_even_in_panic(clock: Clock) -> None:
+    pool = pool_of(2, clock)
+    fail(pool.endpoints[0], clock)
+    for one in pool.endpoints:
+        for _ in range(2):
+            one.probed(ProbeOutcome.UNREACHABLE)
+    assert readiness(pool) == [False, False]
+
+
+@pytest.fixture
+def warming(clock: Clock) -> Pool:
+    return pool_of(2, clock, warm_up_s=30.0)
+
+
+def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: Pool, clock: Clock) -> None:
+    assert [view.weight for view in warming.views] == [0.1, 0.1]
+    later(warming, clock, 15.0)
+    assert [view.weight for view in warming.views] == [0.5, 0.5]
+    later(warming, clock, 15.0)
+    assert [view.weight for view in warming.views] == [1.0, 1.0]
+    first = warming.endpoints[0]
+    fail(first, clock)
+    later(warming, clock, 10.0)
+    assert first.view.weight == 1.0
+    first.take()
+    first.ended(Outcome.SERVED, clock.now)
+    assert [view.weight for view in warming.views] == [0.1, 1.0]
+
+
+def test_a_blink_costs_no_warmth_and_a_fall_does(warming: Pool, clock: Clock) -> None:
+    later(warming, clock, 60.0)
+    first = warming.endpoints[0]
+    first.broke()
+    clock.now += 0.1
+    first.probed(ProbeOutcome.GOOD)
+    assert first.view.weight == 1.0
+    for _ in range(2):
+        first.probed(ProbeOutcome.UNREADY)
+    clock.now += 10.0
+    for _ in range(2):
+        first.probed(ProbeOutcome.GOOD)
+    assert first.view.weight == 0.1
+
+
+def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock) -> None:
+    pool, alone = pool_of(3, clock), Pool(rules=RULES)
+    shared = pool.endpoints[0]
+    shared.pools = (pool, alone)
+    alone.fill([shared])
+    assert not fail(shared, clock, times=10)
+    assert (pool.ready, alone.ready) == (3, 1)
+
+
+def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None:
+    told: list[bool] = []
+    one = Endpoint(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), Judge(), lambda: told.append(True))
+    one.heard_loaded(frozenset({"m", "n"}))
+    assert told == []
+    one.heard_loaded(frozenset({"m"}))
+    assert (one.models, told) == (("m",), [True])
+    one.heard_loaded(None)
+    assert (one.models, told) == (("m", "n"), [True, True])
+
+
+def test_another_accelerator_at_its_address_is_learned_anew() -> None:
+    spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator="l4")
+    one = Endpoint(spec, Judge())
+    learner = one.learner
+    one.resize(msgspec.structs.replace(spec, slots=8))
+    assert one.learner is learner
+    one.resize(msgspec.structs.replace(spec, accelerator="h100"))
+    assert one.learner.prior == prior("h100")

@@ -1,0 +1,82 @@
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from regional_agent.endpoints.endpoint_dns import LONGEST_NAME, MOST_ADDRESSES, DnsAnswers, DnsEntry, dns_address
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
+from regional_agent.upstream.upstream_pool import Address
+
+
+def entry(name: str = "gpus") -> DnsEntry:
+    return DnsEntry(EndpointSpec(name, Address("engines.test", 8000), ("m",), 4))
+
+
+def test_each_address_is_an_endpoint_named_alike_by_every_agent() -> None:
+    specs = entry().expanded(["10.0.0.2", "fd00::1", "10.0.0.1", "10.0.0.2"])
+    assert [(one.name, one.address) for one in specs] == [
+        ("gpus-10.0.0.1", Address("10.0.0.1", 8000)),
+        ("gpus-10.0.0.2", Address("10.0.0.2", 8000)),
+        ("gpus-fd00--1", Address("fd00::1", 8000)),
+    ]
+
+
+def test_the_longest_names_are_still_names() -> None:
+    longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+    for spec in entry("x" * LONGEST_NAME).expanded([longest, "::1", "fe80::"]):
+        assert CHECKS["name"][1](spec.name) == spec.name
+
+
+def test_a_name_with_very_many_addresses_is_cut() -> None:
+    assert len(entry().expanded([f"10.0.{n // 256}.{n % 256}" for n in range(1000)])) == MOST_ADDRESSES
+
+
+@pytest.mark.parametrize(
+    "value", ["engines", "engines:", ":80", "engines:0", "engines:65536", "a b:80", "http://x:80", "[::1]:80", 7, None]
+)
+def test_what_is_no_name_with_a_port_is_refused(value: object) -> None:
+    assert dns_address(value) is None
+
+
+async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_with_its_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_dns.TIMEOUT_S", 0.02)
+    now, hangs = 100.0, False
+
+    async def resolve(host: str) -> Sequence[str]:
+        if hangs:
+            await asyncio.Event().wait()
+        return ["10.0.0.1"]
+
+    dns = DnsAnswers(Random(1), lambda: None, resolve, lambda: now)
+    assert dns.expanded([entry()]) == ()
+    assert not dns.has_asked()
+    assert await dns.ask(["engines.test", "forgotten.test"])
+    assert dns.has_asked()
+    now, hangs = 107.0, True
+    assert not await dns.ask(["engines.test"])
+    assert [one.name for one in dns.expanded([entry()])] == ["gpus-10.0.0.1"]
+    assert dns.status() == {
+        "engines.test": {"addresses": ("10.0.0.1",), "age_s": 7.0, "problem": "no answer within 0.02 s"}
+    }
+    dns.expanded([])
+    assert dns.status() == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        (["10.0.0.2", "fd00::2", "10.0.0.1", "fd00::1"], ("10.0.0.1", "10.0.0.2")),
+        (["fd00::2", "fd00::1"], ("fd00::1", "fd00::2")),
+    ],
+)
+async def test_servers_with_addresses_of_both_families_count_once(answer: list[str], taken: tuple[str, ...]) -> None:
+    async def resolve(host: str) -> Sequence[str]:
+        return answer
+
+    dns = DnsAnswers(Random(1), lambda: None, resolve)
+    dns.expanded([entry()])
+    assert await dns.ask(["engines.test"])
+    assert dns.status()["engines.test"]["addresses"] == taken

@@ -1,0 +1,161 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.health.engine_kinds import EngineKind
+from regional_agent.endpoints.endpoint_dns import DnsEntry
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_file import (
+    LARGEST_FILE_BYTES,
+    MOST_PROBLEMS,
+    BadEndpointFile,
+    Entry,
+    parse_endpoints,
+    read_endpoint_file,
+)
+from regional_agent.endpoints.endpoint_registration import BadRegistrationToken, load_tokens
+from regional_agent.http.tls_contexts import BadTlsFiles, ServerTls
+from regional_agent.upstream.upstream_pool import Address
+
+PATH = Path("endpoints.yaml")
+GOOD = """\
+- name: gpu-1
+  url: http://127.0.0.1:8001
+  models: [llama-3-8b, "7"]
+  zone: a
+  accelerator: h100
+  slots: 16
+  queue: 4
+- {name: gpu-2, url: "http://[::1]:8002", models: [llama-3-8b], slots: 8}
+"""
+DNS = "- {name: gpus, dns: 'engines.test:8000', models: [llama-3-8b], slots: 8}\n"
+
+
+def parse(text: str) -> tuple[Entry, ...]:
+    return parse_endpoints(text.encode(), PATH)
+
+
+def test_reads_every_field_and_its_default() -> None:
+    assert parse(GOOD) == (
+        EndpointSpec("gpu-1", Address("127.0.0.1", 8001), ("llama-3-8b", "7"), 16, 4, "a", "h100"),
+        EndpointSpec("gpu-2", Address("::1", 8002), ("llama-3-8b",), 8),
+    )
+    assert parse("[]") == ()
+
+
+def test_reads_what_need_not_be_said_and_names_in_dns() -> None:
+    text = GOOD.replace("queue: 4", "queue: 4\n  engine: triton\n  version: 25.1\n  health: /ok\n  metrics_port: 8002")
+    text = text.replace("version: 25.1", "version: '25.1'") + DNS
+    first, _, gpus = parse(text)
+    assert isinstance(first, EndpointSpec)
+    assert (first.engine, first.version, first.health_path, first.metrics_port) == (
+        EngineKind.TRITON,
+        "25.1",
+        "/ok",
+        8002,
+    )
+    assert isinstance(gpus, DnsEntry)
+    assert (gpus.host, gpus.template.address) == ("engines.test", Address("engines.test", 8000))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("name: gpu-1", "name: ../x"), ":1: name: '../x' is not a name"),
+        (("name: gpu-1", "name: 17"), ":1: name: not a text"),
+        (("name: gpu-1\n  ", ""), ":1: name: missing"),
+        (("http://127.0.0.1:8001", "127.0.0.1:8001"), ":2: url: '127.0.0.1:8001' is not an address"),
+        (("http://127.0.0.1:8001", "http://127.0.0.1:99999"), ":2: url: 'http://127.0.0.1:99999' is not an address"),
+        (('[llama-3-8b, "7"]', "llama-3-8b"), ":3: models: not a list"),
+        (('[llama-3-8b, "7"]', "[]"), ":3: models: not a list of 1-64"),
+        (('[llama-3-8b, "7"]', "[a, a]"), ":3: models: a model is named twice"),
+        (("slots: 16", "slots: 0"), ":6: slots: not a whole number from 1"),
+        (("slots: 16", "slots: 1.5"), ":6: slots: not a whole number"),
+        (("slots: 16", "slots: '16'"), ":6: slots: not a whole number"),
+        (("queue: 4", "queue: -1"), ":7: queue: not a whole number from 0"),
+        (("queue: 4", "queued: 4"), ":7: queued: no such field; there are name, url"),
+        (("queue: 4", "slots: 4"), ":7: slots: given twice"),
+        (("gpu-2", "gpu-1"), ":8: name: gpu-1 is that of gpu-1 (line 1) too"),
+        (("[::1]:8002", "127.0.0.1:8001"), ":8: url: 127.0.0.1:8001 is that of gpu-1 (line 1) too"),
+        (("queue: 4\n", "queue: 4\n - x\n"), ":8: not YAML"),
+        (("queue: 4", "engine: vlm"), ":7: engine: 'vlm' is no kind of engine; there are auto, vllm"),
+        (("queue: 4", "health: ok"), ":7: health: 'ok' is not a path"),
+        (("queue: 4", "version: a b"), ":7: version: 'a b' is not a version"),
+        (("queue: 4", "metrics_port: 0"), ":7: metrics_port: not a whole number from 1 to 65535"),
+        (("queue: 4", "dns: 'engines:80'"), ":1: dns: the endpoint has a url already"),
+        (("url: http://127.0.0.1:8001", "dns: engines"), ":2: dns: not a name with a port"),
+        (("url: http://127.0.0.1:8001", "dns: 'engines/x:80'"), ":2: dns: not a name with a port"),
+        (
+            ("name: gpu-1\n  url: http://127.0.0.1:8001", "name: a-name-that-is-too-long-for-it\n  dns: 'engines:80'"),
+            ":1: name: more than 23",
+        ),
+    ],
+)
+def test_a_mistake_names_its_line_and_field(change: tuple[str, str], says: str) -> None:
+    with pytest.raises(BadEndpointFile) as caught:
+        parse(GOOD.replace(*change))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("endpoints.yaml" + says)
+    assert ";" in line
+
+
+@pytest.mark.parametrize("text", ["", "name: gpu-1", "just words"])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml:1: not a list"):
+        parse(text)
+
+
+def test_all_mistakes_are_told_together_up_to_a_bound() -> None:
+    with pytest.raises(BadEndpointFile) as caught:
+        parse("- name: x\n" * 100)
+    assert len(str(caught.value).splitlines()) == MOST_PROBLEMS
+
+
+@pytest.mark.parametrize(
+    "host", ["a..b", ".a", "a b", "x" * 64, "a-", "e\u0301.test", "[::1", "[g::1]", "127.0.0.1\\0", "", "a." * 130]
+)
+def test_what_cannot_be_looked_up_is_refused_where_it_is_written(host: str) -> None:
+    with pytest.raises(BadEndpointFile, match=r":2: url: .* write http://host:port"):
+        parse(GOOD.replace("http://127.0.0.1:8001", f'"http://{host}:8001"'))
+
+
+def test_lists_of_lists_of_lists_are_not_unfolded() -> None:
+    lists = ["&l0 [m]", *(f"&l{n} [{', '.join([f'*l{n - 1}'] * 50)}]" for n in range(1, 9))]
+    with pytest.raises(BadEndpointFile, match="models"):
+        parse("".join(f"- {{name: x{n}, slots: 1, models: {one}}}\n" for n, one in enumerate(lists)))
+
+
+def test_a_list_may_be_written_once_and_named_again() -> None:
+    _, two = parse(
+        "- {name: a, url: 'http://h:1', slots: 1, models: &all [m, n]}\n"
+        "- {name: b, url: 'http://h:2', slots: 1, models: *all}\n"
+    )
+    assert isinstance(two, EndpointSpec)
+    assert two.models == ("m", "n")
+
+
+def test_a_byte_order_mark_and_other_line_ends_are_no_mistake() -> None:
+    assert parse("\ufeff" + GOOD.replace("\n", "\r\n")) == parse(GOOD)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (LARGEST_FILE_BYTES + 1), b"[" * 100_000, b"- !!python/x {}"])
+def test_hostile_content_is_refused(content: bytes) -> None:
+    with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml"):
+        parse_endpoints(content, PATH)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadEndpointFile, match="cannot read the endpoints"):
+        read_endpoint_file(tmp_path / "none.yaml")
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(BadEndpointFile, match="not a plain file; put one there"):
+            read_endpoint_file(path)
+        with pytest.raises(BadTlsFiles, match="not a plain file"):
+            ServerTls(path, path)
+        with pytest.raises(BadRegistrationToken, match="not a plain file"):
+            load_tokens(path)

@@ -1,0 +1,282 @@
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from regional_agent.endpoints.endpoint_leases import LeaseMemory
+from regional_agent.endpoints.endpoint_registration import (
+    LARGEST_BODY_BYTES,
+    MOST_REGISTERED,
+    BadRegistrationToken,
+    Registrations,
+    load_tokens,
+)
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.wait import until
+
+TOKEN = "0123456789abcdef-registration"
+BEARER = f"Bearer {TOKEN}".encode()
+GOOD = {"url": "http://127.0.0.1:9001", "models": ["m"], "slots": 4}
+
+
+class Api:
+    """The API as an engine's sidecar uses it, on a clock that stands still."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tokens: str | None = TOKEN,
+        keeps: bool = False,
+        wall_s: float = 0.0,
+        also_in_file: Sequence[str] = (),
+    ) -> None:
+        self.now = 0.0
+        self.directory = directory
+        entries = directory / "endpoints.yaml"
+        entries.write_text(
+            "".join(
+                f"- {{name: {name}, url: 'http://127.0.0.1:{9000 + n}', models: [m], slots: 4}}\n"
+                for n, name in enumerate(["fixed", *also_in_file])
+            )
+        )
+        self.endpoints = Endpoints(entries, UpstreamPool(), Random(1))
+        token_file = None
+        if tokens is not None:
+            token_file = directory / "tokens"
+            token_file.write_text(tokens)
+        self.registrations = Registrations(
+            self.endpoints,
+            token_file,
+            lambda: self.now,
+            memory=LeaseMemory(directory) if keeps else None,
+            wall=lambda: wall_s + self.now,
+        )
+
+    def ask(
+        self, method: str, name: str = "", body: Any = None, authorization: bytes | None = BEARER
+    ) -> tuple[int, Any]:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        path = f"/v1/endpoints/{name}" if name else "/v1/endpoints"
+        reply = self.registrations.handle(method.encode(), path.encode(), authorization, raw)
+        return reply.status, json.loads(reply.body)
+
+    def listed(self) -> list[dict[str, Any]]:
+        return list(self.ask("GET")[1]["endpoints"])
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.endpoints.every() if not one.view.draining]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    return Api(tmp_path)
+
+
+def test_registers_renews_lists_and_drains(api: Api) -> None:
+    assert api.ask("PUT", "gpu-9", {**GOOD, "zone": "b", "ttl_s": 10})[0] == 201
+    api.now = 9.0
+    assert api.ask("PUT", "gpu-9", {**GOOD, "slots": 8, "ttl_s": 10}) == (
+        200,
+        {"name": "gpu-9", "ttl_s": 10.0, "renew_within_s": 10.0 / 3},
+    )
+    api.now = 18.0
+    api.registrations.expire()
+    status, listed = api.ask("GET")
+    shown = {one["name"]: (one["slots"], one["lease_left_s"]) for one in listed["endpoints"]}
+    assert (status, shown) == (200, {"fixed": (4, None), "gpu-9": (8, 1.0)})
+    assert api.ask("DELETE", "gpu-9") == (202, {"name": "gpu-9", "draining": True, "in_flight": 0})
+    assert api.names() == ["fixed"]
+
+
+def test_a_lease_that_runs_out_drains_its_endpoint(api: Api) -> None:
+    api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
+    api.now = 10.0
+    api.registrations.expire()
+    assert api.names() == ["fixed"]
+    assert api.ask("PUT", "gpu-9", GOOD)[0] == 201
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, b"", b"Bearer", b"Bearer wrong", b"Basic " + TOKEN.encode(), b"Bearer \xff\xfe", BEARER[:-1]],
+)
+def test_nobody_without_the_token_does_or_learns_anything(api: Api, authorization: bytes | None) -> None:
+    for method, name in (("GET", ""), ("PUT", "gpu-9"), ("DELETE", "fixed")):
+        status, answer = api.ask(method, name, GOOD, authorization)
+        assert (status, answer["error"]["code"]) == (401, "unknown_token")
+    assert api.names() == ["fixed"]
+
+
+def test_nobody_registers_before_a_token_is_configured(tmp_path: Path) -> None:
+    api = Api(tmp_path, tokens=None)
+    status, answer = api.ask("PUT", "gpu-9", GOOD, b"Bearer ")
+    assert (status, answer["error"]["code"]) == (403, "registration_off")
+    assert "REGISTRATION_TOKEN_FILE" in answer["error"]["message"]
+
+
+def test_old_and_new_token_work_while_one_is_replaced(tmp_path: Path) -> None:
+    api = Api(tmp_path, tokens=f"{TOKEN}\n\nfedcba9876543210-next\n")
+    assert api.ask("GET")[0] == api.ask("GET", authorization=b"bearer fedcba9876543210-next")[0] == 200
+
+
+async def test_tokens_change_under_way_and_a_bad_file_leaves_the_last_good_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
+    api = Api(tmp_path)
+    watching = asyncio.create_task(api.registrations.keep_expiring())
+    (tmp_path / "tokens").write_text("fedcba9876543210-next\n")
+    await until(lambda: api.ask("GET", authorization=b"Bearer fedcba9876543210-next")[0] == 200)
+    assert api.ask("GET")[0] == 401
+    (tmp_path / "tokens").unlink()
+    await until(lambda: "cannot read" in api.registrations.problem)
+    assert api.ask("GET", authorization=b"Bearer fedcba9876543210-next")[0] == 200
+    watching.cancel()
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "says"),
+    [
+        ({"slots": 0}, "slots", "whole number from 1"),
+        ({"slots": True}, "slots", "whole number"),
+        ({"slots": 1.5}, "slots", "whole number"),
+        ({"url": "gpu:80"}, "url", "http://host:port"),
+        ({"url": None}, "url", "not a text"),
+        ({"url": "http://169.254.169.254:80"}, "url", "link-local"),
+        ({"url": "http://[fe80::1]:80"}, "url", "link-local"),
+        ({"url": "http://[::ffff:169.254.169.254]:80"}, "url", "link-local"),
+        ({"url": "http://0.0.0.0:80"}, "url", "unspecified"),
+        ({"url": "http://224.0.0.1:80"}, "url", "multicast"),
+        ({"url": "http://2852039166:80"}, "url", "http://host:port"),
+        ({"url": "http://0xa9fea9fe:80"}, "url", "http://host:port"),
+        ({"url": "http://169.254.43518:80"}, "url", "http://host:port"),
+        ({"url": "http://127.1:80"}, "url", "http://host:port"),
+        ({"models": []}, "models", "list of 1-64"),
+        ({"models": [["m"]]}, "models", "not a text"),
+        ({"zone": "../x"}, "zone", "not a name"),
+        ({"engine": "x"}, "engine", "there are auto, vllm"),
+        ({"ttl_s": 1}, "ttl_s", "from 5 to 3600"),
+        ({"ttl_s": 1e9}, "ttl_s", "from 5 to 3600"),
+        ({"ttl_s": "10"}, "ttl_s", "count seconds"),
+        ({"name": "other"}, "name", "leave it out"),
+        ({"dns": "x:1"}, "dns", "no such field; there are name, url"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_remedy_and_changes_nothing(
+    api: Api, change: dict[str, Any], param: str, says: str
+) -> None:
+    status, answer = api.ask("PUT", "gpu-9", {**GOOD, **change})
+    error = answer["error"]
+    assert (status, error["param"], error["code"], error["type"]) == (
+        400,
+        param,
+        "bad_endpoint",
+        "invalid_request_error",
+    )
+    assert says in error["message"]
+    assert api.names() == ["fixed"]
+
+
+@pytest.mark.parametrize("missing", ["url", "models", "slots"])
+def test_what_must_be_said_is_asked_for(api: Api, missing: str) -> None:
+    status, answer = api.ask("PUT", "gpu-9", {field: GOOD[field] for field in GOOD if field != missing})
+    assert (status, answer["error"]["param"]) == (400, missing)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (LARGEST_BODY_BYTES + 1), b'{"url": NaN}']
+)
+def test_a_body_that_is_no_endpoint_is_refused(api: Api, body: bytes) -> None:
+    assert api.ask("PUT", "gpu-9", body)[0] == 400
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "%41", "a b", "x" * 64])
+def test_a_path_that_is_no_name_is_refused(api: Api, name: str) -> None:
+    status, answer = api.ask("PUT", name, GOOD)
+    assert (status, answer["error"]["param"]) == (400, "name")
+
+
+def test_what_the_file_has_is_not_taken_over_or_drained(api: Api) -> None:
+    assert api.ask("PUT", "fixed", GOOD)[0] == 409
+    status, answer = api.ask("PUT", "gpu-9", {**GOOD, "url": "http://127.0.0.1:9000"})
+    assert (status, answer["error"]["param"]) == (409, "url")
+    status, answer = api.ask("DELETE", "fixed")
+    assert (status, "remove it there" in answer["error"]["message"]) == (409, True)
+    assert api.ask("DELETE", "nobody")[0] == 404
+    assert api.ask("PATCH", "fixed")[0] == api.ask("POST")[0] == 405
+
+
+def test_who_registered_first_and_is_in_the_file_since_is_told_so(api: Api) -> None:
+    assert api.ask("PUT", "gpu-9", GOOD)[0] == 201
+    with (api.directory / "endpoints.yaml").open("a") as file:
+        file.write("- {name: gpu-9, url: 'http://127.0.0.1:9009', models: [m], slots: 4}\n")
+    asyncio.run(api.endpoints.look())
+    status, answer = api.ask("PUT", "gpu-9", GOOD)
+    assert (status, answer["error"]["param"]) == (409, "name")
+    status, answer = api.ask("DELETE", "gpu-9")
+    assert (status, "remove it there" in answer["error"]["message"]) == (409, True)
+    assert api.names() == ["fixed", "gpu-9"]
+
+
+async def test_a_start_that_follows_goes_on_with_the_leases_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
+    before = Api(tmp_path, keeps=True)
+    keeping = asyncio.create_task(before.registrations.keep_expiring())
+    before.ask("PUT", "gpu-8", {**GOOD, "url": "http://127.0.0.1:9008", "slots": 8, "engine": "vllm", "ttl_s": 60})
+    before.ask("PUT", "gpu-9", {**GOOD, "url": "http://127.0.0.1:9009", "ttl_s": 10})
+    before.ask("PUT", "fixed-2", {**GOOD, "url": "http://127.0.0.1:9002", "ttl_s": 60})
+    await until(lambda: (tmp_path / "registered").exists() and b"fixed-2" in (tmp_path / "registered").read_bytes())
+    keeping.cancel()
+    for restarted_after_s, names in ((0.0, ["fixed", "gpu-8", "gpu-9"]), (20.0, ["fixed", "gpu-8"]), (99.0, ["fixed"])):
+        after = Api(tmp_path, keeps=True, wall_s=restarted_after_s, also_in_file=["fixed-2"])
+        assert sorted(after.names()) == sorted([*names, "fixed-2"])
+        shown = {one["name"]: (one["slots"], one["engine"], one["lease_left_s"]) for one in after.listed()}
+        assert shown.get("gpu-8") == ((8, "vllm", 60.0 - restarted_after_s) if "gpu-8" in names else None)
+        assert shown["fixed-2"][2] is None
+    after = Api(tmp_path, keeps=True, wall_s=-1e6)
+    assert {one["lease_left_s"] for one in after.listed()} == {None, 60.0, 10.0}
+    assert Api(tmp_path, keeps=True, tokens=None).names() == ["fixed"]
+
+
+async def test_renewals_that_a_stopped_process_could_not_hear_are_not_held_against_endpoints(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.EXPIRE_S", 0.01)
+    looking = asyncio.create_task(api.registrations.keep_expiring())
+    api.ask("PUT", "gpu-9", {**GOOD, "ttl_s": 10})
+    await asyncio.sleep(0.05)
+    api.now += 60.0
+    await until(lambda: api.listed()[-1]["lease_left_s"] > 0.0 or len(api.names()) < 2)
+    assert api.names() == ["fixed", "gpu-9"]
+    looking.cancel()
+    api.now += 11.0
+    api.registrations.expire()
+    assert api.names() == ["fixed"]
+
+
+def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.MOST_REGISTERED", 2)
+    assert MOST_REGISTERED > 2
+    for n in (1, 2):
+        assert api.ask("PUT", f"gpu-{n}", {**GOOD, "url": f"http://127.0.0.1:{n}"})[0] == 201
+    status, answer = api.ask("PUT", "gpu-3", {**GOOD, "url": "http://127.0.0.1:3"})
+    assert (status, answer["error"]["code"]) == (429, "too_many")
+    assert api.ask("PUT", "gpu-2", {**GOOD, "url": "http://127.0.0.1:2"})[0] == 200
+
+
+@pytest.mark.parametrize("content", [None, "", "short\n", f"{TOKEN}\nshort\n", "x" * 5000])
+def test_a_token_file_that_cannot_be_used_is_said_without_showing_it(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadRegistrationToken, match="openssl rand") as refused:
+        load_tokens(path)
+    assert TOKEN not in str(refused.value)

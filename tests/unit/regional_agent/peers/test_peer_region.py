@@ -1,0 +1,137 @@
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Failover
+from penstock.wire.probe import Answer, ModelAnswer
+from regional_agent.peers.peer_region import PeerRegion
+from regional_agent.upstream.upstream_pool import Address
+
+FAILOVER = Failover(misses_to_fail=2, hits_to_rise=3, hold_down_s=1.0, failback_ramp_s=10.0)
+ONE, TWO = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
+
+
+def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> Answer:
+    return Answer("there", "a", {"m": ModelAnswer(ready, wait_s, credits)}, credit_ttl_s=0.75)
+
+
+@pytest.fixture
+def region() -> PeerRegion:
+    made = PeerRegion("there")
+    made.know([ONE, TWO])
+    return made
+
+
+def hear(region: PeerRegion, now: float, *addresses: Address, said: Answer | None = None) -> None:
+    for address in addresses:
+        region.heard(address, said or answer(), 0.02, now)
+    region.round_good(now, now, FAILOVER)
+
+
+def test_nothing_is_known_before_an_answer(region: PeerRegion) -> None:
+    view = region.view("m", 0.0, FAILOVER)
+    assert (view.state, view.ready, view.credits, region.rtt_s) == (RegionState.UNKNOWN, False, 0, None)
+
+
+def test_ready_where_any_agent_says_so_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
+    region.heard(ONE, answer(ready=False), 0.05, 0.0)
+    hear(region, 0.0, TWO, said=answer(wait_s=0.5))
+    assert region.view("m", 0.1, FAILOVER).ready
+    hear(region, 0.2, ONE, said=answer(wait_s=0.2))
+    view = region.view("m", 0.3, FAILOVER)
+    assert (view.state, view.ready, view.expected_wait_s) == (RegionState.HEALTHY, True, 0.2)
+    assert not region.view("other", 0.3, FAILOVER).ready
+    assert region.rtt_s == pytest.approx(0.02)
+
+
+def test_credits_add_up_are_spent_one_by_one_and_expire(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE, said=answer(credits=2))
+    hear(region, 0.5, TWO, said=answer(credits=1))
+    credits = []
+    for _ in range(4):
+        credits.append(region.view("m", 0.6, FAILOVER).credits)
+        region.spend("m", 0.6)
+    assert credits == [3, 2, 1, 0]
+    hear(region, 1.0, ONE, TWO, said=answer(credits=2))
+    assert region.view("m", 1.1, FAILOVER).credits == 4
+    assert region.view("m", 1.76, FAILOVER).credits == 0
+
+
+def test_the_newest_answer_replaces_the_credits_before(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE, said=answer(credits=5))
+    hear(region, 0.1, ONE, said=answer(credits=0))
+    assert region.view("m", 0.2, FAILOVER).credits == 0
+
+
+def test_two_bad_rounds_fail_it(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE)
+    region.round_bad(0.3, 0.3, FAILOVER)
+    assert region.view("m", 0.3, FAILOVER).state is RegionState.SUSPECT
+    region.round_bad(0.4, 0.4, FAILOVER)
+    view = region.view("m", 0.4, FAILOVER)
+    assert (view.state, view.weight) == (RegionState.FAILED, 0.0)
+
+
+def test_a_round_that_was_asked_before_a_good_one_is_old_news(region: PeerRegion) -> None:
+    hear(region, 1.0, ONE)
+    for asked_at in (0.2, 0.5, 1.0):
+        region.round_bad(asked_at, 1.5, FAILOVER)
+    assert region.health.state is RegionState.HEALTHY
+
+
+def test_requests_that_break_together_count_as_one_miss(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE)
+    for _ in range(50):
+        region.broken(ONE, 0.1, FAILOVER)
+    assert region.health.state is RegionState.SUSPECT
+    assert region.reached == ()
+    region.round_bad(0.15, 0.15, FAILOVER)
+    assert region.health.state is RegionState.FAILED
+
+
+def test_a_broken_agent_does_not_cost_the_region_another_that_answers(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE, TWO)
+    region.broken(ONE, 0.1, FAILOVER)
+    assert (region.health.state, region.reached) == (RegionState.HEALTHY, (TWO,))
+
+
+def test_a_broken_one_that_answers_again_may_break_again(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE)
+    region.broken(ONE, 0.1, FAILOVER)
+    hear(region, 0.2, ONE)
+    assert region.health.state is RegionState.HEALTHY
+    region.broken(ONE, 0.3, FAILOVER)
+    assert region.health.state is RegionState.SUSPECT
+
+
+def test_an_agent_that_the_store_has_lost_stays_while_it_answers(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE)
+    region.know([])
+    assert list(region.agents) == [ONE]
+    region.silent(ONE)
+    region.know([])
+    assert list(region.agents) == []
+    hear(region, 0.1, ONE)
+    assert region.reached == ()
+
+
+def test_the_ramp_shows_in_the_view(region: PeerRegion) -> None:
+    hear(region, 0.0, ONE)
+    region.round_bad(0.1, 0.1, FAILOVER)
+    region.round_bad(0.2, 0.2, FAILOVER)
+    for now in (1.0, 1.3, 1.6):
+        hear(region, now, ONE)
+    assert region.health.state is RegionState.RECOVERING
+    assert [round(region.view("m", now, FAILOVER).weight, 2) for now in (1.6, 2.6, 6.6, 11.6)] == [0.0, 0.1, 0.5, 1.0]
+
+
+def test_an_answer_that_is_not_believed_is_told_once(region: PeerRegion) -> None:
+    with capture_logs() as logs:
+        for _ in range(5):
+            region.doubt(ONE, "the signature does not match")
+        hear(region, 0.0, ONE)
+        region.doubt(ONE, "again")
+    assert [entry["reason"] for entry in logs if "not believed" in entry["event"]] == [
+        "the signature does not match",
+        "again",
+    ]

@@ -1,0 +1,142 @@
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.planning.plan import Closed, RegionPlan
+from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.wire.probe import Answer, Question, ask, heard
+from penstock.wire.signing import FleetKey
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.peers.probe_responder import LONGEST_WAIT_S, ProbeAnswers
+from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.upstream.upstream_pool import UpstreamPool
+
+KEY = FleetKey(b"k" * 32)
+POLICY = Policy(
+    regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "a", "b")},
+    models={"m": Model("m", 2.0), "cold": Model("cold")},
+    tenants={},
+    residency=(),
+    spillover=Spillover(target_utilisation=0.5, credit_ttl_s=0.75),
+)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Here:
+    def __init__(self, directory: Path) -> None:
+        self.policy: Policy | None = POLICY
+        self.plan: RegionPlan | None = None
+        self.agents: tuple[str, ...] = ("agent-1",)
+        self.clock = Clock()
+        file = directory / "endpoints.yaml"
+        file.write_text(
+            "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 20}\n"
+            "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold, untold], slots: 4}\n"
+        )
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.endpoints.use_priors(POLICY)
+        self.gpu = self.endpoints.pool("m").endpoints[0]
+        self.gpu.probed(ProbeOutcome.GOOD)
+        self.answers = ProbeAnswers(
+            "here",
+            "agent-1",
+            KEY,
+            self.endpoints,
+            WaitingRoom(self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock),
+            policy=lambda: self.policy,
+            plan=lambda: self.plan,
+            agents_here=lambda: self.agents,
+            clock=self.clock,
+        )
+
+    def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> Answer:
+        question = Question(origin, agent, "here", "nonce", time.time(), wanted)
+        status, body = self.answers.answer(ask(question, KEY).encode())
+        assert status == 200, body
+        return heard(body, question, KEY)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def test_says_what_is_ready_and_how_long_one_waits(here: Here) -> None:
+    answer = here.ask()
+    assert (answer.region, answer.agent, answer.credit_ttl_s) == ("here", "agent-1", 0.75)
+    assert (answer.models["m"].ready, answer.models["m"].expected_wait_s) == (True, 0.0)
+    assert (answer.models["cold"].ready, answer.models["cold"].expected_wait_s) == (False, LONGEST_WAIT_S)
+    assert "untold" not in answer.models
+    for _ in range(24):
+        here.gpu.take()
+    assert here.ask().models["m"].expected_wait_s == pytest.approx(5 * 2.0 / 20)
+
+
+def test_grants_headroom_once_over_all_who_ask(here: Here) -> None:
+    assert here.ask("a", m=7).models["m"].credits == 7
+    assert here.ask("b", m=7).models["m"].credits == 3
+    assert here.ask("a", m=2).models["m"].credits == 2
+    assert here.ask("b", m=99).models["m"].credits == 8
+    here.clock.now += 0.76
+    assert here.ask("b", m=99).models["m"].credits == 10
+
+
+def test_two_agents_of_an_origin_do_not_get_the_same_headroom(here: Here) -> None:
+    assert here.ask("a", "x", m=7).models["m"].credits == 7
+    assert here.ask("a", "y", m=7).models["m"].credits == 3
+
+
+def test_agents_of_this_region_grant_only_their_part(here: Here) -> None:
+    here.agents = ("agent-0", "agent-1", "agent-2")
+    assert here.ask(m=99).models["m"].credits == 3
+    here.agents = ("agent-7",)
+    assert here.ask(m=99).models["m"].credits == 10
+
+
+def test_grants_nothing_that_is_not_there(here: Here) -> None:
+    for _ in range(10):
+        here.gpu.take()
+    assert here.ask(m=5, cold=5).models["m"].credits == 0
+    assert here.ask(m=-5, cold=5).models["cold"].credits == 0
+
+
+def test_a_region_that_is_closed_invites_nobody_and_still_says_that_it_is_ready(here: Here) -> None:
+    here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
+    answer = here.ask(m=5)
+    assert (answer.models["m"].ready, answer.models["m"].credits) == (True, 0)
+    here.plan = RegionPlan("here", 2, 1, "digest", 0.0, (), closed=(Closed("elsewhere", "m", True),))
+    assert here.ask(m=5).models["m"].credits == 5
+
+
+def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:
+    here.answers.leaving = True
+    answer = here.ask(m=5)
+    assert not any(one.ready or one.credits for one in answer.models.values())
+
+
+def test_only_other_regions_of_the_policy_may_ask(here: Here) -> None:
+    for origin in ("here", "elsewhere"):
+        question = Question(origin, "x", "here", "nonce", time.time())
+        assert here.answers.answer(ask(question, KEY).encode()) == (403, b"not a region that may ask\n")
+
+
+@pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
+def test_strangers_learn_nothing(here: Here, token: bytes | None) -> None:
+    status, body = here.answers.answer(token)
+    assert status == 403
+    assert b"agent-1" not in body
+
+
+def test_without_a_policy_nobody_may_ask(here: Here) -> None:
+    here.policy = None
+    assert here.answers.answer(b"") == (503, b"no policy yet\n")

@@ -1,0 +1,37 @@
+"""Every reason that ends a request has a status, and the table for clients is as the code has it."""
+
+from __future__ import annotations
+
+from penstock.routing.reasons import Reason
+from regional_agent.proxy.error_responses import MEANING, STATUS, reasons_table
+from tests.support.paths import ROOT
+
+DOCUMENT = ROOT / "docs" / "errors.md"
+
+
+def test_every_status_has_a_meaning() -> None:
+    assert set(MEANING) == set(STATUS)
+
+
+def test_the_document_is_fresh() -> None:
+    assert reasons_table() in DOCUMENT.read_text(), (
+        "run python -m regional_agent.proxy.error_responses and paste the table"
+    )
+
+
+def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
+    assert {reason for reason in Reason if reason not in STATUS} == {
+        Reason.RESIDENCY_NOT_ALLOWED,
+        Reason.REGION_UNKNOWN,
+        Reason.REGION_FAILED,
+        Reason.REGION_DRAINING,
+        Reason.SPILLOVER_LIMIT,
+        Reason.MODEL_NOT_READY,
+        Reason.NO_CREDIT,
+        Reason.NOT_WORTH_THE_TRIP,
+        Reason.ALREADY_TRIED,
+        Reason.UNREACHABLE,
+        Reason.ENDPOINT_NOT_READY,
+        Reason.ENDPOINT_DRAINING,
+        Reason.ENDPOINT_FULL,
+    }

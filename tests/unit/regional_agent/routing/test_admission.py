@@ -1,0 +1,165 @@
+"""Who is recognised again, and who never is: by key, address and chain together, and under one policy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import islice
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from penstock.policy.geography import Location
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.routing.cost_estimate import Expectations
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire.signing import FleetKey
+from regional_agent.http.messages import Request
+from regional_agent.routing import admission
+from regional_agent.routing.admission import Admission
+from regional_agent.routing.locate import LONGEST_CACHED_CHAIN_BYTES
+from regional_agent.routing.request_context import Ticket
+from regional_agent.runtime import Knowing
+
+PROXY = "127.0.0.9"
+TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
+PLACES = {b"10.0.0.1": Location("DE"), b"10.0.0.2": Location("FR")}
+
+
+def policy(*rules: ResidencyRule, keys: tuple[str, ...] = ("red", "blue")) -> Policy:
+    regions = {name: Region(name, name[:2].upper(), 50.0, 8.0) for name in ("de-1", "fr-1")}
+    tenants = {key: Tenant(key, "open", (sha256(key.encode()).hexdigest(),)) for key in keys}
+    return Policy(regions, {"m": Model("m")}, tenants, rules)
+
+
+class Here:
+    def __init__(self, first: Policy) -> None:
+        self.directives = SimpleNamespace(policy=first)
+        self.located: list[bytes] = []
+        self.locator = SimpleNamespace(
+            header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
+        )
+        knowing = SimpleNamespace(
+            directives=self.directives,
+            locator=self.locator,
+            demand=SimpleNamespace(offered=lambda model, permitted: None),
+        )
+        key = FleetKey(b"tests-only-tests-only-tests-only")
+        self.admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
+
+    def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()) -> Any:
+        request = Request()
+        request.whole, request.body = True, msgspec.json.encode({"model": "m"})
+        request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
+        request.headers += [(b"x-forwarded-for", one) for one in chain]
+        request.headers += [(b"x-country", one) for one in told]
+        return self.admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
+
+    def whose(
+        self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()
+    ) -> tuple[str, str | None] | Reason:
+        ticket = self.ask(key, *chain, peer_ip=peer_ip, told=told)
+        if isinstance(ticket, Refusal):
+            return ticket.reason
+        assert isinstance(ticket, Ticket)
+        return ticket.facts.tenant, ticket.facts.location.country
+
+    def _locate(self, ip: str, chain: list[bytes], told: list[bytes]) -> Location:
+        self.located.append(b",".join((*chain, *told)))
+        if told:
+            return TOLD.get(b",".join(told), Location())
+        return PLACES.get(chain[0] if chain else ip.encode(), Location())
+
+
+def test_a_client_is_looked_up_once() -> None:
+    here = Here(policy())
+    assert [here.whose("red", b"10.0.0.1") for _ in range(3)] == [("red", "DE")] * 3
+    assert here.located == [b"10.0.0.1"]
+
+
+def test_another_key_address_or_chain_is_somebody_else() -> None:
+    here = Here(policy())
+    for _ in range(2):
+        assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+        assert here.whose("blue", b"10.0.0.1") == ("blue", "DE")
+        assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+        assert here.whose("red", peer_ip="10.0.0.2") == ("red", "FR")
+        assert here.whose("none", b"10.0.0.1") is Reason.UNKNOWN_KEY
+
+
+def test_chains_in_several_headers_are_read_whole_each_time() -> None:
+    here = Here(policy())
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    assert here.whose("red", b"10.0.0.2", b"10.0.0.1") == ("red", "FR"), "its last header alone is another chain"
+    assert here.whose("red", b"10.0.0.1", b"10.0.0.2") == ("red", "DE")
+    assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+
+
+def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
+    here = Here(policy())
+    for _ in range(2):
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"FR"]) == ("red", "FR")
+        assert here.whose("red", b"10.0.0.1", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+        assert here.whose("red", b"10.0.0.2", peer_ip=PROXY) == ("red", "FR"), "nothing is said: the chain counts"
+    assert here.located == [b"10.0.0.1,FR", b"10.0.0.1,DE", b"10.0.0.2"]
+    assert here.whose("red", peer_ip=PROXY, told=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
+    assert here.whose("red", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
+    long = b"D" * (LONGEST_CACHED_CHAIN_BYTES + 1)
+    before = len(here.admission._senders)
+    assert here.whose("red", peer_ip=PROXY, told=[long]) == ("red", None)
+    assert len(here.admission._senders) == before
+
+
+def test_what_anybody_else_says_of_places_fills_no_memory() -> None:
+    here = Here(policy())
+    for word in (b"FR", b"DE", b"BE"):
+        assert here.whose("red", b"10.0.0.1", told=[word]) == ("red", "DE")
+    assert here.located == [b"10.0.0.1"]
+
+
+def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
+    here = Here(policy())
+    assert here.whose("red", b"10.0.0.2") == ("red", "FR")
+    stays = ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))
+    here.directives.policy = policy(stays)
+    assert here.whose("red", b"10.0.0.2") is Reason.MISDIRECTED
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.directives.policy = policy(keys=("blue",))
+    assert here.whose("red", b"10.0.0.1") is Reason.UNKNOWN_KEY
+
+
+def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
+    here = Here(policy(ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))))
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.locator.locate_client = lambda ip, chain, told: Location("FR")
+    assert here.whose("red", b"10.0.0.1") == ("red", "DE")
+    here.locator.generation += 1
+    assert here.whose("red", b"10.0.0.1") is Reason.MISDIRECTED
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_SENDERS", 2)
+    here = Here(policy())
+    for number in range(5):
+        here.whose("red", b"10.0.1.%d" % number)
+    assert len(here.admission._senders) == 2
+    long_chain = b"10.0.0.1, " * LONGEST_CACHED_CHAIN_BYTES
+    here.whose("red", long_chain)
+    here.whose("red", long_chain)
+    assert here.located[-2:] == [long_chain] * 2, "long chains are read anew, so that they fill no memory"
+
+
+def test_trace_ids_differ_and_are_whole() -> None:
+    ids = list(islice(admission._trace_ids(Random(1)), 1000))
+    assert len(set(ids)) == 1000
+    assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in ids)
+
+
+def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -> None:
+    here = Here(policy())
+    ticket = here.ask("red", b"10.0.0.1")
+    assert ticket.traceparent.split("-")[1] == ticket.request_id
+    assert here.ask("red", b"10.0.0.1").request_id != ticket.request_id

@@ -1,0 +1,156 @@
+"""An agent's choices: what is reserved for them comes back whole, and what comes of them is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_signals import Signal
+from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.reasons import Reason
+from penstock.routing.work import Ask, Work
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.routing.endpoint_chooser import Chooser, Placement
+from regional_agent.routing.work_estimate import Errand
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.upstream.upstream_pool import UpstreamPool
+
+COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
+USAGE = b'data: {"usage":{"prompt_tokens":100,"completion_tokens":50}}\n\ndata: [DONE]\n\n'
+
+
+class Here:
+    def __init__(self, directory: Path, *accelerators: str, slots: int = 2, zone: str = "") -> None:
+        file = directory / "endpoints.yaml"
+        file.write_text(
+            "".join(
+                f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: {slots},"
+                f" accelerator: {one}, zone: {'abc'[n % 3]}}}\n"
+                for n, one in enumerate(accelerators)
+            )
+        )
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1), zone=zone)
+        for endpoint in self.endpoints.every():
+            endpoint.probed(ProbeOutcome.GOOD)
+        self.shared_view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.chooser = Chooser(self.endpoints, self.shared_view, Random(1))
+        self.pool = self.endpoints.pool("m")
+
+    def choose(self, errand: Errand, now: float = 0.0) -> Placement:
+        placement = self.chooser.choose(errand, (), now)
+        assert isinstance(placement, Placement)
+        return placement
+
+    def loads(self) -> list[tuple[int, int, int]]:
+        return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
+
+
+def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> Errand:
+    errand = Errand("t", "m", COST, Ask(520), Work(0.1, 0.5), streaming=streaming)
+    errand.prefix = prefix or []
+    return errand
+
+
+async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    placement = here.choose(chat())
+    assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
+    here.chooser.first_byte(placement, 0.2)
+    assert here.loads() == [(1, 0, pytest.approx(510_000))]
+    here.shared_view.release(placement)
+    here.shared_view.release(placement)
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    placement = here.choose(chat(streaming=False))
+    here.chooser.look(placement, 0.05)
+    assert here.loads()[0][1] == 100_000
+    here.chooser.look(placement, 0.15)
+    assert here.loads()[0][1] == 0
+    here.shared_view.release(placement)
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    here.shared_view.release(here.choose(chat()))
+    assert here.loads() == [(0, 0, 0)]
+
+
+async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    endpoint: Endpoint = here.pool.endpoints[0]
+    for n in range(30):
+        placement = here.choose(chat(), now=n * 10.0)
+        here.chooser.first_byte(placement, n * 10.0 + 0.3)
+        here.chooser.ended(placement, n * 10.0 + 1.8, (b"", USAGE))
+        here.shared_view.release(placement)
+    assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
+    assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
+    speed = endpoint.learner.learned
+    assert speed is not None
+    assert speed.decode + speed.crowding == pytest.approx(3.0, rel=0.1)
+    assert speed.start_s + speed.prefill * 0.1 == pytest.approx(0.3, rel=0.1)
+
+
+async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=8)
+    errand = chat(prefix=[1, 2])
+    first = here.choose(errand)
+    here.shared_view.release(first)
+    again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
+    assert {one.endpoint.name for one in again} == {first.endpoint.name}
+    assert again[0].prefill_us == 0
+
+
+async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=8)
+    first = here.choose(chat(prefix=[1, 2]))
+    here.shared_view.release(first)
+    view = first.endpoint.view
+    here.pool.prior_s = 0.1
+    here.pool.recount()
+    here.pool.learn()
+    first.endpoint.heard_signals({Signal.KV_USED: 0.94})
+    first.endpoint.tick()
+    assert view.pressure == pytest.approx(0.4)
+    assert here.choose(chat(prefix=[1, 2])).prefill_us == 0, "it keeps what it has"
+    first.endpoint.heard_signals({Signal.KV_USED: 0.96})
+    first.endpoint.tick()
+    later = [here.choose(chat(prefix=[1, 2])) for _ in range(3)]
+    assert first.endpoint.name not in {one.endpoint.name for one in later}
+
+
+async def test_the_agents_own_zone_is_preferred_until_it_is_busier(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "h100", "h100", slots=64, zone="b")
+    assert here.pool.near == (1,)
+    placements = [here.choose(chat()) for _ in range(12)]
+    own = sum(one.endpoint.name == "gpu-1" for one in placements)
+    assert placements[0].endpoint.name == "gpu-1"
+    assert 4 <= own < 12, "a little more than its share, and not all"
+
+
+async def test_a_zone_that_holds_all_or_nothing_makes_no_difference(tmp_path: Path) -> None:
+    assert Here(tmp_path, "h100", "h100", zone="elsewhere").pool.near == ()
+    assert Here(tmp_path, "h100", zone="a").pool.near == ()
+
+
+async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", "l4", slots=16)
+    for one in here.pool.endpoints:
+        one.view.completions = 99
+    names = [here.choose(chat()).endpoint.name for _ in range(10)]
+    assert names.count("gpu-0") > 2 * names.count("gpu-1")
+
+
+async def test_nobody_left_says_why(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100", slots=1)
+    here.choose(chat())
+    assert here.chooser.choose(chat(), (), 0.0) is Reason.SATURATED
+    assert here.chooser.choose(chat(), {"gpu-0"}, 0.0) is Reason.MODEL_NOT_READY

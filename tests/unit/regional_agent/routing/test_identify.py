@@ -1,0 +1,70 @@
+"""Whose a key is: by its digest, remembered as it came while one policy is in force, and forgotten with it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from penstock.policy.policy import Policy, Region, Tenant
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.routing import identify
+from regional_agent.routing.identify import Keyring
+
+KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
+
+
+def policy(keys: dict[str, bytes], anonymous: str | None = None) -> Policy:
+    tenants = {name: Tenant(name, "open", (sha256(key).hexdigest(),)) for name, key in keys.items()}
+    tenants["anybody"] = Tenant("anybody", "open")
+    return Policy({"here": Region("here", "DE", 50.0, 8.0)}, {}, tenants, (), anonymous_tenant=anonymous)
+
+
+def name(keyring: Keyring, authorization: bytes | None) -> str:
+    """The tenant's name, or the reason why there is none."""
+    found = keyring.identify(authorization)
+    return found.reason.value if isinstance(found, Refusal) else found.name
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        (b"Bearer red-secret", "red"),
+        (b"bearer  red-secret ", "red"),
+        (b"Bearer blue-secret", "blue"),
+        (b"Bearer red-secre", Reason.UNKNOWN_KEY),
+        (b"Bearer red-secret2", Reason.UNKNOWN_KEY),
+        (b"Basic red-secret", Reason.UNKNOWN_KEY),
+        (b"Bearer", Reason.UNKNOWN_KEY),
+        (b"", Reason.UNKNOWN_KEY),
+        (None, Reason.UNKNOWN_KEY),
+    ],
+)
+def test_a_key_names_its_tenant_however_often_it_comes(authorization: bytes | None, expected: str) -> None:
+    keyring = Keyring(policy(KEYS))
+    assert [name(keyring, authorization) for _ in range(3)] == [expected] * 3
+
+
+def test_no_key_is_the_anonymous_tenant_and_a_wrong_one_is_not() -> None:
+    keyring = Keyring(policy(KEYS, "anybody"))
+    assert name(keyring, None) == "anybody"
+    assert name(keyring, b"Bearer wrong") == Reason.UNKNOWN_KEY
+
+
+def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
+    before = Keyring(policy(KEYS))
+    assert name(before, b"Bearer red-secret") == "red"
+    after = Keyring(policy({"red": b"another-secret", "blue": KEYS["blue"]}))
+    assert name(after, b"Bearer red-secret") == Reason.UNKNOWN_KEY
+    assert name(after, b"Bearer another-secret") == "red"
+
+
+def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identify, "MOST_REMEMBERED", 4)
+    keyring = Keyring(policy(KEYS))
+    for number in range(20):
+        assert name(keyring, b"Bearer wrong-%d" % number) == Reason.UNKNOWN_KEY
+    assert not keyring._remembered
+    for number in range(20):
+        assert name(keyring, b"Bearer" + b" " * (number + 1) + b"red-secret") == "red"
+        assert len(keyring._remembered) <= 4

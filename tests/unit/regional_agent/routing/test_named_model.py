@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from penstock.routing.reasons import Refusal
+from regional_agent.http.messages import Request
+from regional_agent.routing.model_name import asked_of, named_model
+
+UPLOAD = b"/v1/images/edits"
+
+
+def request(body: bytes, *headers: tuple[bytes, bytes], target: bytes = UPLOAD, whole: bool = False) -> Request:
+    made = Request()
+    made.path = target.partition(b"?")[0]
+    made.body, made.target, made.whole = body, target, whole
+    made.headers = list(headers)
+    return made
+
+
+FORM = (b"content-type", b'multipart/form-data; charset=utf-8; boundary="b-1"')
+
+
+def part(name: str, value: bytes) -> bytes:
+    return b'--b-1\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (name.encode(), value)
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model": "m", "messages": [', "m"),
+        (b'{"messages": [{"model": "no"}], "model": "m", "x": "', "m"),
+        (b'{"a": "\\"model\\": \\"no\\"", "model" : "m"', "m"),
+        (b'{"a": {"model": "no"}, "b": [', None),
+        (b'{"a": "model", "b": "', None),
+        (b'{"model": "half', None),
+        (b'{"x": ' + b"[" * 100_000, None),
+        (b'"model": "m"', None),
+        (json.dumps({"x": "é\\" * 1000, "model": "m"}).encode()[:-1], "m"),
+    ],
+)
+def test_the_top_level_model_of_json_that_is_not_whole(body: bytes, model: str | None) -> None:
+    assert named_model(request(body)) == model
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (part("model", b"m") + part("file", b"x"), "m"),
+        (part("file", b"name=model\r\n\r\nno") + part("model", b"m") + b"--b-1--", "m"),
+        (part("models", b"no") + part("file", b""), None),
+        (part("model", b"half")[:-2], None),
+        (part("model", b"m")[:-10], None),
+        (b"", None),
+    ],
+)
+def test_the_model_field_of_a_form(body: bytes, model: str | None) -> None:
+    assert named_model(request(body, FORM)) == model
+
+
+def part_of(disposition: bytes, value: bytes = b"m") -> bytes:
+    return b"--b-1\r\nContent-Disposition: " + disposition + b"\r\n\r\n" + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("disposition", "model"),
+    [
+        (b"form-data; name=model", "m"),
+        (b'Form-Data ; Name = "model"', "m"),
+        (b'form-data; filename="a.wav"; name="model"', "m"),
+        (b'form-data; name="mo\\del"', "m"),
+        (b"form-data; name*=utf-8''model", "m"),
+        (b'form-data; x-name="model"; name="file"', None),
+        (b'form-data; name="file"; filename="a; name=model "', None),
+        (b'form-data; name="file"; filename="a\\"; name=model"', None),
+        (b'form-data; name="Model"', None),
+        (b'attachment; name="model"', "m"),
+    ],
+)
+def test_the_field_is_known_however_its_name_is_written(disposition: bytes, model: str | None) -> None:
+    assert named_model(request(part_of(disposition) + b"--b-1--", FORM)) == model
+
+
+def test_of_two_fields_engines_would_read_different_ones_so_neither_is_taken() -> None:
+    twice = part("model", b"a") + part("file", b"x") + part_of(b"form-data; name = model", b"b") + b"--b-1--"
+    asked = asked_of(request(twice, FORM, (b"x-model", b"a"), whole=True))
+    assert isinstance(asked, Refusal)
+    assert "or two are" in asked.detail
+
+
+@pytest.mark.parametrize(
+    ("query", "model"),
+    [
+        (b"model=a%20b", "a b"),
+        (b"model=%C3%A9", "\u00e9"),
+        (b"model=%ff", "\ufffd"),
+        (b"model=a&model=b", None),
+        pytest.param(b"x=1&" * 65 + b"model=a", None, id="too-many"),
+        (b"model", None),
+    ],
+)
+def test_a_query_names_one_model_or_none(query: bytes, model: str | None) -> None:
+    asked = request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?" + query)
+    assert named_model(asked) == model
+
+
+def test_what_the_engine_reads_counts_before_what_is_said_beside_it() -> None:
+    beside = (b"x-model", b"header")
+    assert named_model(request(part("model", b"form") + b"--b-1--", FORM, beside)) == "form"
+    assert (
+        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), beside, target=UPLOAD + b"?model=query"))
+        == "header"
+    )
+    assert (
+        named_model(request(b"RIFF", (b"content-type", b"audio/wav"), target=UPLOAD + b"?a=1&model=query")) == "query"
+    )
+    whole = asked_of(request(b'{"model": "body"}', beside, whole=True))
+    assert not isinstance(whole, Refusal)
+    assert whole.model == "body"
+
+
+def test_nothing_named_is_refused_with_a_remedy() -> None:
+    refusal = asked_of(request(b"RIFF", (b"content-type", b"audio/wav"), whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "x-model" in refusal.detail
+
+
+def test_bodies_made_to_be_slow_are_given_up_soon() -> None:
+    assert named_model(request(b'{"a":[' + b"[]," * 3_000_000)) is None
+    assert named_model(request(b'{"a":"' + b'\\"' * 3_000_000)) is None
+    assert named_model(request(b'{"a"' + b" " * 3_000_000)) is None
+    assert named_model(request(b'{"a":"' + b'"a" :"' * 1_000_000)) is None
+    assert named_model(request(b"--b-1\r\n\r\n\r\n" * 1_000_000, FORM)) is None
+
+
+@pytest.mark.parametrize("kind", [b"application/octet-stream", b"multipart/form-data; boundary=b", b"image/png"])
+def test_a_content_type_cannot_hide_the_model_that_an_engine_reads(kind: bytes) -> None:
+    headers = ((b"content-type", kind), (b"x-model", b"another"))
+    asked = asked_of(request(b'{"model": "body"}', *headers, target=b"/v1/chat/completions", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert asked.model == "body"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "model": "b"}',
+        b'{"model": "a", "messages": [], "model": "a"}',
+        b'{"model": "a", "\\u006dodel": "b"}',
+        b'{"m\\u006Fdel": "a", "model": "b"}',
+        b'{"model": "a"' + b', "model": "a"' * 1_000_000 + b"}",
+    ],
+)
+def test_of_two_models_engines_would_read_different_ones_so_neither_is_taken(body: bytes) -> None:
+    refusal = asked_of(request(body, target=b"/v1/chat/completions", whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "twice" in refusal.detail
+
+
+def test_a_model_deeper_in_the_body_is_another_matter() -> None:
+    body = b'{"tools": [{"type": "image_generation", "model": "b"}], "model": "a", "metadata": {"model": "c"}}'
+    asked = asked_of(request(body, target=b"/v1/responses", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert asked.model == "a"
+
+
+def test_a_body_that_is_packed_is_refused_with_a_remedy() -> None:
+    packed = (b"content-encoding", b"gzip")
+    refusal = asked_of(request(gzip.compress(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
+    assert isinstance(refusal, Refusal)
+    assert "Content-Encoding" in refusal.detail
+
+
+def test_what_openai_calls_nullable_may_be_null() -> None:
+    asked = asked_of(request(b'{"model": "m", "stream": null, "max_tokens": null}', target=b"/v1/x", whole=True))
+    assert not isinstance(asked, Refusal)
+    assert not asked.stream
+
+
+def test_a_name_that_no_model_has_is_not_repeated() -> None:
+    refusal = asked_of(request(b'{"model": "' + b"x" * 100_000 + b'"}', whole=True))
+    assert isinstance(refusal, Refusal)
+    assert len(refusal.detail) < 200

@@ -1,0 +1,79 @@
+"""A body is made to ask for another model in that place alone, or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regional_agent.http.messages import Request
+from regional_agent.routing.model_rewrite import serve_as
+
+
+def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
+    one = Request()
+    one.method, one.path = b"POST", b"/v1/chat/completions"
+    one.headers = list(headers)
+    one.body, one.length, one.whole = body, len(body), True
+    return one
+
+
+def test_nothing_but_the_name_changes() -> None:
+    body = b'{ "messages": [{"model": "not me", "content": "\\"model\\": x"}],\n "model" : "a", "n":1.50 }'
+    one = request(body)
+    asked = serve_as(one, "org/b:1.2")
+    assert asked is not None
+    assert asked.model == "org/b:1.2"
+    assert one.body == body.replace(b'"a"', b'"org/b:1.2"')
+    assert one.length == len(one.body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "model": "c"}',
+        b'{"mod\\u0065l": "a"}',
+        b'{"model": "\\u0061"}',
+        b'{"messages": []}',
+        b"not json",
+        b"",
+    ],
+)
+def test_what_might_be_read_otherwise_is_left_alone(body: bytes) -> None:
+    one = request(body)
+    assert serve_as(one, "b") is None
+    assert one.body == body
+
+
+def test_uploads_and_what_is_not_whole_are_left_alone() -> None:
+    upload = request(b'{"model": "a"}', (b"content-type", b"multipart/form-data; boundary=x"))
+    upload.path = b"/v1/images/edits"
+    assert serve_as(upload, "b") is None
+    coming = request(b'{"model": "a"}')
+    coming.whole = False
+    assert serve_as(coming, "b") is None
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda x: st.lists(x, max_size=3)
+        ),
+        max_size=5,
+    ),
+    st.sampled_from(["a", "org/model-1.5:free"]),
+    st.booleans(),
+)
+def test_whatever_else_is_asked_for_is_asked_for_still(rest: dict[str, object], model: str, ascii_only: bool) -> None:
+    wanted = {**{key: value for key, value in rest.items() if key not in OURS}, "model": "before"}
+    one = request(json.dumps(wanted, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+    if serve_as(one, model) is not None:
+        assert json.loads(one.body) == {**wanted, "model": model}
+    else:
+        assert json.loads(one.body) == wanted
+
+
+OURS = {"model", "stream", "max_tokens", "max_completion_tokens"}

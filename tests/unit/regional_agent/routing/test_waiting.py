@@ -1,0 +1,234 @@
+"""Who waits in an agent is served in order, in turn with the other agents, and refused as soon as it is of no use."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.admission.queueing import LONGEST_WAIT_S
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.routing import admission_queue
+from regional_agent.routing.admission_queue import Place, WaitingRoom
+from regional_agent.shared_load import shared_load as told
+from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.wait import until
+
+TARGET: Any = object()
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Here:
+    def __init__(self, directory: Path) -> None:
+        file = directory / "endpoints.yaml"
+        file.write_text("- {name: gpu, url: 'http://127.0.0.1:1', models: [m], slots: 2}\n")
+        self.clock = Clock()
+        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        (self.gpu,) = self.endpoints.every()
+        self.gpu.probed(ProbeOutcome.GOOD)
+        self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.room = WaitingRoom(self.endpoints, self.view, self.clock)
+        self.room.ask = self._ask
+        self.served: list[str] = []
+        self.asked: list[str] = []
+        self.credits: dict[str, int] = {}
+        """By residency, what other regions have granted."""
+        self.cannot_use_it = ""
+        """Who has tried what there is here already."""
+        self.refused: dict[str, Refusal] = {}
+        for _ in range(2):
+            self.gpu.take()
+
+    def join(
+        self, name: str, priority: int = 0, received_ago_s: float = 0.0, residency: str = "anywhere"
+    ) -> Place | Refusal:
+        received_at = self.clock.now - received_ago_s
+        ticket: Any = SimpleNamespace(
+            name=name,
+            model="m",
+            priority=priority,
+            received_at=received_at,
+            deadline_at=self.clock.now + 600,
+            attempts=0,
+            rests_until=0.0,
+        )
+        ticket.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
+        ticket.errand = SimpleNamespace(tenant="t")
+
+        def answer(target: Any) -> None:
+            if isinstance(target, Refusal):
+                self.refused[name] = target
+            else:
+                self.served.append(name)
+
+        return self.room.join(ticket, 100, answer, self.clock.now)
+
+    def place(self, name: str, **fields: Any) -> Place:
+        place = self.join(name, **fields)
+        assert not isinstance(place, Refusal)
+        return place
+
+    def free(self) -> None:
+        self.gpu.give_back()
+        self.room.room_appeared()
+
+    def _ask(self, ticket: Any, now: float) -> Any:
+        self.asked.append(ticket.name)
+        if self.credits.get(ticket.admitted.permitted.name, 0):
+            self.credits[ticket.admitted.permitted.name] -= 1
+            return TARGET
+        if not self.gpu.view.takes_more or ticket.name == self.cannot_use_it:
+            return None
+        self.gpu.take()
+        return TARGET
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> Any:
+    one = Here(tmp_path)
+    yield one
+    one.room.close()
+
+
+async def test_room_goes_to_who_is_first_and_to_no_more_than_fit(here: Here) -> None:
+    for name in ("a", "b"):
+        here.place(name)
+    here.place("urgent", priority=1)
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["urgent"]
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["urgent", "a"]
+    assert here.room.waiting("m") == 1
+
+
+async def test_one_that_is_tried_again_keeps_its_place(here: Here) -> None:
+    here.place("new")
+    here.place("again", received_ago_s=3.0)
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["again"]
+
+
+async def test_who_leaves_is_gone_at_once(here: Here) -> None:
+    first = here.place("first")
+    here.place("second")
+    here.room.leave(first)
+    here.room.leave(first)
+    assert here.room.waiting("m") == 1
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["second"]
+
+
+async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) -> None:
+    assert not here.room.is_awaited("m")
+    here.place("a")
+    assert here.room.is_awaited("m")
+    assert not here.room.is_awaited("other")
+    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
+    assert here.room.somebody_first(cast(Any, newcomer))
+    newcomer.priority = 1
+    assert not here.room.somebody_first(cast(Any, newcomer))
+
+
+async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
+    names = [f"n{n}" for n in range(50)]
+    refusals = [one for name in names if isinstance(one := here.join(name), Refusal)]
+    expected = int(LONGEST_WAIT_S / (here.endpoints.pool("m").service_s / 2))
+    assert here.room.waiting("m") == pytest.approx(expected, abs=1)
+    assert {one.reason for one in refusals} == {Reason.SATURATED}
+    assert all(one.retry_after_s is not None and one.retry_after_s >= 1 for one in refusals)
+
+
+async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
+    here.place("a")
+    here.clock.now += LONGEST_WAIT_S + 1
+    await until(lambda: bool(here.refused))
+    assert here.refused["a"].reason is Reason.SATURATED
+    assert here.room.waiting("m") == 0
+
+
+async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> None:
+    here.cannot_use_it = "first"
+    for name in ("first", "second", "third"):
+        place = here.place(name)
+        place.item.ticket.attempts = name == "first"
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == ["second"]
+    assert here.room.waiting("m") == 2
+
+
+async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission_queue, "MOST_IN_VAIN", 2)
+    for number in range(3):
+        here.place(f"bound {number}", residency="here")
+    for name in ("free", "free too", "one too many"):
+        here.place(name)
+    here.credits = {"anywhere": 2}
+    here.room.credit_arrived()
+    await asyncio.sleep(0)
+    assert here.served == ["free", "free too"]
+    assert here.asked == ["bound 0", "free", "free too", "one too many"], "one of a residency speaks for all of it"
+
+
+async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_queue, "MOST_AT_ONCE", 2)
+    for number in range(5):
+        here.place(str(number))
+    here.credits = {"anywhere": 5}
+    here.room.credit_arrived()
+    served = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        served.append(len(here.served))
+    assert served == [2, 4, 5]
+
+
+async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> None:
+    here.place("a")
+    here.gpu.give_back()
+    await until(lambda: bool(here.served))
+
+
+async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
+    here.view._others_waiting = {"m": [told.Waiting(4, 0, 5000, 77)]}
+    assert not here.room.is_awaited("m"), "nobody is heard of yet"
+    here.view._shown_weight = 1.0
+    assert here.room.is_awaited("m")
+    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
+    assert here.room.somebody_first(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
+    here.place("ours")
+    assert here.room.waiting("m") == 5
+    assert here.room.wait_s("m") > here.endpoints.pool("m").service_s
+    here.free()
+    await asyncio.sleep(0)
+    assert here.served == []
+    await until(lambda: bool(here.served))
+
+
+async def test_others_hear_how_many_wait_and_for_how_long(here: Here) -> None:
+    first = here.place("a")
+    here.clock.now += 2.0
+    here.place("b", priority=-3)
+    said = here.view.waiting_here()["m"]
+    assert (said.requests, said.behind, said.waited_ms) == (2, 0, 2000)
+    here.room.leave(first)
+    assert here.view.waiting_here()["m"].which != said.which

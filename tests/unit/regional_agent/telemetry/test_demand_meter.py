@@ -1,0 +1,88 @@
+import pytest
+
+from penstock.fleet.demand import MOST_CLASSES
+from penstock.policy.residency import residency_class
+from regional_agent.telemetry.demand_meter import DemandMeter
+
+EU = residency_class(frozenset({"eu-de", "eu-es"}))
+ALL = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meter(clock: Clock) -> DemandMeter:
+    return DemandMeter(clock)
+
+
+def run(meter: DemandMeter, clock: Clock, seconds: int, per_s: int) -> None:
+    for _ in range(seconds):
+        for _ in range(per_s):
+            meter.offered("m", EU)
+        clock.now += 1.0
+        meter.settle()
+
+
+def test_a_meter_that_just_began_knows_its_demand(meter: DemandMeter, clock: Clock) -> None:
+    run(meter, clock, 1, 10)
+    assert meter.per_s("m") == pytest.approx(10.0)
+
+
+def test_follows_a_step_within_two_seconds_but_not_one_noisy_one(meter: DemandMeter, clock: Clock) -> None:
+    run(meter, clock, 60, 10)
+    assert meter.per_s("m") == pytest.approx(10.0)
+    run(meter, clock, 2, 40)
+    assert 20.0 < meter.per_s("m") < 40.0
+    run(meter, clock, 20, 40)
+    assert meter.per_s("m") == pytest.approx(40.0, rel=0.01)
+
+
+def test_demand_that_ends_decays_and_is_forgotten(meter: DemandMeter, clock: Clock) -> None:
+    run(meter, clock, 20, 10)
+    run(meter, clock, 3, 0)
+    assert 0.0 < meter.per_s("m") < 5.0
+    run(meter, clock, 40, 0)
+    assert meter.report() == ()
+    assert meter.per_s("m") == 0.0
+
+
+def test_reports_each_class_with_its_regions(meter: DemandMeter, clock: Clock) -> None:
+    meter.offered("m", EU)
+    meter.offered("m", ALL)
+    meter.offered("n", EU)
+    clock.now += 1.0
+    meter.settle()
+    assert {(one.model, one.residency): one.regions for one in meter.report()} == {
+        ("m", EU.name): ("eu-de", "eu-es"),
+        ("m", ALL.name): ("eu-de", "eu-es", "us-east"),
+        ("n", EU.name): ("eu-de", "eu-es"),
+    }
+    assert meter.per_s("m") == pytest.approx(2.0)
+
+
+def test_the_number_of_classes_is_bounded(meter: DemandMeter, clock: Clock) -> None:
+    for number in range(MOST_CLASSES + 100):
+        meter.offered(f"m-{number}", EU)
+    clock.now += 1.0
+    meter.settle()
+    assert len(meter.report()) == MOST_CLASSES
+
+
+def test_settling_twice_at_once_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
+    run(meter, clock, 3, 10)
+    meter.offered("m", EU)
+    meter.settle()
+    assert meter.per_s("m") == pytest.approx(10.0)
+    clock.now += 1.0
+    meter.settle()
+    assert meter.per_s("m") < 10.0

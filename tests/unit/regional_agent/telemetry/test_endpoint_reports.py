@@ -1,0 +1,96 @@
+"""What reports tell of endpoints: one word for what is believed of each, within bounds, more seldom of many."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.fleet.endpoint_report import MOST_ENDPOINTS, EndpointCondition
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.outlier_ejection import Standing, Trust
+from regional_agent.endpoints.endpoint import Endpoint, Judge
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.telemetry import endpoint_reports
+from regional_agent.telemetry.endpoint_reports import LARGEST_LIST_BYTES, PER_REPORT, EndpointReports, reported
+from regional_agent.upstream.upstream_pool import Address
+from tests.support.stores import SetClock
+
+
+def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None = None) -> list[Endpoint]:
+    judge = Judge(warm_up_s=10.0, clock=clock or SetClock())
+    members = [
+        Endpoint(EndpointSpec(f"gpu-{n}", Address("10.0.0.1", 8000 + n, tls=True), models, 4, zone="z"), judge)
+        for n in range(count)
+    ]
+    Pool().fill(members)
+    return members
+
+
+def test_one_word_for_what_is_believed() -> None:
+    clock = SetClock()
+    (one,) = some(1, clock=clock)
+
+    def word() -> EndpointCondition:
+        return reported(one).condition
+
+    assert word() is EndpointCondition.NEW
+    one.probed(ProbeOutcome.GOOD)
+    one.tick()
+    assert word() is EndpointCondition.WARMING
+    clock.now += 10.0
+    one.tick()
+    assert word() is EndpointCondition.READY
+    one.heard_loaded(frozenset())
+    assert word() is EndpointCondition.UNLOADED
+    one.heard_loaded(None)
+    for trust in (Trust.EJECTED, Trust.TRIAL, Trust.TRYING):
+        one.standing = Standing(trust)
+        assert word() is EndpointCondition.EJECTED
+    for _ in range(2):
+        one.probed(ProbeOutcome.UNREACHABLE)
+    assert word() is EndpointCondition.DOWN
+    one.retire()
+    assert word() is EndpointCondition.DRAINING
+
+
+def test_load_and_place() -> None:
+    (one,) = some(1)
+    one.take()
+    row = reported(one)
+    assert (row.name, row.address, row.models, row.zone, row.accelerator) == ("gpu-0", "10.0.0.1:8000", ("m",), "z", "")
+    assert (row.slots, row.in_flight) == (4, 1)
+
+
+def test_what_an_address_has_besides_host_and_port_stays_with_the_agent() -> None:
+    address = Address.parse("https://user:secret@engine.internal:8443/v1?token=secret")
+    one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), Judge())
+    assert reported(one).address == "engine.internal:8443"
+    assert b"secret" not in msgspec.msgpack.encode(reported(one))
+
+
+@pytest.mark.parametrize(("count", "every"), [(0, 1), (1, 1), (PER_REPORT, 1), (PER_REPORT + 1, 2), (950, 10)])
+def test_many_are_told_of_more_seldom(count: int, every: int) -> None:
+    members = some(count)
+    reports = EndpointReports(lambda: members)
+    told = [reports.next().endpoints for _ in range(3 * every)]
+    assert [index for index, one in enumerate(told) if one is not None] == [0, every, 2 * every]
+    assert told[0] is not None
+    assert len(told[0]) == count
+
+
+def test_a_list_has_a_bound_in_number() -> None:
+    members = some(MOST_ENDPOINTS + 7)
+    told = EndpointReports(lambda: members).next()
+    assert told.endpoints is not None
+    assert (len(told.endpoints), told.left_out) == (MOST_ENDPOINTS, 7)
+
+
+def test_a_list_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = some(40, models=tuple(f"{n:03}" + "m" * 200 for n in range(60)))
+    told = EndpointReports(lambda: members).next()
+    assert told.endpoints is not None
+    assert len(msgspec.msgpack.encode(told.endpoints)) <= LARGEST_LIST_BYTES + 8
+    assert 0 < len(told.endpoints) == 40 - told.left_out
+    monkeypatch.setattr(endpoint_reports, "LARGEST_LIST_BYTES", 10)
+    assert EndpointReports(lambda: members).next().endpoints == ()
