@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adapters.secret_file import read_secrets
-from penstock.wire.signing import SHORTEST_KEY_BYTES, FleetKey
+from penstock.wire.signing import MIN_KEY_BYTES, FleetKey
 
 _REMEDY = "make one with `openssl rand -hex 32` and give the same file to every agent and control plane"
 
@@ -16,4 +16,4 @@ def load_fleet_key(path: Path) -> FleetKey:
     Raises:
         BadSecret: the file cannot be used.
     """
-    return FleetKey(*read_secrets(path, "fleet key", shortest_bytes=SHORTEST_KEY_BYTES, remedy=_REMEDY))
+    return FleetKey(*read_secrets(path, "fleet key", shortest_bytes=MIN_KEY_BYTES, remedy=_REMEDY))

@@ -43,7 +43,7 @@ from control_plane.policy.source.webhook_secret import WebhookSecret
 from control_plane.rollout.rollout_actions import Orders
 from control_plane.rollout.rollout_resource import summary
 from control_plane.rollout.rollout_runner import Staging
-from control_plane.status.status import MOST_SHORTFALLS, LeaderStatus, Status, StoreStatus
+from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, Status, StoreStatus
 from control_plane.status.status_builder import (
     agent_statuses,
     arc_statuses,
@@ -288,7 +288,7 @@ class ControlPlane:
             arcs=arc_statuses(self.plans),
             rollout=summary(rollout.value) if rollout is not None else None,
             overrides=self._override_statuses(policy, now),
-            shortfalls=self._planning.shortfalls[:MOST_SHORTFALLS],
+            shortfalls=self._planning.shortfalls[:MAX_SHORTFALLS],
             fleet_seen_by=self.member.name,
         )
 

@@ -16,7 +16,7 @@ import msgspec
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-MOST_NETWORKS_READ_WHOLE = 200_000
+MAX_NETWORKS_READ_WHOLE = 200_000
 """Databases with more nodes than this are sampled: reading every network of a full one takes minutes."""
 
 SAMPLES = 20_000
@@ -147,7 +147,7 @@ def sites_from_database(path: Path, rng: Random, most_sites: int = 24) -> list[C
 
 
 def _networks(reader: maxminddb.Reader, rng: Random) -> Iterator[tuple[IPv4Network | IPv6Network, Any]]:
-    if reader.metadata().node_count <= MOST_NETWORKS_READ_WHOLE:
+    if reader.metadata().node_count <= MAX_NETWORKS_READ_WHOLE:
         yield from reader
         return
     for _ in range(SAMPLES):

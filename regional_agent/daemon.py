@@ -21,9 +21,9 @@ from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Application, Listener, leave
 from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.proxy.access_log import AccessLog
-from regional_agent.proxy.proxy import Carrier
-from regional_agent.routing.router import Road
-from regional_agent.runtime import Knowing
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.routing.router import Router
+from regional_agent.runtime import AgentRuntime
 from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
@@ -60,30 +60,30 @@ async def serve(settings: AgentSettings) -> None:
     key = load_fleet_key(settings.fleet_key_file)
     rng = Random()
     access_log = _access_log(settings, rng)
-    async with Knowing(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as knowing:
-        road = Road(settings.region, knowing, key, rng, asyncio.get_running_loop().time)
+    async with AgentRuntime(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as runtime:
+        road = Router(settings.region, runtime, key, rng, asyncio.get_running_loop().time)
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
-        carrier = Carrier(
+        carrier = Proxy(
             road, pool, metrics, settings.limits, via=via, rng=rng, peer_pool=peer_pool, access_log=access_log
         )
         carrier.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
-        status = AdminService(carrier, knowing, lambda: _status(settings, knowing, carrier))
+        status = AdminService(carrier, runtime, lambda: _status(settings, runtime, carrier))
         listeners, where = await _listening(
             _Face("admin", settings.admin_listen, status, None),
-            _Face("traffic", settings.traffic_listen, TrafficService(road, carrier, knowing), tls.traffic),
-            _Face("peer", settings.peer_listen, PeerService(road, carrier, knowing), tls.peer),
+            _Face("traffic", settings.traffic_listen, TrafficService(road, carrier, runtime), tls.traffic),
+            _Face("peer", settings.peer_listen, PeerService(road, carrier, runtime), tls.peer),
             limits=limits,
-            knowing=knowing,
+            runtime=runtime,
         )
         _settle_memory()
-        await knowing.announce(peer_url=where["peer"], admin_url=where["admin"])
+        await runtime.announce(peer_url=where["peer"], admin_url=where["admin"])
         print(msgspec.json.encode({"agent": settings.name, "region": settings.region, **where}).decode(), flush=True)
         log.info("serving", **where)
 
         await stop.wait()
         log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(carrier.in_flight().values()))
-        await knowing.withdraw()
+        await runtime.withdraw()
         cut = await leave([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
@@ -114,7 +114,7 @@ class _Face(NamedTuple):
 
 
 async def _listening(
-    *faces: _Face, limits: Mapping[str, Limits], knowing: Knowing
+    *faces: _Face, limits: Mapping[str, Limits], runtime: AgentRuntime
 ) -> tuple[dict[str, Listener], dict[str, str]]:
     """A listener for each face, by name, and its URL.
 
@@ -125,11 +125,11 @@ async def _listening(
     where: dict[str, str] = {}
     for name, listen, service, tls in faces:
         listener = listeners[name] = Listener(
-            service, limits[name], tls=tls, trusts=knowing.locator.trusts, location_header=knowing.locator.header
+            service, limits[name], tls=tls, trusts=runtime.locator.trusts, location_header=runtime.locator.header
         )
         try:
             if name != "admin" and is_served(listen.host, listen.port):
-                await _settle(knowing)
+                await _settle(runtime)
             host, port = await listener.start(listen.host, listen.port)
         except OSError as error:
             raise BadSettings(
@@ -140,14 +140,14 @@ async def _listening(
     return listeners, where
 
 
-async def _settle(knowing: Knowing) -> None:
+async def _settle(runtime: AgentRuntime) -> None:
     """Leave clients to the agent that serves them until this one can; not for ever, for that one may be ill."""
     try:
         async with asyncio.timeout(SETTLE_S):
-            while not knowing.has_settled():  # noqa: ASYNC110 (many things have to have happened)
+            while not runtime.has_settled():  # noqa: ASYNC110 (many things have to have happened)
                 await asyncio.sleep(SETTLE_LOOK_S)
     except TimeoutError:
-        log.warning("takes the port over without being ready", because=knowing.why_not_ready())
+        log.warning("takes the port over without being ready", because=runtime.why_not_ready())
 
 
 def _limits(limits: Limits) -> dict[str, Limits]:
@@ -211,10 +211,10 @@ def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
         ) from None
 
 
-def _status(settings: AgentSettings, knowing: Knowing, carrier: Carrier) -> dict[str, Any]:
+def _status(settings: AgentSettings, runtime: AgentRuntime, carrier: Proxy) -> dict[str, Any]:
     return {
         "region": settings.region,
         "agent": settings.name,
         "in_flight": dict(carrier.in_flight()),
-        **knowing.status(),
+        **runtime.status(),
     }

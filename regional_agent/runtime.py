@@ -42,7 +42,7 @@ from regional_agent.endpoints.endpoint_status import describe
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_prober import Peers
 from regional_agent.peers.probe_responder import ProbeAnswers
-from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.shared_load.shared_load import SharedView
@@ -58,7 +58,7 @@ REGISTRATION_TTL_S = 5
 """How long (s) a dead agent stays registered; peers' probes find out sooner."""
 
 
-class Knowing:
+class AgentRuntime:
     """One agent's knowledge. Use as an async context manager."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Knowing:
         self._loops: list[asyncio.Task[None]] = []
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
         self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
-        self.waiting = WaitingRoom(self.endpoints, self.shared_view, self._clock, metrics.waited)
+        self.waiting = AdmissionQueue(self.endpoints, self.shared_view, self._clock, metrics.waited)
         self.demand = DemandMeter(self._clock)
         self.answers = AnswerTally()
         self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)

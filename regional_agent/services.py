@@ -14,16 +14,16 @@ from regional_agent.http.messages import TIMEOUT_HEADER, Request
 from regional_agent.http.request_sequence import ClientTurns
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
-from regional_agent.proxy.proxy import Carrier
+from regional_agent.proxy.proxy import Proxy
 from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
 from regional_agent.routing.explain_service import BadQuestion, explain_here
 from regional_agent.routing.model_name import is_json, named_model
-from regional_agent.routing.request_context import Ticket
-from regional_agent.routing.router import Road
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from regional_agent.runtime import Knowing
+    from regional_agent.runtime import AgentRuntime
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
@@ -40,8 +40,8 @@ RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITT
 class _Service:
     """What the faces have in common: how they say no."""
 
-    def __init__(self, carrier: Carrier, knowing: Knowing) -> None:
-        self._carrier, self._knowing = carrier, knowing
+    def __init__(self, carrier: Proxy, runtime: AgentRuntime) -> None:
+        self._carrier, self._runtime = carrier, runtime
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """The answer to what nobody carries, in OpenAI's error shape; None is what never became a request."""
@@ -73,8 +73,8 @@ class _Service:
 class TrafficService(_Service):
     """Clients' face: OpenAI's paths, and readiness for whatever steers clients here."""
 
-    def __init__(self, road: Road, carrier: Carrier, knowing: Knowing) -> None:
-        super().__init__(carrier, knowing)
+    def __init__(self, road: Router, carrier: Proxy, runtime: AgentRuntime) -> None:
+        super().__init__(carrier, runtime)
         self._road = road
 
     def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
@@ -82,13 +82,13 @@ class TrafficService(_Service):
         path = request.path
         if _is_carried(request):
             ticket = self._ticket(request, connection)
-            if isinstance(ticket, Ticket):
+            if isinstance(ticket, RequestContext):
                 return self._carrier.carry(connection, request, ticket)
             self._refuse(connection, request, ticket)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._knowing, request, connection, leaving=connection.listener.draining)
+            answer_health(self._runtime, request, connection, leaving=connection.listener.draining)
         else:
             self._not_found(connection, request)
         return None
@@ -101,7 +101,7 @@ class TrafficService(_Service):
         """A body that is no JSON is passed on as it comes, once its model is known."""
         return not is_json(request) and named_model(request) is not None
 
-    def _ticket(self, request: Request, connection: ClientTurns) -> Ticket | Refusal:
+    def _ticket(self, request: Request, connection: ClientTurns) -> RequestContext | Refusal:
         timeout_s = self._carrier.limits.request_timeout_s
         if not request.plain:
             asked_timeout = request.header(TIMEOUT_HEADER)
@@ -118,7 +118,7 @@ class TrafficService(_Service):
 
     def _models(self, request: Request, connection: ClientTurns) -> None:
         refusal = self._road.admission.refuse_unknown(request)
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         if refusal is not None or policy is None:
             self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
             return
@@ -130,18 +130,18 @@ class TrafficService(_Service):
 class PeerService(_Service):
     """Other regions' agents' face: probes, and requests they forward."""
 
-    def __init__(self, road: Road, carrier: Carrier, knowing: Knowing) -> None:
-        super().__init__(carrier, knowing)
+    def __init__(self, road: Router, carrier: Proxy, runtime: AgentRuntime) -> None:
+        super().__init__(carrier, runtime)
         self._road = road
 
     def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
-            status, body = self._knowing.probe_answers.answer(request.header(probe.HEADER.encode()))
+            status, body = self._runtime.probe_answers.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
             ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
-            if isinstance(ticket, Ticket):
+            if isinstance(ticket, RequestContext):
                 return self._carrier.carry(connection, request, ticket)
             self._refuse(connection, request, ticket)
         else:
@@ -169,8 +169,8 @@ class PeerService(_Service):
 class AdminService(_Service):
     """Operators' face: health, metrics, and what this agent believes."""
 
-    def __init__(self, carrier: Carrier, knowing: Knowing, status: Callable[[], dict[str, Any]]) -> None:
-        super().__init__(carrier, knowing)
+    def __init__(self, carrier: Proxy, runtime: AgentRuntime, status: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(carrier, runtime)
         self._status = status
 
     def handle(self, request: Request, connection: ClientTurns) -> None:
@@ -181,9 +181,9 @@ class AdminService(_Service):
         elif request.method not in READS:
             self._not_found(connection, request)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._knowing, request, connection, leaving=self._knowing.leaving)
+            answer_health(self._runtime, request, connection, leaving=self._runtime.leaving)
         elif path == b"/metrics":
-            self._knowing.show(self._carrier.in_flight())
+            self._runtime.show(self._carrier.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._carrier.metrics.render())
         elif path == b"/explain":
             self._explain(request, connection)
@@ -195,7 +195,7 @@ class AdminService(_Service):
     def _explain(self, request: Request, connection: ClientTurns) -> None:
         road, now = self._carrier.road, self._carrier.clock()
         try:
-            explanation = explain_here(road, self._knowing, request.target, now)
+            explanation = explain_here(road, self._runtime, request.target, now)
         except BadQuestion as error:
             connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
         else:
@@ -203,16 +203,16 @@ class AdminService(_Service):
 
     def _register(self, request: Request, connection: ClientTurns) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)
-        reply = self._knowing.registrations.handle(request.method, request.path, authorization, body)
+        reply = self._runtime.registrations.handle(request.method, request.path, authorization, body)
         connection.respond(reply.status, [JSON], reply.body)
 
 
-def answer_health(knowing: Knowing, request: Request, connection: ClientTurns, *, leaving: bool) -> None:
+def answer_health(runtime: AgentRuntime, request: Request, connection: ClientTurns, *, leaving: bool) -> None:
     """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")
         return
-    why_not = "going away" if leaving else knowing.why_not_ready()
+    why_not = "going away" if leaving else runtime.why_not_ready()
     if why_not is None:
         connection.respond(200, [TEXT], b"ok\n")
     else:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapters.store.claim import Claim, Kept, Phase, current
 from adapters.store.config_store import StoreError
 from control_plane.api.body_replay import given, read
-from control_plane.api.idempotency_store import LARGEST_ANSWER_BYTES, KeptAnswers
+from control_plane.api.idempotency_store import MAX_ANSWER_BYTES, KeptAnswers
 from control_plane.api.problems import STORE_RETRY_S, problem
 from control_plane.auth.authentication import Access
 from control_plane.auth.callers import Caller
@@ -29,7 +29,7 @@ METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 UNCHANGING = frozenset({"/v1/explain", "/v1/steer", "/v1/what-if", "/v1/policies/validate"})
 """Paths whose POST changes nothing, so nothing could be made twice. Their answers would crowd those of changes out."""
 
-LONGEST_KEY = 255
+MAX_KEY = 255
 
 _log = structlog.get_logger(__name__)
 
@@ -61,8 +61,8 @@ class Idempotency:
         if key is None or caller is None:
             await self._app(scope, receive, send)
             return
-        if not 0 < len(key) <= LONGEST_KEY:
-            await problem(400, f"Idempotency-Key has 1 to {LONGEST_KEY} characters")(scope, receive, send)
+        if not 0 < len(key) <= MAX_KEY:
+            await problem(400, f"Idempotency-Key has 1 to {MAX_KEY} characters")(scope, receive, send)
             return
         body = await read(receive)
         if body is None:
@@ -106,7 +106,7 @@ class _Answer:
     async def send(self, message: Message) -> None:
         self._held.append(message)
         self._bytes += len(message.get("body", b""))
-        if self._bytes > LARGEST_ANSWER_BYTES:
+        if self._bytes > MAX_ANSWER_BYTES:
             await self.give()
 
     async def give(self) -> None:

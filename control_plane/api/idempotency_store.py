@@ -24,13 +24,13 @@ KEPT_S = 3600
 CLAIM_S = 30.0
 """A claim this old (s) without a change is taken over: no request is handled for so long by anybody alive."""
 
-MOST_KEPT = 1_000
+MAX_KEPT = 1_000
 """Requests kept; beyond it the oldest go."""
 
-MOST_REMOVED = 100
+MAX_REMOVED = 100
 """At a time, of those that are too many."""
 
-LARGEST_ANSWER_BYTES = 16 * 1024
+MAX_ANSWER_BYTES = 16 * 1024
 """A larger one is not kept; that its change was made is."""
 
 _log = structlog.get_logger(__name__)
@@ -103,9 +103,9 @@ class KeptAnswers:
 
     async def _make_room(self) -> None:
         items = (await self._store.list(keys.ANSWERS, values=False)).items
-        over = len(items) - MOST_KEPT + 1
+        over = len(items) - MAX_KEPT + 1
         if over > 0:
-            oldest = sorted(items, key=lambda item: item.create_revision)[: min(over, MOST_REMOVED)]
+            oldest = sorted(items, key=lambda item: item.create_revision)[: min(over, MAX_REMOVED)]
             await self._store.commit((), [Delete(item.key) for item in oldest])
 
     async def _end(self, lease_id: int) -> None:

@@ -69,7 +69,7 @@ _IDEMPOTENCY_KEY = {
     "in": "header",
     "required": False,
     "description": "A name of your choice for this change: sent again with it, it is answered, not made, again.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": idempotency.LONGEST_KEY},
+    "schema": {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY},
 }
 
 Responses = dict[int | str, dict[str, Any]]

@@ -9,9 +9,9 @@ import msgspec
 from fastapi import Query
 
 USUAL_LIMIT = 50
-LARGEST_LIMIT = 500
+MAX_LIMIT = 500
 
-Limit = Annotated[int, Query(ge=1, le=LARGEST_LIMIT, description="Most entries in the page.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Most entries in the page.")]
 """Give it USUAL_LIMIT as its default."""
 Cursor = Annotated[
     str | None,

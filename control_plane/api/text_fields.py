@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from penstock.overrides.overrides import LONGEST_REASON
+from penstock.overrides.overrides import MAX_REASON
 
 _ACTS = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
 """Control characters, and those that turn the direction of what is around them."""
@@ -27,7 +27,7 @@ Reason = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON,
         description="Why, for people and the audit log.",
         json_schema_extra={"pattern": _ONE_LINE},
     ),

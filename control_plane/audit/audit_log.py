@@ -18,14 +18,14 @@ from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, Store
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
 from control_plane.auth.callers import Caller
 
-MOST_TRIES = 20
+MAX_TRIES = 20
 """Of appending while others append too; each try that fails means that another one succeeded."""
 
 PAGE = keys.AUDIT_BLOCK
 """Entries that are read at a time."""
 
-LONGEST_REASON = 1_000
-LARGEST_SIDE_BYTES = 16 * 1024
+MAX_REASON = 1_000
+MAX_SIDE_BYTES = 16 * 1024
 """Of `before` and `after` each, as JSON; what is larger is told by its digest by whoever records it."""
 
 _log = structlog.get_logger(__name__)
@@ -67,8 +67,8 @@ class AuditLog:
             caller: who.
             action: `noun.verb`.
             target: what it is done to.
-            reason: the caller's words; at most LONGEST_REASON characters are kept.
-            before: the target as it was: anything that is JSON, at most LARGEST_SIDE_BYTES.
+            reason: the caller's words; at most MAX_REASON characters are kept.
+            before: the target as it was: anything that is JSON, at most MAX_SIDE_BYTES.
             after: the target as it becomes.
             expect: what must hold in the store; give at least the revision of each key that `do` writes.
             do: the change; none only writes the entry.
@@ -82,7 +82,7 @@ class AuditLog:
         """
         before, after = _bounded("before", before), _bounded("after", after)
         claim = claims.current.get()
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_TRIES):
             head, revision = await self._head()
             entry = sealed(
                 AuditEntry(
@@ -92,7 +92,7 @@ class AuditLog:
                     role=caller.role.value,
                     action=action,
                     target=target,
-                    reason=reason[:LONGEST_REASON],
+                    reason=reason[:MAX_REASON],
                     previous=head.hash,
                     before=before,
                     after=after,
@@ -116,7 +116,7 @@ class AuditLog:
                     raise StoreError(f"{key} is there, beyond the end of the audit log: verify it before any change")
                 raise ChangeRefused(f"{target} is not as {action} expected it")
             await asyncio.sleep(0.001 * attempt)
-        raise StoreError(f"the audit log is too busy: {MOST_TRIES} tries to append failed")
+        raise StoreError(f"the audit log is too busy: {MAX_TRIES} tries to append failed")
 
     async def _commit(
         self,
@@ -180,6 +180,6 @@ class AuditLog:
 def _bounded(side: str, value: Any) -> Any:
     """The value as JSON gives it back, so that its hash is the same when it is read."""
     raw = msgspec.json.encode(value)
-    if len(raw) > LARGEST_SIDE_BYTES:
-        raise ValueError(f"`{side}` of an audit entry has {len(raw)} bytes, more than {LARGEST_SIDE_BYTES}")
+    if len(raw) > MAX_SIDE_BYTES:
+        raise ValueError(f"`{side}` of an audit entry has {len(raw)} bytes, more than {MAX_SIDE_BYTES}")
     return msgspec.json.decode(raw)

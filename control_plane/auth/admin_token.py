@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapters.secret_file import REMEDY, BadSecret, read_secret
 
-SHORTEST_TOKEN_BYTES = 16
+MIN_TOKEN_BYTES = 16
 """128 bits of hexadecimal would be 32 characters; fewer than half of that can be guessed."""
 
 
@@ -37,7 +37,7 @@ def load_admin_token(path: Path) -> AdminToken:
     Raises:
         BadSecret: the file cannot be used, or what it holds is no token.
     """
-    token = read_secret(path, "admin token", shortest_bytes=SHORTEST_TOKEN_BYTES)
+    token = read_secret(path, "admin token", shortest_bytes=MIN_TOKEN_BYTES)
     if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
         raise BadSecret(f"{path}: holds no admin token, which is one line of letters and digits; {REMEDY}")
     return AdminToken(token.decode("ascii"))

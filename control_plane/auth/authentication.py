@@ -11,7 +11,7 @@ from control_plane.auth.oidc import BadToken, Oidc
 ADMIN_TOKEN_CALLER = Caller("admin-token", Role.ADMIN)
 """Who the holder of the admin token is in the audit log."""
 
-LONGEST_CREDENTIAL = 16 * 1024
+MAX_CREDENTIAL = 16 * 1024
 """Characters; one that is longer is refused unread."""
 
 
@@ -40,7 +40,7 @@ class Access:
         Raises:
             Unidentified: nobody's.
         """
-        if len(credential) > LONGEST_CREDENTIAL:
+        if len(credential) > MAX_CREDENTIAL:
             raise Unidentified("what is sent is too long for a key or a token")
         if self._token.is_token(credential):
             return ADMIN_TOKEN_CALLER

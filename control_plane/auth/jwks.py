@@ -23,9 +23,9 @@ APART_S = 10.0
 """Least time (s) between two fetches, whatever tokens come."""
 
 FETCH_TIMEOUT_S = 3.0
-LARGEST_ANSWER_BYTES = 256 * 1024
-MOST_KEYS = 100
-SHORTEST_RSA_BITS = 2048
+MAX_ANSWER_BYTES = 256 * 1024
+MAX_KEYS = 100
+MIN_RSA_BITS = 2048
 """RFC 7518, 3.3."""
 
 ALGORITHMS: Mapping[tuple[str, str | None], frozenset[str]] = MappingProxyType(
@@ -105,8 +105,8 @@ class Jwks:
                 raise ValueError(f"it answers {response.status_code}")
             async for chunk in response.aiter_bytes():
                 body += chunk
-                if len(body) > LARGEST_ANSWER_BYTES:
-                    raise ValueError(f"the answer has more than {LARGEST_ANSWER_BYTES} bytes")
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise ValueError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         return bytes(body)
 
 
@@ -120,8 +120,8 @@ def read_keys(body: bytes) -> dict[str, PublicKey]:
         found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
     except (msgspec.DecodeError, KeyError, RecursionError):
         raise ValueError("the answer is no JSON Web Key Set") from None
-    if not isinstance(found, list) or len(found) > MOST_KEYS:
-        raise ValueError(f"the answer is no JSON Web Key Set of at most {MOST_KEYS} keys")
+    if not isinstance(found, list) or len(found) > MAX_KEYS:
+        raise ValueError(f"the answer is no JSON Web Key Set of at most {MAX_KEYS} keys")
     keys = {}
     for one in found:
         key = _usable(one) if isinstance(one, dict) else None
@@ -143,6 +143,6 @@ def _usable(jwk: dict[str, Any]) -> PublicKey | None:
         key = PyJWK.from_dict(jwk, algorithm=min(algorithms)).key
     except PyJWTError:
         return None
-    if getattr(key, "key_size", SHORTEST_RSA_BITS) < SHORTEST_RSA_BITS and jwk["kty"] == "RSA":
+    if getattr(key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and jwk["kty"] == "RSA":
         return None
     return PublicKey(key, algorithms)

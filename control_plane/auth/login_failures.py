@@ -14,7 +14,7 @@ BURST = 20
 REFILL_S = 3.0
 """Time (s) after which one more is forgiven."""
 
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 """Addresses remembered; beyond it, the one that failed least lately is forgiven."""
 
 
@@ -43,7 +43,7 @@ class LoginFailures:
         network, now = _network(address), self._clock()
         until = max(now, self._full_until.pop(network, now)) + REFILL_S
         self._full_until[network] = min(until, now + BURST * REFILL_S)
-        while len(self._full_until) > MOST_ADDRESSES:
+        while len(self._full_until) > MAX_ADDRESSES:
             self._full_until.popitem(last=False)
 
 

@@ -13,8 +13,8 @@ from control_plane.auth.jwks import Jwks
 CLOCK_SKEW_S = 30
 """How far (s) the issuer's clock and ours may be apart."""
 
-LONGEST_NAME = 128
-MOST_VALUES = 1_000
+MAX_NAME = 128
+MAX_VALUES = 1_000
 """Values of a claim that are looked at."""
 
 NAME_PREFIX = "oidc:"
@@ -90,7 +90,7 @@ class Oidc:
     def _identified(self, claims: dict[str, Any]) -> Caller:
         trust = self._trust
         name = claims.get(trust.name_claim)
-        if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+        if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
             raise BadToken(f"the token has no {trust.name_claim} that names its holder")
         roles = {trust.roles[value] for value in _values(claims, trust.role_claim) if value in trust.roles}
         if not roles:
@@ -119,4 +119,4 @@ def _values(claims: dict[str, Any], claim: str) -> list[str]:
     """The values of a claim that is a string or a list of them."""
     found = claims.get(claim)
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    return [value for value in listed[:MOST_VALUES] if isinstance(value, str)]
+    return [value for value in listed[:MAX_VALUES] if isinstance(value, str)]

@@ -21,7 +21,7 @@ from control_plane.policy.source.readers import Unreadable
 from control_plane.policy.source.repository_url import shown, why_unusable
 from penstock.policy.policy import Policy
 
-LONGEST_READ_S = 60.0
+MAX_READ_S = 60.0
 """A repository that takes longer (s) to read is given up."""
 
 _REVISION = re.compile(r"(?P<repository>.+)@(?P<ref>[^@:]+)(?::(?P<folder>[^@]*))?")
@@ -54,7 +54,7 @@ def read_bundle(where: str) -> dict[str, str]:
     url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
     if (wrong := why_unusable(url)) is not None:
         raise CommandFault(f"the repository {wrong}; name a folder, or REPOSITORY@REF:FOLDER")
-    reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=LONGEST_READ_S)
+    reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=MAX_READ_S)
     try:
         bundle = asyncio.run(reader.read())
     except Unreadable as error:

@@ -15,7 +15,7 @@ import msgspec
 
 LARGEST_FILE_BYTES = 1 << 20
 
-MOST_NAME_CHARACTERS = 64
+MAX_NAME_CHARACTERS = 64
 
 
 class BadContexts(Exception):
@@ -96,8 +96,8 @@ def check(name: str, context: Context) -> None:
     Raises:
         BadContexts: its name or one of its URLs is not well-formed.
     """
-    if not name.isprintable() or " " in name or not 0 < len(name) <= MOST_NAME_CHARACTERS:
-        raise BadContexts(f"{name!r} is no name of a context: up to {MOST_NAME_CHARACTERS} characters, no spaces")
+    if not name.isprintable() or " " in name or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise BadContexts(f"{name!r} is no name of a context: up to {MAX_NAME_CHARACTERS} characters, no spaces")
     if not context.urls:
         raise BadContexts(f"context {name}: has no urls; name at least one control plane as https://host:port")
     for url in context.urls:

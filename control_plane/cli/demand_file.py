@@ -19,13 +19,13 @@ from penstock.policy.countries import country_flaw
 from penstock.what_if.outcomes import Asked, Capacity
 
 LARGEST_FILE_BYTES = 1 << 30
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """Kinds of request, or pools."""
 
-MOST_PER_S = 1e9
+MAX_PER_S = 1e9
 """Requests per second of one kind: more than all the world asks, and few enough to reckon with."""
 
-MOST_SLOTS = 1_000_000_000
+MAX_SLOTS = 1_000_000_000
 
 FORWARDED = "forwarded"
 """Kind of the logged requests that another region's agent has logged too."""
@@ -69,7 +69,7 @@ def read_demand(file: Path) -> list[Asked]:
     Raises:
         BadDemand: it cannot be read, or some row is not as it should be.
     """
-    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MOST_PER_S, _no_country)
+    rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MAX_PER_S, _no_country)
     return [
         Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
         for row in rows
@@ -86,7 +86,7 @@ def read_fleet(file: Path) -> list[Capacity]:
         seen.add((row.region, row.model))
         return None
 
-    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MOST_SLOTS and 0.001 <= row.service_s <= 86_400, again)
+    return _rows(file, Capacity, lambda row: 0 <= row.slots <= MAX_SLOTS and 0.001 <= row.service_s <= 86_400, again)
 
 
 def read_access_logs(files: Sequence[Path]) -> list[Asked]:
@@ -131,8 +131,8 @@ def _rows(file: Path, shape: type[Row], sane: Callable[[Row], bool], wrong: Call
         if problem is not None:
             raise BadDemand(f"{file}:{line}: {problem}")
         rows.append(row)
-        if len(rows) > MOST_ROWS:
-            raise BadDemand(f"{file}: has more than {MOST_ROWS} rows; add up what is alike")
+        if len(rows) > MAX_ROWS:
+            raise BadDemand(f"{file}: has more than {MAX_ROWS} rows; add up what is alike")
     if not rows:
         raise BadDemand(f"{file}: has no rows; write {', '.join(shape.__annotations__)}")
     return rows

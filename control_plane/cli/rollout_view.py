@@ -13,7 +13,7 @@ from control_plane.cli.table import table_of
 from control_plane.policy.source.judgement import Revision
 from control_plane.rollout.rollout_resource import AgentRuns, RolloutStatus, RolloutSummary
 
-MOST_SHOWN = 30
+MAX_SHOWN = 30
 """Changes and moves that are listed."""
 
 
@@ -66,8 +66,8 @@ def _heading(rollout: RolloutSummary) -> Text:
 
 
 def _listing(title: str, lines: list[str]) -> Text:
-    more = [f"... and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
-    return Text("\n".join([f"\n{title}", *(f"  {line}" for line in [*lines[:MOST_SHOWN], *more])]))
+    more = [f"... and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
+    return Text("\n".join([f"\n{title}", *(f"  {line}" for line in [*lines[:MAX_SHOWN], *more])]))
 
 
 def _agents(agents: Iterable[AgentRuns]) -> Table:

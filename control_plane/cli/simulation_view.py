@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.what_if.moved_demand import Move
     from penstock.what_if.totals import Totals
 
-MOST_MOVES = 30
+MAX_MOVES = 30
 """Moves that are shown to people; `-o json` has all of them."""
 
 
@@ -36,7 +36,7 @@ def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> Rend
     """The totals in two columns, then who moves."""
     part = sum(one.requests_per_s for one in moved) / before.requests_per_s if before.requests_per_s else 0.0
     told = Text(f"{part:.1%} of requests get another region or another answer")
-    more = len(moved) - MOST_MOVES
+    more = len(moved) - MAX_MOVES
     rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
     return Group(_totals(before, after), told, *([_moves(moved)] if moved else []), *rest)
 
@@ -77,7 +77,7 @@ def _moves(moved: Sequence[Move]) -> Table:
     table = table_of(
         "origin", "tenant", "model", "clients in", "class", "from", "to", *numbers, title="Who moves", right=numbers
     )
-    for one in moved[:MOST_MOVES]:
+    for one in moved[:MAX_MOVES]:
         changed = one.residency_before != one.residency_after
         residency = f"{one.residency_before or '-'} -> {one.residency_after or '-'}" if changed else one.residency_after
         table.add_row(

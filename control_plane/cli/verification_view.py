@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.verification.survival import Survival
     from penstock.verification.verify import Verified
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """Breaches that are printed in full: one defect shows at many places."""
 
 
@@ -56,10 +56,10 @@ def _at_two(one: Survival) -> Text:
 
 
 def _lines(found: Verified) -> Iterator[Text]:
-    for breach in found.breaches[:MOST_SHOWN]:
+    for breach in found.breaches[:MAX_SHOWN]:
         yield Text(f"FORBIDDEN REGION REACHED: {_told(breach)}", "bold red")
-    if len(found.breaches) > MOST_SHOWN:
-        yield Text(f"and {len(found.breaches) - MOST_SHOWN} more", "bold red")
+    if len(found.breaches) > MAX_SHOWN:
+        yield Text(f"and {len(found.breaches) - MAX_SHOWN} more", "bold red")
     for one in found.unsurvived:
         for end in one.ends:
             if len(end.lost) == 1:

@@ -29,16 +29,16 @@ from penstock.rollout.state_machine import Rollout
 LOOK_S = 0.5
 """Time (s) between two looks: as often as regions are judged and plans are made."""
 
-MOST_ERRORS = 20
+MAX_ERRORS = 20
 """Of a refused policy that an event tells."""
 
-LONGEST_ERROR = 300
+MAX_ERROR = 300
 """Characters of each."""
 
-MOST_AUDITED = 20
+MAX_AUDITED = 20
 """Audit entries that one look tells of; those before, where there are more, are in the audit log alone."""
 
-LARGEST_AUDITED_BYTES = 4 * 1024
+MAX_AUDITED_BYTES = 4 * 1024
 """A larger audit entry is told without what was before and after."""
 
 _PASSING = frozenset({RegionState.SUSPECT})
@@ -131,7 +131,7 @@ class Noticing:
             "in_force": now.in_force or self._told.get(Kind.POLICY, {}).get("in_force"),
             "accepted": policy.digest,
             "provenance": policy.provenance,
-            "refused": [one[:LONGEST_ERROR] for one in policy.refused[:MOST_ERRORS]],
+            "refused": [one[:MAX_ERROR] for one in policy.refused[:MAX_ERRORS]],
             "refused_provenance": policy.refused_provenance,
         }
         if Kind.POLICY in self._told or policy.digest is not None or policy.refused:
@@ -151,7 +151,7 @@ class Noticing:
         if newest.seq > told + 1:
             # One that cannot be read keeps nobody from telling what comes after it; verifying the log finds it.
             with suppress(CodecError):
-                entries = await self._audit.page(max(told, newest.seq - MOST_AUDITED) + 1, newest.seq)
+                entries = await self._audit.page(max(told, newest.seq - MAX_AUDITED) + 1, newest.seq)
         return [(Kind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
     def _regions_news(self, now: Glimpse) -> list[tuple[Kind, Any]]:
@@ -171,7 +171,7 @@ def _amid(now: Glimpse) -> list[str]:
     """What is out of the ordinary, in sentences."""
     states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
     orders = [
-        f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:LONGEST_ERROR]
+        f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:MAX_ERROR]
         for one in now.overrides
     ]
     return states + orders
@@ -181,6 +181,6 @@ _ORDINARY = frozenset({RegionState.HEALTHY, RegionState.SUSPECT})
 
 
 def _brief(entry: AuditEntry) -> AuditEntry:
-    if len(msgspec.json.encode(entry)) <= LARGEST_AUDITED_BYTES:
+    if len(msgspec.json.encode(entry)) <= MAX_AUDITED_BYTES:
         return entry
     return msgspec.structs.replace(entry, before=None, after=None)

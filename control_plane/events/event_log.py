@@ -18,7 +18,7 @@ import msgspec
 MOST_EVENTS = 1_000
 """Events kept; a reader that is further behind has missed some."""
 
-LONGEST_NUMBER = 15
+MAX_NUMBER = 15
 """Digits of the number in an id."""
 
 
@@ -141,5 +141,5 @@ class EventLog:
 def _number(id_: str) -> int:
     """The number that an id has; 0 of what is no id."""
     epoch, _, number = id_.partition("-")
-    whole = all(one.isascii() and one.isdecimal() and len(one) <= LONGEST_NUMBER for one in (epoch, number))
+    whole = all(one.isascii() and one.isdecimal() and len(one) <= MAX_NUMBER for one in (epoch, number))
     return int(number) if whole else 0

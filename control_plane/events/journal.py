@@ -19,13 +19,13 @@ from adapters.store.config_store import Changed, ConfigStore, Delete, Put, SameK
 from adapters.store.informer import Informer
 from control_plane.events.event_log import Kind
 
-MOST_PLANS = 300
+MAX_PLANS = 300
 """Entries of plans that are kept."""
 
-MOST_OTHERS = 700
+MAX_OTHERS = 700
 """Entries of all other kinds."""
 
-MOST_AT_ONCE = 40
+MAX_AT_ONCE = 40
 """Entries of one transaction, which also removes as many: etcd takes 128 operations."""
 
 _log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class Journal:
         self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
     async def write(self, news: Sequence[tuple[Kind, Any]], epoch: int, at: float) -> bool:
-        """Write for the leader of `epoch`, the first MOST_AT_ONCE at most.
+        """Write for the leader of `epoch`, the first MAX_AT_ONCE at most.
 
         False where it leads no more, or the journal goes further than is known here: look again, and tell the rest.
 
@@ -83,7 +83,7 @@ class Journal:
         first = max(self._kinds, default=0) + 1
         entries = [
             JournalEntry(number, epoch, at, kind, data)
-            for number, (kind, data) in enumerate(news[:MOST_AT_ONCE], start=first)
+            for number, (kind, data) in enumerate(news[:MAX_AT_ONCE], start=first)
         ]
         surplus = self._surplus([one.kind for one in entries])
         done = await self._store.commit(
@@ -98,10 +98,10 @@ class Journal:
     def _surplus(self, coming: Sequence[Kind]) -> list[int]:
         """The numbers that there is no room for any more."""
         gone: list[int] = []
-        for of_plans, most in ((True, MOST_PLANS), (False, MOST_OTHERS)):
+        for of_plans, most in ((True, MAX_PLANS), (False, MAX_OTHERS)):
             there = [number for number, kind in self._kinds.items() if (kind is Kind.PLAN) is of_plans]
             over = len(there) + sum((kind is Kind.PLAN) is of_plans for kind in coming) - most
-            gone += sorted(there)[: min(max(0, over), MOST_AT_ONCE)]
+            gone += sorted(there)[: min(max(0, over), MAX_AT_ONCE)]
         return gone
 
     def _changed(self, change: Changed) -> None:

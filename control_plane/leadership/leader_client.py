@@ -21,12 +21,12 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 HOP_HEADER = "x-penstock-hop"
 
 CONNECT_S = 1.0
-"""How long (s) the leader may take to accept a connection, or a turn to come: `MOST_AT_ONCE` are with it already."""
+"""How long (s) the leader may take to accept a connection, or a turn to come: `MAX_AT_ONCE` are with it already."""
 
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Requests that are with the leader at a time."""
 
-LARGEST_ANSWER_BYTES = 32 * 1024 * 1024
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """A status of a thousand regions has some; a larger answer is none."""
 
 HOP_LIVES_S = 60.0
@@ -85,7 +85,7 @@ class LeaderLink:
             # Between control planes there is no proxy, whatever the environment has for others.
             trust_env=False,
             timeout=httpx.Timeout(None, connect=CONNECT_S, pool=CONNECT_S),
-            limits=httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=MOST_AT_ONCE),
+            limits=httpx.Limits(max_connections=MAX_AT_ONCE, max_keepalive_connections=MAX_AT_ONCE),
         )
 
     async def close(self) -> None:
@@ -135,8 +135,8 @@ class LeaderLink:
         async with self._http.stream(method, url, headers=dict(headers), content=body) as response:
             async for chunk in response.aiter_bytes():
                 answer += chunk
-                if len(answer) > LARGEST_ANSWER_BYTES:
-                    raise httpx.ReadError(f"more than {LARGEST_ANSWER_BYTES} bytes")
+                if len(answer) > MAX_ANSWER_BYTES:
+                    raise httpx.ReadError(f"more than {MAX_ANSWER_BYTES} bytes")
             return Reply(response.status_code, dict(response.headers), bytes(answer))
 
     def opened(self, sealed: str | None) -> Hop | None:

@@ -20,10 +20,10 @@ from control_plane.auth.callers import Caller, Role
 from penstock.overrides.guard_rails import Objection, objection
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
-from penstock.overrides.overrides import MOST_OVERRIDES, Override, OverrideSet, flaw, lifted, same_aim
+from penstock.overrides.overrides import MAX_OVERRIDES, Override, OverrideSet, flaw, lifted, same_aim
 from penstock.policy.policy import Policy
 
-MOST_TRIES = 20
+MAX_TRIES = 20
 """Of a change while others change overrides too; each try that fails means that another one succeeded."""
 
 
@@ -129,15 +129,15 @@ class Ledger:
         """
         if (wrong := flaw(wanted, policy)) is not None:
             raise Flawed(wrong)
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             before, revision = await self._read()
             now = self._clock()
             kept = before.without_ended(now, policy.failover.failback_ramp_s)
             standing = same_aim((*kept.overrides, *windows(policy, now)), wanted, now)
             if standing is not None:
                 raise Standing(f"{_named(standing)} does this already, set by {standing.author}", standing)
-            if len(kept.overrides) >= MOST_OVERRIDES:
-                raise TooMany(f"{MOST_OVERRIDES} overrides are set, and no more are kept: lift some")
+            if len(kept.overrides) >= MAX_OVERRIDES:
+                raise TooMany(f"{MAX_OVERRIDES} overrides are set, and no more are kept: lift some")
             against = objection(policy, kept.overrides, wanted, capacity, now)
             if against is not None and not override_guard:
                 raise Guarded(against)
@@ -149,7 +149,7 @@ class Ledger:
                 caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision
             ):
                 return wanted
-        raise StoreError(f"overrides are too busy: {MOST_TRIES} tries to set one failed")
+        raise StoreError(f"overrides are too busy: {MAX_TRIES} tries to set one failed")
 
     async def lift(
         self, caller: Caller, override_id: str, reason: str, expected: Callable[[Override], None]
@@ -163,7 +163,7 @@ class Ledger:
             KeyError: there is none of this id.
             StoreError: the store is away; whether it was lifted is unknown.
         """
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             before, revision = await self._read()
             there = before.find(override_id)
             if there is None:
@@ -178,7 +178,7 @@ class Ledger:
                 caller, "override.lift", override_id, reason, one, other, before.replaced(ended), revision
             ):
                 return ended
-        raise StoreError(f"overrides are too busy: {MOST_TRIES} tries to lift one failed")
+        raise StoreError(f"overrides are too busy: {MAX_TRIES} tries to lift one failed")
 
     async def sweep(self, epoch: int, policy: Policy) -> None:
         """Remove what is over, as the leader; one that is no longer changes nothing.

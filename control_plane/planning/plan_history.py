@@ -15,10 +15,10 @@ from penstock.planning.plan import Arc, ClassPlan, RegionPlan
 from penstock.planning.plan_diff import ArcChange, ArcKey, arc_changes, arcs, composed, redone, undone
 from penstock.policy.provenance import Provenance
 
-MOST_CHANGES = 100
+MAX_CHANGES = 100
 """Arcs of one step; where more differ, the next steps tell of them."""
 
-MOST_AMID = 20
+MAX_AMID = 20
 """Circumstances of one step."""
 
 BURST, BURST_S = 5, 50.0
@@ -175,9 +175,9 @@ class PlanHistory:
             newest.made_at,
             leader,
             last.generation if last is not None else 0,
-            changes[:MOST_CHANGES],
-            len(changes[MOST_CHANGES:]),
-            tuple(amid)[:MOST_AMID],
+            changes[:MAX_CHANGES],
+            len(changes[MAX_CHANGES:]),
+            tuple(amid)[:MAX_AMID],
             told.provenance,
         )
 

@@ -29,7 +29,7 @@ from penstock.rollout.shadow import shadow
 TICK_S = 0.5
 """Time (s) between two plans."""
 
-LONGEST_STEP_S = 1.0
+MAX_STEP_S = 1.0
 """However long (s) the last plan is ago, shares move no further than this much time allows."""
 
 SHADOW_EVERY_S = 2.0
@@ -149,7 +149,7 @@ class Planning:
             self._inherited = True
 
     async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
-        elapsed_s = min(LONGEST_STEP_S, now - self._planned_at)
+        elapsed_s = min(MAX_STEP_S, now - self._planned_at)
         began = time.perf_counter()
         decided = await self._plan(self._decider, staged.main, epoch, now, elapsed_s)
         self._metrics.planned(time.perf_counter() - began, decided.greedy)

@@ -21,10 +21,10 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 SIGNATURE_HEADER = "x-penstock-signature"
 
-LARGEST_REPORT_BYTES = 256 * 1024
+MAX_REPORT_BYTES = 256 * 1024
 """Room for some thousand demand rows; a report beyond it is refused unread."""
 
-LONGEST_SIGNATURE = 128
+MAX_SIGNATURE = 128
 """Characters; a signature has 64."""
 
 _log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class Intake:
         policy = self._policy()
         regions = policy.regions if policy is not None else {}
         try:
-            self._key.check(Purpose.REPORT, body, signature[:LONGEST_SIGNATURE])
+            self._key.check(Purpose.REPORT, body, signature[:MAX_SIGNATURE])
         except BadSignature:
             self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
             raise ReportRefused(401, "the signature is not the fleet's") from None

@@ -10,7 +10,7 @@ WHOLE_BUNDLE = "(bundle)"
 """Stands for the file where an error belongs to none, such as a missing document."""
 
 
-MOST_ERRORS = 1_000
+MAX_ERRORS = 1_000
 """Errors of one file after which the rest of it is not read, and of a bundle after which the rest is not judged."""
 
 

@@ -10,15 +10,15 @@ from pathlib import PurePosixPath
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
 
-MOST_FILES = 200
+MAX_FILES = 200
 LARGEST_FILE_BYTES = 1 << 20
-LARGEST_BUNDLE_BYTES = 4 << 20
+MAX_BUNDLE_BYTES = 4 << 20
 """The compiled policy has to fit into one value of the store, which is smaller than this."""
 
-MOST_DOCUMENTS = 10_000
+MAX_DOCUMENTS = 10_000
 """Of a bundle: more than the store can hold of the shortest tenants."""
 
-MOST_DOCUMENTS_OF_FILE = 5_000
+MAX_DOCUMENTS_OF_FILE = 5_000
 
 SUFFIX = ".yaml"
 _DOCUMENTATION = {".md", ".txt"}
@@ -33,8 +33,8 @@ def count_error(files: int, place: str) -> PolicyError | None:
     """What is wrong with the number of files at `place`, if anything is."""
     if files == 0:
         return PolicyError(place, 0, "", "has no policy files", f"put {SUFFIX} files into it")
-    if files > MOST_FILES:
-        return PolicyError(WHOLE_BUNDLE, 0, "", f"has {files} files", f"use at most {MOST_FILES}")
+    if files > MAX_FILES:
+        return PolicyError(WHOLE_BUNDLE, 0, "", f"has {files} files", f"use at most {MAX_FILES}")
     return None
 
 

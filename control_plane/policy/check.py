@@ -11,7 +11,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from control_plane.policy.bundle_errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError
+from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError
 from control_plane.policy.documents import Document, Path
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.kinds.shape import REMEDY, REMEDY_BY_PATTERN, PolicyDocument
@@ -49,7 +49,7 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 
 def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Catalogue, list[PolicyError]]:
-    """Sort documents by kind and give them their shapes; whatever is wrong is in the list, up to MOST_ERRORS or more.
+    """Sort documents by kind and give them their shapes; whatever is wrong is in the list, up to MAX_ERRORS or more.
 
     Args:
         unread: kinds of documents that were written but could not be read: they are not missing.
@@ -60,7 +60,7 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
     names: dict[str, dict[str, Document]] = defaultdict(dict)
     counts: dict[str, int] = defaultdict(int)
     for document in documents:
-        if len(errors) >= MOST_ERRORS:
+        if len(errors) >= MAX_ERRORS:
             return Catalogue(entries, names), errors
         kind = document.content.get("kind")
         if not isinstance(kind, str) or kind not in KINDS:
@@ -77,7 +77,7 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
         try:
             entries[kind].append(Entry(document, KINDS[kind].shape.model_validate(document.content)))
         except ValidationError as error:
-            details = error.errors(include_url=False)[:MOST_ERRORS]
+            details = error.errors(include_url=False)[:MAX_ERRORS]
             errors += [_worded(document, KINDS[kind].shape, detail) for detail in details]
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")

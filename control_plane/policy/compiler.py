@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from adapters.store.codec import CodecError, encode
-from control_plane.policy.bundle_errors import MOST_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
+from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
-    LARGEST_BUNDLE_BYTES,
     LARGEST_FILE_BYTES,
-    MOST_DOCUMENTS,
-    MOST_FILES,
+    MAX_BUNDLE_BYTES,
+    MAX_DOCUMENTS,
+    MAX_FILES,
     SUFFIX,
     belongs,
     not_yaml,
@@ -89,14 +89,14 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         found, unread = read_documents(file, text)
         documents += found
         errors += unread
-        if len(documents) > MOST_DOCUMENTS:
-            problem = f"more than {MOST_DOCUMENTS} documents in all"
+        if len(documents) > MAX_DOCUMENTS:
+            problem = f"more than {MAX_DOCUMENTS} documents in all"
             raise PolicyRefused([*errors, PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller")])
     hidden = {kind for file in {error.file for error in errors} for kind in _KIND.findall(files[file])}
     catalogue, misshapen = check(documents, hidden)
-    if len(misshapen) >= MOST_ERRORS:
+    if len(misshapen) >= MAX_ERRORS:
         remedy = "correct these first; what follows in the bundle was not judged"
-        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MOST_ERRORS} errors or more", remedy))
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MAX_ERRORS} errors or more", remedy))
         raise PolicyRefused(errors + misshapen)
     references = References(catalogue)
     maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
@@ -120,10 +120,10 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
         if len(text.encode()) > LARGEST_FILE_BYTES
     ]
     errors += [not_yaml(file) for file in files if not file.endswith(SUFFIX)]
-    if len(files) > MOST_FILES:
-        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(files)} files", f"use at most {MOST_FILES}"))
-    if sum(len(text.encode()) for text in files.values()) > LARGEST_BUNDLE_BYTES:
-        problem = f"larger than {LARGEST_BUNDLE_BYTES} bytes in all"
+    if len(files) > MAX_FILES:
+        errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"has {len(files)} files", f"use at most {MAX_FILES}"))
+    if sum(len(text.encode()) for text in files.values()) > MAX_BUNDLE_BYTES:
+        problem = f"larger than {MAX_BUNDLE_BYTES} bytes in all"
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller"))
     return errors
 

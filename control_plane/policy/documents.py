@@ -20,10 +20,10 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from control_plane.policy.bundle_errors import MOST_ERRORS, PolicyError, spelled
-from control_plane.policy.bundle_limits import MOST_DOCUMENTS_OF_FILE
+from control_plane.policy.bundle_errors import MAX_ERRORS, PolicyError, spelled
+from control_plane.policy.bundle_limits import MAX_DOCUMENTS_OF_FILE
 
-MOST_DEPTH = 8
+MAX_DEPTH = 8
 """Levels of nesting; no kind needs half of them."""
 
 _SPLIT = "split it into several files; what follows in this file was not read"
@@ -67,9 +67,9 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
         loader = _Loader(file, text, surprises)
         while loader.check_node():
             number += 1
-            if number > MOST_DOCUMENTS_OF_FILE:
+            if number > MAX_DOCUMENTS_OF_FILE:
                 errors.append(
-                    PolicyError(file, loader.next_line, "", f"more than {MOST_DOCUMENTS_OF_FILE} documents", _SPLIT)
+                    PolicyError(file, loader.next_line, "", f"more than {MAX_DOCUMENTS_OF_FILE} documents", _SPLIT)
                 )
                 break
             seen = len(surprises)
@@ -85,9 +85,9 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyErr
             elif not builder.errors and len(surprises) == seen:
                 documents.append(Document(file, line, content, builder.lines))
             errors += builder.errors
-            if len(errors) + len(surprises) >= MOST_ERRORS:
+            if len(errors) + len(surprises) >= MAX_ERRORS:
                 remedy = "correct these first; what follows in this file was not read"
-                errors.append(PolicyError(file, line, "", f"{MOST_ERRORS} errors or more", remedy))
+                errors.append(PolicyError(file, line, "", f"{MAX_ERRORS} errors or more", remedy))
                 break
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -144,7 +144,7 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
             self._refuse(event, f"the tag {event.tag}", "remove it")
             event.tag = None
         self._depth += 1
-        if self._depth > MOST_DEPTH:
+        if self._depth > MAX_DEPTH:
             _too_deep(event.start_mark)
         node: Node | None = super().compose_node(parent, index)
         self._depth -= 1
@@ -156,7 +156,7 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
 
 
 def _too_deep(mark: Mark) -> NoReturn:
-    raise ComposerError(None, None, f"nested deeper than {MOST_DEPTH} levels", mark)
+    raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
 
 
 class _Builder:

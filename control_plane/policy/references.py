@@ -13,7 +13,7 @@ from penstock.policy.countries import COUNTRIES
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
 
-MOST_SUGGESTIONS = 100
+MAX_SUGGESTIONS = 100
 """Unknown names for which the likeliest known one is looked up: with thousands of either it takes minutes."""
 
 
@@ -111,7 +111,7 @@ class References:
         return self._meant(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
 
     def _meant(self, name: str, known: Iterable[str], otherwise: str) -> str:
-        return suggestion(name, known, otherwise) if len(self.errors) < MOST_SUGGESTIONS else otherwise
+        return suggestion(name, known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise
 
 
 def _country_remedy(name: str) -> str:

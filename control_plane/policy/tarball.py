@@ -7,15 +7,15 @@ import tarfile
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
-    LARGEST_BUNDLE_BYTES,
     LARGEST_FILE_BYTES,
-    MOST_FILES,
+    MAX_BUNDLE_BYTES,
+    MAX_FILES,
     belongs,
     count_error,
     text_of,
 )
 
-MOST_MEMBERS = 4 * MOST_FILES
+MAX_MEMBERS = 4 * MAX_FILES
 """Of everything in the archive, documentation and folders too."""
 
 
@@ -32,16 +32,16 @@ def read_tar(archive: bytes) -> dict[str, str]:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for number, member in enumerate(tar):
-                if number >= MOST_MEMBERS:
-                    raise _refused(f"has more than {MOST_MEMBERS} members", "send the bundle's folder alone")
+                if number >= MAX_MEMBERS:
+                    raise _refused(f"has more than {MAX_MEMBERS} members", "send the bundle's folder alone")
                 folder, _, name = member.name.rpartition("/")
                 if member.isdir() or not belongs(name):
                     continue
                 folders.add(folder.removeprefix("./").strip("."))
                 text = _text(tar, member, name)
                 total += len(text) if isinstance(text, str) else 0
-                if total > LARGEST_BUNDLE_BYTES:
-                    raise _refused(f"larger than {LARGEST_BUNDLE_BYTES} bytes in all", "make the bundle smaller")
+                if total > MAX_BUNDLE_BYTES:
+                    raise _refused(f"larger than {MAX_BUNDLE_BYTES} bytes in all", "make the bundle smaller")
                 if isinstance(text, PolicyError):
                     errors.append(text)
                 elif name in files:

@@ -15,7 +15,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Event, Rollout, begin, follow, restore
 
-LONGEST_REASON = 500
+MAX_REASON = 500
 """Characters of a reason."""
 
 

@@ -12,7 +12,7 @@ from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, Unchanged
 from penstock.rollout.state_machine import Rollout
 
-MOST_ENDED = 100
+MAX_ENDED = 100
 """Rollouts that are over and kept."""
 
 _log = structlog.get_logger(__name__)
@@ -33,8 +33,8 @@ def changes(after: Sequence[Rollout]) -> list[Put | Delete]:
     for one in after:
         if one.is_over:
             do.append(Put(keys.ended_rollout(one.number), encode(one)))
-            if one.number > MOST_ENDED:
-                do.append(Delete(keys.ended_rollout(one.number - MOST_ENDED)))
+            if one.number > MAX_ENDED:
+                do.append(Delete(keys.ended_rollout(one.number - MAX_ENDED)))
     return do
 
 

@@ -25,7 +25,7 @@ from penstock.rollout.evidence import Evidence, observe, words
 from penstock.rollout.shadow import Shadow
 from penstock.rollout.state_machine import IN_CANARY, IN_SHADOW, Event, Phase, Rollout, begin, first, follow, offered
 
-MOST_TRIES = 3
+MAX_TRIES = 3
 """Of a step, while an operator's command comes between."""
 
 _log = structlog.get_logger(__name__)
@@ -112,7 +112,7 @@ class Staging:
             StoreError: the store refuses or cannot be reached.
         """
         await self._revisions.record(self._source.judgements, epoch)
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             stored = await self._records.newest()
             states = await self._offered(stored, now)
             states[-1] = await self._observed(states[-1], now, snapshot, heard_since)

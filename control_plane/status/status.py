@@ -14,7 +14,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
 
-MOST_SHORTFALLS = 100
+MAX_SHORTFALLS = 100
 """Of what capacity is missing, so much is told: each model and region may lack some at the loss of every other."""
 
 
@@ -173,7 +173,7 @@ class Status(msgspec.Struct, frozen=True):
     rollout: RolloutSummary | None = None
     """The newest rollout of a policy: under way, or the last one."""
     shortfalls: tuple[Shortfall, ...] = ()
-    """What capacity is missing where, what is missing already first, and of that the first MOST_SHORTFALLS."""
+    """What capacity is missing where, what is missing already first, and of that the first MAX_SHORTFALLS."""
     fleet_seen_by: str = ""
     """Name of the control plane whose view of `regions`, `agents` and `shortfalls` this is: the leader's, who hears the
     agents, or that of the one that answers where the leader cannot be asked."""

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-MOST_LOAD_AVERAGE = 0.5
+MAX_LOAD_AVERAGE = 0.5
 """Above this, over the minute before a run, others shared the machine."""
 
 
@@ -103,7 +103,7 @@ def goals_table(goals: Iterable[Goal]) -> Table:
 
 def closing_line(machine: Machine, out: Path) -> str:
     """Where the results are, and whether others shared the machine while they were made."""
-    shared = machine.load_average_before > MOST_LOAD_AVERAGE
+    shared = machine.load_average_before > MAX_LOAD_AVERAGE
     warning = f" Load average {machine.load_average_before} before the run: the machine was not ours, expect noise."
     return f"Results in {out}.{warning if shared else ''}"
 

@@ -24,7 +24,7 @@ from lab.wan.matrix import MatrixError
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
-SHORTEST_PACE = 0.6
+MIN_PACE = 0.6
 
 
 def demo(
@@ -34,7 +34,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the planet up until Ctrl-C and say where it is.")] = False,
     out: Annotated[Path, typer.Option(help="Where report.json, report.html and logs go.")] = Path("out/demo"),
     port_base: Annotated[int | None, typer.Option(min=1024, max=65_535, help="First of the planet's ports.")] = None,
-    pace: Annotated[float, typer.Option(min=SHORTEST_PACE, max=3, help="Stretch or shorten the story.")] = 1.0,
+    pace: Annotated[float, typer.Option(min=MIN_PACE, max=3, help="Stretch or shorten the story.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 2026,
 ) -> None:
     """Run a planet, tell its story live, write a report, and exit with 0 only if every promise was kept."""

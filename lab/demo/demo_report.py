@@ -41,7 +41,7 @@ DEFINITIONS = {
 }
 
 
-MOST_NOT_OK = 50
+MAX_NOT_OK = 50
 """Requests that were not answered, told one by one."""
 
 
@@ -155,7 +155,7 @@ def _not_ok(run: Run) -> list[dict[str, Any]]:
         }
         for one in run.served
         if one.outcome is not Outcome.OK
-    ][:MOST_NOT_OK]
+    ][:MAX_NOT_OK]
 
 
 def _phase(run: Run, phase: Phase) -> dict[str, Any]:

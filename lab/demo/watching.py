@@ -17,7 +17,7 @@ HURRIED_POLL_S = 0.05
 """Times (s) between two questions to an agent: usually, and while a region's death is to be noticed."""
 
 ASK_TIMEOUT_S = 0.5
-LARGEST_ANSWER_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 
 Clock = Callable[[], float]
 """Seconds since the first request was due."""
@@ -30,8 +30,8 @@ async def get(host: str, port: int, path: str) -> tuple[int, bytes] | None:
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n".encode())
-                answer = await reader.read(LARGEST_ANSWER_BYTES)
-                while more := await reader.read(LARGEST_ANSWER_BYTES - len(answer)):
+                answer = await reader.read(MAX_ANSWER_BYTES)
+                while more := await reader.read(MAX_ANSWER_BYTES - len(answer)):
                     answer += more
             finally:
                 writer.close()

@@ -18,7 +18,7 @@ MEMORY_UTILISATION = 0.9
 ACTIVATION_BYTES = 2e9
 """Memory per device that activations and graphs take from the KV cache; vLLM measures 1-3 GB at start-up."""
 
-LEAST_KV_TOKENS = 16_384
+MIN_KV_TOKENS = 16_384
 """A deployment that is left to choose its own size takes enough devices to cache this many tokens."""
 
 LOAD_BYTES_PER_S = 2e9
@@ -64,6 +64,6 @@ def smallest_deployment(model: ServedModel, accelerator: Accelerator) -> Deploym
     """The fewest devices (1, 2, 4 or 8) that serve the model with room to work in; None where eight are too few."""
     for tensor_parallel in (1, 2, 4, 8):
         deployment = Deployment(model, accelerator, tensor_parallel)
-        if deployment.kv_tokens >= LEAST_KV_TOKENS:
+        if deployment.kv_tokens >= MIN_KV_TOKENS:
             return deployment
     return None

@@ -10,7 +10,7 @@ import msgspec
 from lab.replay.client_http import HttpConnection
 from lab.replay.sse import EventStream, EventTooLong
 
-MOST_ERROR_BYTES = 65_536
+MAX_ERROR_BYTES = 65_536
 """Of the body of an answer other than 200; the rest is not looked at."""
 
 DONE = b"[DONE]"
@@ -121,7 +121,7 @@ class ChatExchange:
     def body(self, piece: bytes) -> None:
         """Events of a stream, or a part of an error."""
         if self.status != 200:
-            self._error_body += piece[: MOST_ERROR_BYTES - len(self._error_body)]
+            self._error_body += piece[: MAX_ERROR_BYTES - len(self._error_body)]
             return
         try:
             for data in self._events.feed(piece):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from lab.replay.client_http import HttpConnection
 
-MOST_IDLE = 64
+MAX_IDLE = 64
 """Connections kept for later; further ones are closed when their answer is over."""
 
 
@@ -58,7 +58,7 @@ class ConnectionPool:
             connection.close()
 
     def _keep(self, connection: HttpConnection) -> None:
-        if len(self._idle) < MOST_IDLE:
+        if len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.close()

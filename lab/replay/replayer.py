@@ -16,7 +16,7 @@ from lab.replay.journey import Journey
 from lab.replay.outcome import Outcome
 from lab.replay.replay_workload import PlannedRequest
 
-MOST_IN_FLIGHT = 20_000
+MAX_IN_FLIGHT = 20_000
 """Requests under way at a time; further ones fail with the code "replayer_full", so the limit shows if it is met."""
 
 
@@ -94,7 +94,7 @@ class Replayer:
 
     def _send(self, planned: PlannedRequest) -> None:
         self.sent += 1
-        if len(self._under_way) >= MOST_IN_FLIGHT:
+        if len(self._under_way) >= MAX_IN_FLIGHT:
             journey = Journey(planned, self.now_s())
             journey.is_lost("replayer_full", self.now_s())
             self._on_outcome(journey.outcome(self.now_s()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-LONGEST_EVENT_BYTES = 1_048_576
+MAX_EVENT_BYTES = 1_048_576
 
 
 class EventTooLong(Exception):
-    """A server sent more than LONGEST_EVENT_BYTES without ending the event."""
+    """A server sent more than MAX_EVENT_BYTES without ending the event."""
 
 
 class EventStream:
@@ -27,7 +27,7 @@ class EventStream:
         if b"\r" in piece or self._after_return:
             piece = self._with_plain_newlines(piece)
         whole, found, rest = (self._pending + piece).rpartition(b"\n\n")
-        if len(rest) > LONGEST_EVENT_BYTES:
+        if len(rest) > MAX_EVENT_BYTES:
             raise EventTooLong
         self._pending = rest
         if not found:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.traces.trace import TraceError
 
-LONGEST_LINE_BYTES = 1_048_576
+MAX_LINE_BYTES = 1_048_576
 """A Mooncake line of a million-token prompt is about 20 kB; a longer line than this is no trace."""
 
 NumberedLine = tuple[int, str]
@@ -23,10 +23,10 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
     try:
         with path.open("rb") as file:
             number = 0
-            while raw := file.readline(LONGEST_LINE_BYTES + 1):
+            while raw := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if len(raw) > LONGEST_LINE_BYTES:
-                    problem = f"the line is longer than {LONGEST_LINE_BYTES} bytes"
+                if len(raw) > MAX_LINE_BYTES:
+                    problem = f"the line is longer than {MAX_LINE_BYTES} bytes"
                     raise TraceError(path, problem, "give a trace in CSV or JSON lines", number)
                 text = _decode(path, number, raw)
                 if text:

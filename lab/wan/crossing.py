@@ -15,10 +15,10 @@ from typing import Protocol, cast
 
 from lab.wan.delay_line import DelayLine, Signal
 
-MOST_WAITING_BYTES = 4 * 1024 * 1024
+MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Reading from an end stops while this much of what it sent is still on its way: a large TCP receive window."""
 
-FEW_WAITING_BYTES = MOST_WAITING_BYTES // 2
+FEW_WAITING_BYTES = MAX_WAITING_BYTES // 2
 """Reading goes on below this."""
 
 CONNECT_TIMEOUT_S = 10.0
@@ -68,7 +68,7 @@ class _End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._crossing.sent(self, data)
-        if self.line.waiting_bytes > MOST_WAITING_BYTES and self._transport is not None:
+        if self.line.waiting_bytes > MAX_WAITING_BYTES and self._transport is not None:
             self._transport.pause_reading()
             self._reading_paused = True
 

@@ -13,7 +13,7 @@ from lab.wan.wan_config import Fault, FaultMode, LinkPlan, WanConfigError
 
 BACKLOG = 1024
 
-MOST_CROSSINGS = 8192
+MAX_CROSSINGS = 8192
 """Connections across one link at a time; beyond, new ones are reset."""
 
 
@@ -137,7 +137,7 @@ class Link:
         self._taken += 1
         crossing = Crossing(self, self._crossings.discard)
         self._crossings.add(crossing)
-        if len(self._crossings) > MOST_CROSSINGS:
+        if len(self._crossings) > MAX_CROSSINGS:
             asyncio.get_running_loop().call_soon(crossing.reset)
         return crossing.client
 

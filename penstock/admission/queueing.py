@@ -23,16 +23,16 @@ CREDIT_WAIT_S = 1.0
 """A request that home would take too long for waits this long (s) for a credit of a region that stands idle: a few
 rounds of probes, in which such a region hears that it is wanted."""
 
-MOST_WAITING = 4096
+MAX_WAITING = 4096
 """Requests that wait for one model at the most, however short the wait."""
 
-MOST_WAITING_BYTES = 256 * 1024 * 1024
+MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Bodies that wait for one model at the most."""
 
-SHORTEST_RETRY_S = 1.0
+MIN_RETRY_S = 1.0
 """No client is asked to come again sooner (s); also where nothing tells when it would be of use."""
 
-LEAST_SPREAD_S = 2
+MIN_SPREAD_S = 2
 """Those who may come again at the same time are spread over this long (s) at least."""
 
 _key = attrgetter("key")
@@ -75,7 +75,7 @@ class Waiting(Generic[Item]):
 class Queue(Generic[Item]):
     """Requests for one model that wait for room, in the order in which they will get it."""
 
-    def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
+    def __init__(self, most: int = MAX_WAITING, most_bytes: int = MAX_WAITING_BYTES) -> None:
         """Empty."""
         self._most = most
         self._most_bytes = most_bytes
@@ -193,7 +193,7 @@ def retry_after_s(wait_s: float) -> float:
     Args:
         wait_s: how long one more request would wait now.
     """
-    return max(SHORTEST_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
+    return max(MIN_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
 
 
 def come_again_in_s(wait_s: float, rng: Random) -> int:
@@ -205,5 +205,5 @@ def come_again_in_s(wait_s: float, rng: Random) -> int:
     Args:
         wait_s: when to come again at the earliest.
     """
-    earliest_s = ceil(max(SHORTEST_RETRY_S, wait_s))
-    return earliest_s + rng.randrange(max(LEAST_SPREAD_S, ceil(earliest_s / 2)) + 1)
+    earliest_s = ceil(max(MIN_RETRY_S, wait_s))
+    return earliest_s + rng.randrange(max(MIN_SPREAD_S, ceil(earliest_s / 2)) + 1)

@@ -12,7 +12,7 @@ from typing import Final
 SHARE: Final = 0.2
 """Retries per request."""
 
-LEAST_PER_S: Final = 10.0
+MIN_PER_S: Final = 10.0
 """Retries a second that are always allowed."""
 
 WINDOW_S: Final = 10.0
@@ -40,7 +40,7 @@ class RetryBudget:
         """Whether one more retry is allowed; it is counted if so."""
         if now - self._began_at >= WINDOW_S / 2:
             self._roll(now)
-        allowed = LEAST_PER_S * WINDOW_S + SHARE * (self._requests + self._requests_before)
+        allowed = MIN_PER_S * WINDOW_S + SHARE * (self._requests + self._requests_before)
         if self._retries + self._retries_before + 1 > allowed:
             return False
         self._retries += 1

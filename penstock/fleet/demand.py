@@ -16,7 +16,7 @@ TIME_CONSTANT_S = 3.0
 FORGET_BELOW_PER_S = 0.01
 """A rate that has decayed to this is dropped."""
 
-MOST_CLASSES = 1024
+MAX_CLASSES = 1024
 """Traffic classes followed at once; policy bounds models and classes, this bounds what a mistake in it costs."""
 
 

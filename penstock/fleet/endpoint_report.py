@@ -6,13 +6,13 @@ from enum import StrEnum
 
 import msgspec
 
-MOST_ENDPOINTS = 1_000
+MAX_ENDPOINTS = 1_000
 """Endpoints that one report tells of."""
 
 LONGEST_TEXT = 512
 """Characters of a name, an address, or a model."""
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """Models of one endpoint."""
 
 
@@ -55,7 +55,7 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
         texts = (self.name, self.address, self.zone, self.accelerator, *self.models)
         return (
             bool(self.name)
-            and len(self.models) <= MOST_MODELS
+            and len(self.models) <= MAX_MODELS
             and all(len(text) <= LONGEST_TEXT for text in texts)
             and all(0 <= count <= largest_count for count in (self.slots, self.in_flight))
         )

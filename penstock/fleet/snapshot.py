@@ -13,7 +13,7 @@ from math import isfinite
 
 import msgspec
 
-from penstock.fleet.endpoint_report import MOST_ENDPOINTS
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS
 from penstock.fleet.report import AgentReport, PoolReport
 from penstock.health.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Policy
@@ -34,16 +34,16 @@ FORGET_S = 300.0
 SETTLE_S = 3.0
 """A new leader waits this long (s) for the regions' reports before it plans without those that are missing."""
 
-MOST_AGENTS = 1_000
+MAX_AGENTS = 1_000
 """Agents of one region that are remembered; more than any region runs, few enough to hold."""
 
-LONGEST_NAME = 255
+MAX_NAME = 255
 """Characters of an agent's name."""
 
-LARGEST_PLAN_NUMBER = 2**53 - 1
+MAX_PLAN_NUMBER = 2**53 - 1
 """No plan has a larger epoch or generation: epochs are revisions of the store, and JSON carries this exactly."""
 
-LARGEST_COUNT = 1_000_000
+MAX_COUNT = 1_000_000
 """No pool has more endpoints, slots or requests in flight than this; a report that says so is impossible."""
 
 
@@ -109,7 +109,7 @@ def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy)
             return snapshot, Verdict.OLD_EPOCH
         if report.epoch == before.report.epoch and report.seq <= before.report.seq:
             return snapshot, Verdict.OLD_SEQ
-    elif len(snapshot.of(report.region)) >= MOST_AGENTS:
+    elif len(snapshot.of(report.region)) >= MAX_AGENTS:
         return snapshot, Verdict.TOO_MANY_AGENTS
     aged = _aged_while_heard(snapshot, now)
     after = msgspec.structs.replace(snapshot, agents={**aged, key: _held(report, aged.get(key), now)})
@@ -343,19 +343,19 @@ def _possible(report: AgentReport) -> bool:
         *(peer.rtt_ms for peer in report.peers),
     ]
     return (
-        len(report.agent) <= LONGEST_NAME
+        len(report.agent) <= MAX_NAME
         and report.epoch >= 0
         and report.seq >= 0
         # The epoch of all plans is raised above what an agent obeys, and never lowered.
-        and 0 <= report.plan_epoch <= LARGEST_PLAN_NUMBER
-        and 0 <= report.plan_generation <= LARGEST_PLAN_NUMBER
-        and all(0 <= n <= LARGEST_COUNT for n in counts)
-        and all(isfinite(rate) and 0.0 <= rate <= LARGEST_COUNT for rate in rates)
+        and 0 <= report.plan_epoch <= MAX_PLAN_NUMBER
+        and 0 <= report.plan_generation <= MAX_PLAN_NUMBER
+        and all(0 <= n <= MAX_COUNT for n in counts)
+        and all(isfinite(rate) and 0.0 <= rate <= MAX_COUNT for rate in rates)
         and report.answers.are_possible
         and all(one.is_possible for one in report.objectives)
-        and len(endpoints) <= MOST_ENDPOINTS
-        and 0 <= report.endpoints_left_out <= LARGEST_COUNT
-        and all(one.is_possible(LARGEST_COUNT) for one in endpoints)
+        and len(endpoints) <= MAX_ENDPOINTS
+        and 0 <= report.endpoints_left_out <= MAX_COUNT
+        and all(one.is_possible(MAX_COUNT) for one in endpoints)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
         and all(one.residency == residency_class(frozenset(one.regions)).name for one in report.demand)
     )

@@ -134,10 +134,10 @@ _LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
 _LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
 """None of these ever goes back over what it has read: pages are read on the event loop, and may be hostile."""
 
-MOST_SERIES = 1000
+MAX_SERIES = 1000
 """Of one gauge: an engine has one for each model and rank."""
 
-MOST_LABELS = 16
+MAX_LABELS = 16
 """Of one series; Triton has four. Later ones are not read."""
 
 MOST_BYTES = 256 * 1024
@@ -146,7 +146,7 @@ milliseconds."""
 
 NO_SERIES_BYTES = 1024
 
-LONGEST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4096
 """What of a sample comes after its name; a longer one is not read."""
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -162,14 +162,14 @@ def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
         at, read_bytes = lines.find(start), 0
         while at >= 0:
             after = at + len(start)
-            line = _LINE.match(lines, after, after + LONGEST_LINE_BYTES)
+            line = _LINE.match(lines, after, after + MAX_LINE_BYTES)
             read_bytes += NO_SERIES_BYTES if line is None else line.end() - line.start()
             if read_bytes > MOST_BYTES:
                 raise BadSignals(f"more than {MOST_BYTES} bytes of {name}")
             if line is not None:
                 series = found.setdefault(name, [])
-                if len(series) >= MOST_SERIES:
-                    raise BadSignals(f"more than {MOST_SERIES} series of {name}")
+                if len(series) >= MAX_SERIES:
+                    raise BadSignals(f"more than {MAX_SERIES} series of {name}")
                 series.append(_sample(name, *line.groups(b"")))
             at = lines.find(start, at + 1)
     return found
@@ -180,7 +180,7 @@ def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], floa
         value = float(text)
     except ValueError:
         raise BadSignals(f"{name} is no number") from None
-    first = islice(_LABEL.finditer(labels), MOST_LABELS)
+    first = islice(_LABEL.finditer(labels), MAX_LABELS)
     return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
 
 

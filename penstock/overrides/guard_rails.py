@@ -18,7 +18,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, ResidencyClass, mask
 from penstock.verification.situations import situations
 
-MOST_TENANTS = 20
+MAX_TENANTS = 20
 """As many tenants of a class are named."""
 
 EPSILON = 1e-9
@@ -114,7 +114,7 @@ def _emptied(
             then, now = before.of(origin, model), after.of(origin, model)
             emptied = standing - then.closed and not standing - now.closed
             if emptied or (standing - _shut(then) and not standing - _shut(now)):
-                yield EmptiedClass(residency.name, model, tenants[:MOST_TENANTS])
+                yield EmptiedClass(residency.name, model, tenants[:MAX_TENANTS])
                 break
 
 

@@ -18,7 +18,7 @@ from penstock.policy.time_zone import local_s, moment
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
 """Time (s) from one occurrence to the next on the clocks that a window recurs by: UTC has no days of another length."""
 
-MOST_SHIFT_S = 26 * 3600.0
+MAX_SHIFT_S = 26 * 3600.0
 """No zone's clocks are further than this (s) from where they once were."""
 
 WATCHED_AHEAD_S = 8 * 86_400.0
@@ -52,7 +52,7 @@ def _beginnings(policy: Policy, window: MaintenanceWindow, since: float) -> Iter
         yield window.starts_at
         return
     zone = policy.time_zones[window.time_zone] if policy.time_zones and window.time_zone else None
-    number = max(0, floor((since - window.starts_at - window.duration_s - MOST_SHIFT_S) / period_s))
+    number = max(0, floor((since - window.starts_at - window.duration_s - MAX_SHIFT_S) / period_s))
     first = window.starts_at if zone is None else local_s(zone, window.starts_at)
     while True:
         shown = first + number * period_s

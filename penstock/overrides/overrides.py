@@ -14,14 +14,14 @@ import msgspec
 
 from penstock.policy.policy import Policy
 
-MOST_OVERRIDES = 200
+MAX_OVERRIDES = 200
 """As many are kept at once, ended ones that still ramp included: more than a fleet needs, few enough for one value of
 the store."""
 
 OUTLASTS_S = 60.0
 """One that ends less than this (s) after another of the same aim adds nothing to it: it is the same, sent twice."""
 
-LONGEST_REASON = 500
+MAX_REASON = 500
 """Characters of a reason."""
 
 
@@ -145,8 +145,8 @@ def flaw(override: Override, policy: Policy) -> str | None:
         return "value: a weight needs one, and nothing else has one"
     if override.value is not None and not 0.0 <= override.value < 1.0:
         return "value: not from 0 to below 1; to give a region all of its part again, lift its overrides"
-    if not override.reason.strip() or len(override.reason) > LONGEST_REASON:
-        return f"reason: say why, in 1 to {LONGEST_REASON} characters"
+    if not override.reason.strip() or len(override.reason) > MAX_REASON:
+        return f"reason: say why, in 1 to {MAX_REASON} characters"
     if override.ends_at <= override.begins_at:
         return "expires_at: is not after it begins"
     return None

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 DEADBAND = 0.02
 """A smaller move than this is noise in the demand estimate, and stays where it was."""
 
-SMALLEST_SHARE = 1e-6
+MIN_SHARE = 1e-6
 """A smaller share than this is what rounding left over, not traffic."""
 
 
@@ -79,6 +79,6 @@ def without_crumbs(amounts: Mapping[str, float]) -> dict[str, float]:
         ZeroDivisionError: every amount is zero, so that there is nothing to share.
     """
     total = sum(amounts.values())
-    kept = {server: amount for server, amount in amounts.items() if amount / total > SMALLEST_SHARE}
+    kept = {server: amount for server, amount in amounts.items() if amount / total > MIN_SHARE}
     whole = sum(kept.values())
     return {server: amount / whole for server, amount in kept.items()}

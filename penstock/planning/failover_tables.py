@@ -24,7 +24,7 @@ KEPT_S = 10.0
 SOON_S = 2.0
 """And this soon (s) when some region has begun to serve a class that has no table for its loss."""
 
-MOST_ARCS = 4
+MAX_ARCS = 4
 """A lost share goes to this many regions at most."""
 
 NEAR = 32
@@ -91,7 +91,7 @@ def _rounded(way: Detour) -> Detour:
     if len(way.arcs) == 1:
         return way
     share = {arc.server: arc.share for arc in way.arcs}
-    largest = sorted(share, key=lambda name: (-share[name], name))[:MOST_ARCS]
+    largest = sorted(share, key=lambda name: (-share[name], name))[:MAX_ARCS]
     whole = sum(share[name] for name in largest)
     parts = {name: round(share[name] / whole * PARTS) for name in largest}
     parts[largest[0]] += PARTS - sum(parts.values())

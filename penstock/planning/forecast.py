@@ -31,7 +31,7 @@ DAY_S = 86_400.0
 SEASON_WEIGHT = 0.3
 """How much of the season's part of a day is what the newest day had."""
 
-MOST_GROWTH = 2.0
+MAX_GROWTH = 2.0
 """A forecast is at most this many times the newest rate."""
 
 SILENT_S = 60.0
@@ -93,7 +93,7 @@ class Forecaster:
         season = self._season(every, now + horizon_s) - series["season"]
         # From the newest rate and not from the level, which trails behind a step.
         rest = series["newest"] + series["trend"] * _carries_s(age_s + horizon_s)
-        expected = np.clip(rest + season, 0.0, MOST_GROWTH * series["newest"]).tolist()
+        expected = np.clip(rest + season, 0.0, MAX_GROWTH * series["newest"]).tolist()
         heard = (age_s <= SILENT_S).tolist()
         return {key: expected[row] for key, row in self._row.items() if heard[row]}
 

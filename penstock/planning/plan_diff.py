@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.planning.plan import Arc, ArcReason, RegionPlan
 
-LEAST_DIFFERENCE = 1e-6
+MIN_DIFFERENCE = 1e-6
 """A share that differs by less is the same: arithmetic, not a decision."""
 
 
@@ -101,7 +101,7 @@ def _key(change: ArcChange) -> ArcKey:
 
 
 def _moved(changes: Iterable[ArcChange]) -> tuple[ArcChange, ...]:
-    moved = [one for one in changes if abs(one.after - one.before) >= LEAST_DIFFERENCE]
+    moved = [one for one in changes if abs(one.after - one.before) >= MIN_DIFFERENCE]
     return tuple(
         sorted(moved, key=lambda one: (-abs(one.after - one.before), one.origin, one.model, one.residency, one.server))
     )

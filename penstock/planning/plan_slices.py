@@ -22,7 +22,7 @@ from penstock.planning.share_moves import Key, Move, NearestFirst, Words, homewa
 from penstock.planning.unchanged_cache import Resting
 from penstock.policy.policy import Policy
 
-MOST_FALLBACKS = 16
+MAX_FALLBACKS = 16
 """An origin is told of this many regions besides its arcs: it probes each of them all the time."""
 
 
@@ -191,7 +191,7 @@ class _Step(NamedTuple):
             ]
         )
         others = (name for name in nearest if name not in shares and name in serving and name not in closed)
-        spare = islice(others, MOST_FALLBACKS)
+        spare = islice(others, MAX_FALLBACKS)
         detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
         now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
         if entry is None or entry != now:

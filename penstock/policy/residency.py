@@ -10,7 +10,7 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.policy import Policy, ResidencyRule
 from penstock.routing.reasons import Reason, Refusal, Rejection
 
-LONGEST_SPELLED_NAME = 64
+MAX_SPELLED_NAME = 64
 """Class names longer than this many characters are shortened to a digest."""
 
 
@@ -24,7 +24,7 @@ class ResidencyClass(msgspec.Struct, frozen=True):
 def residency_class(regions: frozenset[str]) -> ResidencyClass:
     """The class of a set. Its name follows from its members alone, so agents and planner agree without talking."""
     spelled = "+".join(sorted(regions))
-    if len(spelled) > LONGEST_SPELLED_NAME:
+    if len(spelled) > MAX_SPELLED_NAME:
         spelled = "set-" + sha256(spelled.encode()).hexdigest()[:16]
     return ResidencyClass(spelled, regions)
 

@@ -12,16 +12,16 @@ from penstock.policy.policy import RolloutRules
 from penstock.rollout.objective_evidence import Kept, broken, counted, since, together
 from penstock.rollout.state_machine import IN_CANARY, Event, Mark, Phase, Rollout, follow
 
-MOST_MARKS = 5_000
+MAX_MARKS = 5_000
 """Agents whose counters are marked: a rollout has to fit into one value of the store."""
 
-MOST_KEPT = 3_000
+MAX_KEPT = 3_000
 """Service objectives that are marked with them, those of all agents together: each takes about half of its agent."""
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Agents that a sentence names."""
 
-LONGEST_REFUSAL = 500
+MAX_REFUSAL = 500
 """Characters of an agent's own words in a sentence."""
 
 
@@ -134,7 +134,7 @@ def _refused(rollout: Rollout, evidence: Evidence) -> tuple[Event, str] | None:
     for name, word in evidence.agents.items():
         # An agent that obeys the candidate has not refused it: what it refused is a plan, or it has taken it since.
         if word.refused_digest == rollout.candidate != word.policy_digest:
-            return Event.REFUSED, f"{name} refuses it: {word.refused[:LONGEST_REFUSAL]}"
+            return Event.REFUSED, f"{name} refuses it: {word.refused[:MAX_REFUSAL]}"
     return None
 
 
@@ -202,9 +202,9 @@ def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
 def _marks(evidence: Evidence, known: Mapping[str, Mark]) -> dict[str, Mark]:
     """The marks that are there, and those of agents that have none yet, as far as there is room."""
     marks = dict(known)
-    room = MOST_KEPT - sum(len(mark.kept) for mark in known.values())
+    room = MAX_KEPT - sum(len(mark.kept) for mark in known.values())
     new = [(name, word) for name, word in evidence.agents.items() if name not in known]
-    for name, word in new[: max(0, MOST_MARKS - len(known))]:
+    for name, word in new[: max(0, MAX_MARKS - len(known))]:
         marks[name] = Mark(word.epoch, word.answers, word.kept[: max(0, room)])
         room -= len(marks[name].kept)
     return marks
@@ -249,5 +249,5 @@ def _sum(some: Iterable[Answers]) -> Answers:
 
 
 def _named(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -19,7 +19,7 @@ DEVIATIONS_BROKEN = 3.0
 DEVIATIONS_WORSE = 2.0
 """How many the share that missed must be above that of whoever kept it: who keeps it just so may have been lucky."""
 
-LEAST_MISSED = 5
+MIN_MISSED = 5
 """Fewer answers than this that missed are chance, whatever a deviation of so few says."""
 
 Wanted = tuple[str, float, float]
@@ -49,7 +49,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     def is_broken(self) -> bool:
         """Whether more missed than may, by more than chance."""
         missed, may_miss = self.answers - self.within, (1.0 - self.share) * self.answers
-        return missed >= LEAST_MISSED and missed > may_miss + DEVIATIONS_BROKEN * sqrt(may_miss * self.share)
+        return missed >= MIN_MISSED and missed > may_miss + DEVIATIONS_BROKEN * sqrt(may_miss * self.share)
 
     @property
     def attained(self) -> float:

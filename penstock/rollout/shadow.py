@@ -10,7 +10,7 @@ from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_diff import ArcChange, plan_diff
 
-MOST_CHANGES = 200
+MAX_CHANGES = 200
 """Arcs that are told, the largest differences first."""
 
 
@@ -22,7 +22,7 @@ class Shadow(msgspec.Struct, frozen=True):
     moved_share: float
     """The part (0-1) of all demand that is served elsewhere."""
     changes: tuple[ArcChange, ...]
-    """Arcs whose share differs, at most MOST_CHANGES."""
+    """Arcs whose share differs, at most MAX_CHANGES."""
 
 
 def shadow(
@@ -34,7 +34,7 @@ def shadow(
         old, new = _shares(before.get(one.origin), one), _shares(after.get(one.origin), one)
         total += one.requests_per_s
         moved += max(_lost(old, new), _lost(new, old)) * one.requests_per_s
-    return Shadow(number, moved / total if total > 0.0 else 0.0, plan_diff(before, after)[:MOST_CHANGES])
+    return Shadow(number, moved / total if total > 0.0 else 0.0, plan_diff(before, after)[:MAX_CHANGES])
 
 
 def _shares(plan: RegionPlan | None, demand: Demand) -> dict[str, float]:

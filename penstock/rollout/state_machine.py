@@ -15,7 +15,7 @@ from penstock.fleet.request_counts import Answers
 from penstock.policy.provenance import Provenance
 from penstock.rollout.objective_evidence import Kept
 
-MOST_DISMISSED = 50
+MAX_DISMISSED = 50
 """Policies that are remembered as not to be begun again by themselves."""
 
 
@@ -218,7 +218,7 @@ def restore(
         by=by,
         provenance=provenance,
         stable_provenance=provenance,
-        dismissed=tuple(kept)[-MOST_DISMISSED:],
+        dismissed=tuple(kept)[-MAX_DISMISSED:],
         ignored=ignored,
     )
 
@@ -235,7 +235,7 @@ def follow(rollout: Rollout, event: Event, now: float, *, why: str, by: str = ""
         after = msgspec.structs.replace(after, stable=rollout.candidate, stable_provenance=rollout.provenance)
     if event in _AT_FAULT or (event is Event.ROLL_BACK and by):
         dismissed = (*rollout.dismissed, rollout.candidate)
-        after = msgspec.structs.replace(after, dismissed=dismissed[-MOST_DISMISSED:])
+        after = msgspec.structs.replace(after, dismissed=dismissed[-MAX_DISMISSED:])
     if phase in OVER:
         return msgspec.structs.replace(after, marks=None, earlier=None)
     if phase in IN_SHADOW or phase is Phase.CANARY_HELD:

@@ -16,16 +16,16 @@ from typing import NamedTuple
 BLOCK_BYTES = 1024
 """Prompts are compared in blocks of this size: about 256 tokens, a few of the blocks that engines share."""
 
-MOST_BLOCKS = 64
+MAX_BLOCKS = 64
 """Blocks of one prompt that are looked at; what is shared beyond is rarely told apart by more."""
 
-MOST_KEYS = 65_536
+MAX_KEYS = 65_536
 """Prefix blocks and sessions that are remembered by one agent; the least recently used goes first."""
 
 NOTED_S = 1.0
 """A block whose holder was noted so lately (s) is not noted again for it: what is remembered is to be minutes."""
 
-MOST_HOLDERS = 4
+MAX_HOLDERS = 4
 """Endpoints that are remembered for one of them; the latest are."""
 
 HELD_S = 300.0
@@ -67,7 +67,7 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """
     keys = []
     key = hash(scope)
-    for end in range(BLOCK_BYTES, min(len(prompt), BLOCK_BYTES * MOST_BLOCKS) + 1, BLOCK_BYTES):
+    for end in range(BLOCK_BYTES, min(len(prompt), BLOCK_BYTES * MAX_BLOCKS) + 1, BLOCK_BYTES):
         key = hash((key, prompt[end - BLOCK_BYTES : end].tobytes()))
         keys.append(key)
     return keys
@@ -81,7 +81,7 @@ def session_key(scope: str, session: bytes) -> int:
 class Holdings:
     """Where requests went lately, by what they have in common."""
 
-    def __init__(self, most: int = MOST_KEYS) -> None:
+    def __init__(self, most: int = MAX_KEYS) -> None:
         """Nothing has been sent anywhere; remembers at most so many keys."""
         self._most = most
         self._holders: dict[int, tuple[float, tuple[str, ...]]] = {}
@@ -151,7 +151,7 @@ class Holdings:
         elif found[1][0] == endpoint:
             names = found[1]
         else:
-            names = (endpoint, *(name for name in found[1] if name != endpoint))[:MOST_HOLDERS]
+            names = (endpoint, *(name for name in found[1] if name != endpoint))[:MAX_HOLDERS]
         self._holders[key] = (now, names)
         if len(self._holders) > self._most:
             del self._holders[next(iter(self._holders))]

@@ -41,7 +41,7 @@ request, and the largest ones, which cost most, are too rare to wait for two of 
 LEARN_EVERY_S: Final = 0.02
 """Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
 
-MOST_FOLLOWED: Final = 4096
+MAX_FOLLOWED: Final = 4096
 """Means by (tenant, model) that are kept, and as many by limit; the least recently seen goes first."""
 
 DEFAULT_PIXELS: Final = 1024 * 1024
@@ -157,5 +157,5 @@ def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float) -> None
     mean.taken_at = now
     mean.value += (value - mean.value) / min(mean.count, MEMORY_REQUESTS)
     means[key] = mean
-    if len(means) > MOST_FOLLOWED:
+    if len(means) > MAX_FOLLOWED:
         del means[next(iter(means))]

@@ -47,7 +47,7 @@ NOBODY: Final = float("inf")
 MOST_S: Final = float_info.max
 """What every other score is below."""
 
-MOST_DRAWS: Final = 8
+MAX_DRAWS: Final = 8
 """Endpoints that are drawn at random to find two open ones, before all are looked at for it."""
 
 CLOSED = (NOBODY, 0.0, 0.0)
@@ -258,7 +258,7 @@ def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Ran
     """Two open endpoints at random; fewer where there are no more. Drawn until found, for most are open."""
     found: list[Candidate] = []
     count, draw = len(endpoints), rng.random
-    for _ in range(MOST_DRAWS):
+    for _ in range(MAX_DRAWS):
         index = int(draw() * count)
         one = endpoints[index]
         if one.terms[0] < NOBODY and one.name not in tried and (not found or index != found[0][0]):

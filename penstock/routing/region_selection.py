@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.admission.queueing import SHORTEST_RETRY_S, retry_after_s
+from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.change_limit import ramped
 from penstock.planning.plan import NONE_CLOSED, ArcReason, ClassPlan
@@ -190,7 +190,7 @@ def _nobody(
         if busy
         else "no permitted region is ready for this model",
         tuple(rejected),
-        retry_after_s=soonest_retry_s(permitted, views) if busy else SHORTEST_RETRY_S,
+        retry_after_s=soonest_retry_s(permitted, views) if busy else MIN_RETRY_S,
     )
 
 

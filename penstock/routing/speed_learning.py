@@ -30,17 +30,17 @@ are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022).""
 CALIBRATED_AFTER: Final = 4
 """Observations after which an endpoint's own speed is believed instead of its prior."""
 
-LEAST_RATIO: Final = 1e-6
+MIN_RATIO: Final = 1e-6
 """No endpoint is more times as fast as its prior: nothing takes no time."""
 
 LEARN_EVERY_S: Final = 0.02
 """Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
 
-MOST_SURPRISE: Final = 4.0
+MAX_SURPRISE: Final = 4.0
 """An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
 hit must not turn a line over."""
 
-LEAST_OF_PRIOR: Final = 0.05
+MIN_OF_PRIOR: Final = 0.05
 """A slope falls to no less than this share of the prior: more of the same is never free."""
 
 FRESH_S, FADED_S = 30.0, 180.0
@@ -68,7 +68,7 @@ class Line:
         """The prior."""
         self.at_zero = at_zero
         self.slope = slope
-        self._least_slope = slope * LEAST_OF_PRIOR
+        self._least_slope = slope * MIN_OF_PRIOR
         self._weight = 0.0
         self._mean_x = self._mean_y = self._square = self._cross = 0.0
         self.mean_at = -inf
@@ -81,7 +81,7 @@ class Line:
     def see(self, x: float, y: float, now: float) -> None:
         """Take in one observation; `now` is monotonic, in seconds."""
         expected = self.at(x)
-        y = max(expected / MOST_SURPRISE, min(expected * MOST_SURPRISE, y))
+        y = max(expected / MAX_SURPRISE, min(expected * MAX_SURPRISE, y))
         if self._weight == 0.0:
             self._weight, self._mean_x, self._mean_y, self.mean_at = PRIOR_WEIGHT, x, expected, now
         keep = (1.0 - 1.0 / MEMORY) * left_of(now - self.mean_at)
@@ -196,7 +196,7 @@ class SpeedLearner:
             # than its siblings, get what they do not get, and be seen more often yet.
             self._early.append(pace / self._decode.at(streams))
             if self.observations == CALIBRATED_AFTER:
-                ratio = max(LEAST_RATIO, median(self._early))
+                ratio = max(MIN_RATIO, median(self._early))
                 self._decode = Line(self._decode.at_zero * ratio, self._decode.slope * ratio)
         if self.observations >= CALIBRATED_AFTER:
             self._decode.see(streams, pace, now)

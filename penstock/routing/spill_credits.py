@@ -10,7 +10,7 @@ from math import ceil
 
 import msgspec
 
-MOST_WANTED = 10_000
+MAX_WANTED = 10_000
 """No origin asks one receiver for more credits than this at once."""
 
 
@@ -77,7 +77,7 @@ def wanted(
     """
     served_per_s = min(in_flight, slots) / max(service_s, 1e-6)
     then = in_flight + (requests_per_s - served_per_s) * ttl_s
-    return max(0, min(MOST_WANTED, ceil(max(in_flight, then) - slots * target_utilisation)))
+    return max(0, min(MAX_WANTED, ceil(max(in_flight, then) - slots * target_utilisation)))
 
 
 class Wallet(msgspec.Struct, frozen=True):

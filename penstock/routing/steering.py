@@ -25,7 +25,7 @@ STEADY_TTL_S = 60.0
 CHANGING_TTL_S = 5.0
 """The same while some region is not, so that a return or a failure is soon heard of."""
 
-MOST_MASKS = 16_384
+MAX_MASKS = 16_384
 """Masks that are remembered: senders x places asked about lately."""
 
 _RANK = {
@@ -132,7 +132,7 @@ class Steer:
         about = (client.tenant, client.location.country, client.location.subdivision)
         known = self._masks.get(about)
         if known is None:
-            if len(self._masks) >= MOST_MASKS:
+            if len(self._masks) >= MAX_MASKS:
                 self._masks.clear()
             known = self._masks[about] = entry_mask(self._policy, client)
         return known

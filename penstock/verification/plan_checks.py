@@ -23,7 +23,7 @@ from penstock.policy.residency import ResidencyClass
 from penstock.verification.breach import Breach, breach
 from penstock.verification.situations import Situation
 
-MOST_FOR_PAIRS = 12
+MAX_FOR_PAIRS = 12
 """Bundles of up to so many regions are planned for under every loss of two; larger ones under every loss of one."""
 
 SLOTS = 100
@@ -50,7 +50,7 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
         examples: of each class, requests that have it.
     """
     classes = tuple(examples)
-    most_lost = min(len(policy.regions), 2 if len(policy.regions) <= MOST_FOR_PAIRS else 1)
+    most_lost = min(len(policy.regions), 2 if len(policy.regions) <= MAX_FOR_PAIRS else 1)
     named = {one.name: (one.regions, example) for one, example in examples.items()}
     breaches: list[Breach] = []
     made = 0

@@ -14,7 +14,7 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, applies, names_sender
 
-MOST_LISTED = 4
+MAX_LISTED = 4
 """Names in a row, before the others are only counted."""
 
 ELSEWHERE = ("XX", "ZZ", "QM", "QN")
@@ -101,5 +101,5 @@ def spelled(place: Location) -> str:
 
 def listed(words: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
-    shown = ", ".join(words[:MOST_LISTED])
-    return shown if len(words) <= MOST_LISTED else f"{shown} and {len(words) - MOST_LISTED} more"
+    shown = ", ".join(words[:MAX_LISTED])
+    return shown if len(words) <= MAX_LISTED else f"{shown} and {len(words) - MAX_LISTED} more"

@@ -27,10 +27,10 @@ from penstock.verification.situations import Situation
 from penstock.wire.route_context import RouteContext, accept, seal
 from penstock.wire.signing import FleetKey
 
-MOST_REGIONS = 6
+MAX_REGIONS = 6
 """Of a residency class up to so large every set of losses is enumerated."""
 
-MOST_DECISIONS = 20_000
+MAX_DECISIONS = 20_000
 """Of larger ones as many decisions are, more or less: the smallest sets of losses and of what is left over."""
 
 _KEY = FleetKey(b"only within one process, to verify policy")
@@ -150,7 +150,7 @@ def at_decisions(policy: Policy, situation: Situation) -> Reached:
     rng = EveryDraw()
     model = next(iter(policy.models))
     for lost in _losses(sorted(regions)):
-        if decisions > MOST_DECISIONS and len(regions) > MOST_REGIONS:
+        if decisions > MAX_DECISIONS and len(regions) > MAX_REGIONS:
             whole = False
             break
         for origin in sorted(regions):

@@ -17,7 +17,7 @@ from penstock.verification.rule_reading import forbidding
 from penstock.verification.situations import Situation
 from penstock.verification.stages import EveryDraw
 
-MOST_LOST = 2
+MAX_LOST = 2
 """Losses of up to so many regions at once are looked at."""
 
 
@@ -61,7 +61,7 @@ def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation
     """
     whose = tuple(str(one) for one in situations)
     ends: list[Ended] = []
-    for size in range(1, MOST_LOST + 1):
+    for size in range(1, MAX_LOST + 1):
         for lost in combinations(sorted(regions.regions), size):
             if any(set(end.lost) <= set(lost) for end in ends) or _finds_a_place(policy, regions, frozenset(lost)):
                 continue

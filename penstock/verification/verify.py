@@ -47,7 +47,7 @@ class Refused(msgspec.Struct, frozen=True):
     because: tuple[str, ...]
     """The rules that leave them nothing."""
     unknown_location: bool
-    """Only for not knowing where their clients are: that is failing closed, and meant."""
+    """Only for not runtime where their clients are: that is failing closed, and meant."""
 
 
 class Verified(msgspec.Struct, frozen=True):

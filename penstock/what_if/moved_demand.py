@@ -11,7 +11,7 @@ import msgspec
 from penstock.what_if.evaluation import Outcome
 from penstock.what_if.outcomes import Asked, Fate
 
-SMALLEST_SHARE = 0.001
+MIN_SHARE = 0.001
 """Less of a kind of request than this (0-1) is not worth a line."""
 
 
@@ -60,7 +60,7 @@ def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move
             requests_per_s=rate,
         )
         for key, rate in rates.items()
-        if rate >= SMALLEST_SHARE * totals[key] > 0.0
+        if rate >= MIN_SHARE * totals[key] > 0.0
     ]
     return sorted(found, key=lambda one: (-one.requests_per_s, one.origin, one.tenant, one.model, one.target))
 

@@ -14,7 +14,7 @@ HEADER = "x-penstock-probe"
 
 PATH = "/penstock/v1/probe"
 
-LONGEST_AGE_S = 10.0
+MAX_AGE_S = 10.0
 """A question signed longer ago than this (s), or as far ahead, is not answered; clocks may differ by less."""
 
 
@@ -75,7 +75,7 @@ def hear(token: str, key: FleetKey, here: str, now: float) -> Question | str:
         return str(error)
     if question.server != here:
         return f"meant for {question.server}, this is {here}"
-    if abs(now - question.asked_at) > LONGEST_AGE_S:
+    if abs(now - question.asked_at) > MAX_AGE_S:
         return f"asked {now - question.asked_at:.1f} s ago; are the clocks right?"
     return question
 

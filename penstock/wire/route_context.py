@@ -18,7 +18,7 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 HEADER = "x-penstock-route"
 
-MOST_HOPS = 1
+MAX_HOPS = 1
 """A server never forwards again: origin to server is the only hop there is."""
 
 CLOCK_SKEW_S = 5.0
@@ -27,7 +27,7 @@ CLOCK_SKEW_S = 5.0
 LIFETIME_S = 30.0
 """How long after signing a context may start a request; a replay later than this is refused."""
 
-LONGEST_DEADLINE_S = 86_400.0
+MAX_DEADLINE_S = 86_400.0
 """No request lasts longer than a day (s); a deadline beyond is a mistake that would hold a slot for ever."""
 
 BOUND_BYTES = 16 * 1024
@@ -37,10 +37,10 @@ more than the rest of its way through an agent."""
 REMEMBERED_S = LIFETIME_S + CLOCK_SKEW_S
 """One that was signed by a clock that is ahead is good for as long (s) after its first use."""
 
-MOST_REMEMBERED = 1 << 19
+MAX_REMEMBERED = 1 << 19
 """Contexts taken within REMEMBERED_S: 15,000 a second, beyond what one agent can serve."""
 
-LONGEST_HEADER = 512
+MAX_HEADER = 512
 """Characters of what goes into the header of a request to an engine."""
 
 
@@ -101,7 +101,7 @@ class Used:
             self._before = self._lately if now - self._since < 2 * REMEMBERED_S else set()
             self._lately, self._since = set(), now
         number = hash(token.partition(".")[2])
-        if number in self._lately or number in self._before or len(self._lately) >= MOST_REMEMBERED:
+        if number in self._lately or number in self._before or len(self._lately) >= MAX_REMEMBERED:
             return False
         self._lately.add(number)
         return True
@@ -126,9 +126,9 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
     except (BadSignature, msgspec.DecodeError) as error:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
     for text in (context.request_id, context.traceparent):
-        if not text.isascii() or not text.isprintable() or len(text) > LONGEST_HEADER:
+        if not text.isascii() or not text.isprintable() or len(text) > MAX_HEADER:
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "its request id or trace can be no header's value")
-    if context.hops > MOST_HOPS:
+    if context.hops > MAX_HOPS:
         return Refusal(Reason.TOO_MANY_HOPS, f"{context.hops} hops")
     if context.server != here:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, f"meant for {context.server}, this is {here}")
@@ -136,7 +136,7 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
     if now > context.deadline_at + CLOCK_SKEW_S:
         return Refusal(Reason.DEADLINE_PASSED, "nobody waits for the answer any more")
-    if context.deadline_at - context.issued_at > LONGEST_DEADLINE_S:
+    if context.deadline_at - context.issued_at > MAX_DEADLINE_S:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, "a deadline more than a day away")
     facts = RequestFacts(context.tenant, context.data_class, context.location)
     refusal = refuse_here(policy, facts, here)

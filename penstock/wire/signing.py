@@ -12,10 +12,10 @@ from binascii import Error as Base64Error
 from enum import StrEnum
 from hashlib import sha256
 
-SHORTEST_KEY_BYTES = 32
+MIN_KEY_BYTES = 32
 """As long as the hash: shorter keys weaken HMAC (RFC 2104, section 3)."""
 
-LONGEST_TOKEN = 8192
+MAX_TOKEN = 8192
 """Characters of a token; anything longer is refused before any work is done on it."""
 
 
@@ -44,8 +44,8 @@ class FleetKey:
         Raises:
             ValueError: there is none, or one is too short.
         """
-        if not keys or any(len(key) < SHORTEST_KEY_BYTES for key in keys):
-            raise ValueError(f"a fleet key has at least {SHORTEST_KEY_BYTES} bytes")
+        if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):
+            raise ValueError(f"a fleet key has at least {MIN_KEY_BYTES} bytes")
         self._derived = {
             purpose: [hmac.digest(key, f"penstock/{purpose}".encode(), "sha256") for key in keys] for purpose in Purpose
         }
@@ -73,7 +73,7 @@ class FleetKey:
 
     def open(self, purpose: Purpose, token: str) -> bytes:
         """The payload of a token made by `seal`; raises BadSignature."""
-        if len(token) > LONGEST_TOKEN:
+        if len(token) > MAX_TOKEN:
             raise BadSignature("the token is too long")
         encoded, _, signature = token.partition(".")
         try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-LEAST_OWN = 64
+MIN_OWN = 64
 """Descriptors kept for ourselves: listeners, logs, state, the store, Redis, control planes, probes of a few engines."""
 
 OWN_PART = 8
 """With many descriptors, one in so many is: probes of many engines, and connections to engines that are kept idle."""
 
-MOST_FOR_ADMIN = 1024
+MAX_FOR_ADMIN = 1024
 
 ENOUGH = 1 << 20
 """Linux lets no process have more, unless it is told to."""
@@ -45,8 +45,8 @@ def shares_of(descriptors: int) -> Shares:
     Each request that is carried takes two: its client's, and its engine's. Those who are turned away take some more for
     as long as it takes to tell them (`Listener.crowded`). Clients get three quarters.
     """
-    left = max(0, descriptors - max(LEAST_OWN, descriptors // OWN_PART))
-    admin = max(1, min(MOST_FOR_ADMIN, left // 16))
+    left = max(0, descriptors - max(MIN_OWN, descriptors // OWN_PART))
+    admin = max(1, min(MAX_FOR_ADMIN, left // 16))
     carried = int(max(0, left - 2 * admin) / 2.25)
     peer = max(1, carried // 4)
     return Shares(admin, peer, max(1, carried - peer))

@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redis.asyncio.connection import parse_url as parse_redis_url
 
 from adapters.store.members import named
-from penstock.wire.route_context import LONGEST_DEADLINE_S
+from penstock.wire.route_context import MAX_DEADLINE_S
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
 from regional_agent.http.request_head import MAY_NOT_REPEAT
@@ -84,8 +84,8 @@ def _limits(value: Any) -> Any:
                 continue
             if number < 0 or (number == 0 and name != "idle_linger_s"):
                 raise ValueError(f"{name} is {number}; it must be more than 0")
-            if name.endswith("_s") and number > LONGEST_DEADLINE_S:
-                raise ValueError(f"{name} is {number}; it must be no more than a day ({LONGEST_DEADLINE_S:g})")
+            if name.endswith("_s") and number > MAX_DEADLINE_S:
+                raise ValueError(f"{name} is {number}; it must be no more than a day ({MAX_DEADLINE_S:g})")
     return limits
 
 

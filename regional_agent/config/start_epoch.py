@@ -9,7 +9,7 @@ import structlog
 
 from regional_agent.config.last_known_good import LastKnownGood
 
-LARGEST_EPOCH = 2**53 - 1
+MAX_EPOCH = 2**53 - 1
 """Redis scripts and JSON readers hold larger integers inexactly."""
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ def next_epoch(state_dir: Path, unix_s: float) -> int:
     """
     memory = LastKnownGood(state_dir / "start", Start)
     before = memory.load()
-    epoch = max(int(unix_s * 1000), before.epoch + 1 if before is not None and before.epoch < LARGEST_EPOCH else 0)
+    epoch = max(int(unix_s * 1000), before.epoch + 1 if before is not None and before.epoch < MAX_EPOCH else 0)
     try:
         memory.write(Start(epoch))
     except OSError as error:

@@ -32,10 +32,10 @@ LOOK_S = 0.2
 TIMEOUT_S = 5.0
 """A question without an answer for this long (s) has failed."""
 
-MOST_ADDRESSES = 256
+MAX_ADDRESSES = 256
 """Endpoints that one name may stand for; more addresses are not used."""
 
-LONGEST_NAME = 23
+MAX_NAME = 23
 """Characters of such an entry's name: its endpoints' names have an address of up to 39 after it."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
@@ -64,7 +64,7 @@ class DnsEntry(msgspec.Struct, frozen=True):
                 name=f"{template.name}-{address.replace(':', '-').strip('-')}",
                 address=template.address._replace(host=address),
             )
-            for address in sorted(set(addresses))[:MOST_ADDRESSES]
+            for address in sorted(set(addresses))[:MAX_ADDRESSES]
         )
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from penstock.health.engine_kinds import EngineKind
-from regional_agent.routing.classify import LONGEST_MODEL
+from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.upstream.upstream_pool import Address
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """Models of one endpoint: adapters count."""
-MOST_REQUESTS = 100_000
+MAX_REQUESTS = 100_000
 """No endpoint runs or queues more."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -76,11 +76,11 @@ def _url(value: Any) -> Address:
 
 
 def _models(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_MODELS:
-        raise Wrong(f"not a list of 1-{MOST_MODELS} models; write [name, ...] as policy names them")
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MODELS:
+        raise Wrong(f"not a list of 1-{MAX_MODELS} models; write [name, ...] as policy names them")
     models = tuple(_text(one) for one in value)
-    if max(map(len, models)) > LONGEST_MODEL:
-        raise Wrong(f"a name of more than {LONGEST_MODEL} characters; write them as policy does")
+    if max(map(len, models)) > MAX_MODEL:
+        raise Wrong(f"a name of more than {MAX_MODEL} characters; write them as policy does")
     if len(set(models)) < len(models):
         raise Wrong("a model is named twice; remove one")
     return models
@@ -117,8 +117,8 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "models": ("models", _models),
     "zone": ("zone", _name),
     "accelerator": ("accelerator", _name),
-    "slots": ("slots", whole_number(1, MOST_REQUESTS, "requests")),
-    "queue": ("queue", whole_number(0, MOST_REQUESTS, "requests")),
+    "slots": ("slots", whole_number(1, MAX_REQUESTS, "requests")),
+    "queue": ("queue", whole_number(0, MAX_REQUESTS, "requests")),
     "engine": ("engine", _engine),
     "version": ("version", _version),
     "health": ("health_path", _path),

@@ -26,15 +26,15 @@ from typing import Any
 
 import yaml
 
-from regional_agent.endpoints.endpoint_dns import LONGEST_NAME, DnsEntry, dns_address
-from regional_agent.endpoints.endpoint_fields import CHECKS, MOST_MODELS, EndpointSpec, Wrong
+from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
+from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, Wrong
 from regional_agent.upstream.upstream_pool import Address
 
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
-MOST_ENDPOINTS = 4096
+MAX_ENDPOINTS = 4096
 DEEPEST = 8
 """Levels of nesting that are looked at; the format has three."""
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Mistakes told at once."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -72,8 +72,8 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
     root = _compose(text, path)
     if not isinstance(root, yaml.SequenceNode):
         raise BadEndpointFile(f"{path}:1: not a list; write one `- name: ...` entry an endpoint, or [] for none")
-    if len(root.value) > MOST_ENDPOINTS:
-        raise BadEndpointFile(f"{path}: {len(root.value)} endpoints; at most {MOST_ENDPOINTS}: split the region")
+    if len(root.value) > MAX_ENDPOINTS:
+        raise BadEndpointFile(f"{path}: {len(root.value)} endpoints; at most {MAX_ENDPOINTS}: split the region")
     return _entries(root, path)
 
 
@@ -111,10 +111,10 @@ def _entries(root: yaml.SequenceNode, path: Path) -> tuple[Entry, ...]:
                 taken[value] = f"{spec.name} (line {line})"
             entries.append(entry)
         problems += found
-        if len(problems) >= MOST_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             break
     if problems:
-        raise BadEndpointFile("\n".join(problems[:MOST_PROBLEMS]))
+        raise BadEndpointFile("\n".join(problems[:MAX_PROBLEMS]))
     return tuple(entries)
 
 
@@ -162,8 +162,8 @@ def _wrong_together(values: dict[str, Any]) -> list[str]:
     ]
     if "address" in values and "dns" in values:
         wrong.append("dns: the endpoint has a url already; remove one of them")
-    if "dns" in values and len(values.get("name") or "") > LONGEST_NAME:
-        wrong.append(f"name: more than {LONGEST_NAME} characters; addresses come after it: shorten it")
+    if "dns" in values and len(values.get("name") or "") > MAX_NAME:
+        wrong.append(f"name: more than {MAX_NAME} characters; addresses come after it: shorten it")
     return wrong
 
 
@@ -174,7 +174,7 @@ def _plain(node: yaml.Node) -> Any:
     stand for a list that fits no memory.
     """
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one) if isinstance(one, yaml.ScalarNode) else None for one in node.value[: MOST_MODELS + 1]]
+        return [_plain(one) if isinstance(one, yaml.ScalarNode) else None for one in node.value[: MAX_MODELS + 1]]
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
         return node.value
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):

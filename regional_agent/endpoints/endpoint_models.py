@@ -7,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.health.engine_kinds import ModelsAsked
-from regional_agent.endpoints.endpoint_fields import MOST_MODELS, EndpointSpec
+from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge
@@ -15,8 +15,8 @@ from regional_agent.upstream.upstream_sink import TooLarge
 TIMEOUT_S = 2.0
 """An engine that does not answer for this long (s) is slow, as with its health."""
 
-LARGEST_LIST_BYTES = 1 << 20
-MOST_LISTED = 4096
+MAX_LIST_BYTES = 1 << 20
+MAX_LISTED = 4096
 """Models of one engine's list that are looked at."""
 
 NOT_THERE = frozenset({401, 403, 404, 405, 501})
@@ -62,7 +62,7 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
     if status != 200:
         return None
     try:
-        listed = _lists.decode(body).data[:MOST_LISTED]
+        listed = _lists.decode(body).data[:MAX_LISTED]
     except (msgspec.DecodeError, RecursionError):
         return None
     return frozenset(one.id for one in listed).intersection(spec.models)
@@ -70,7 +70,7 @@ async def _listed(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[st
 
 async def _each(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[str]:
     loaded = set()
-    for model in spec.models[:MOST_MODELS]:
+    for model in spec.models[:MAX_MODELS]:
         status, _ = await _get(spec.address, f"/v2/models/{quote(model, safe='')}/ready", connections)
         if status == 200:
             loaded.add(model)
@@ -78,5 +78,5 @@ async def _each(spec: EndpointSpec, connections: UpstreamPool) -> frozenset[str]
 
 
 async def _get(address: Address, target: str, connections: UpstreamPool) -> tuple[int, bytes]:
-    answer = await fetch(connections, address, target, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_LIST_BYTES)
+    answer = await fetch(connections, address, target, timeout_s=TIMEOUT_S, limit_bytes=MAX_LIST_BYTES)
     return answer.status, answer.body

@@ -23,10 +23,10 @@ HURRY_S = 0.1
 TIMEOUT_S = 2.0
 """A probe without an answer for this long (s) was slow: a loaded engine may be."""
 
-MOST_PER_S = 200
+MAX_PER_S = 200
 """Probes a second of one agent; with more endpoints than that allows, each is asked less often."""
 
-LARGEST_ANSWER_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 1024
 
 
 async def watch(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
@@ -48,7 +48,7 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
     engine = ENGINES[endpoint.kind]
     path = endpoint.spec.health_path or engine.health_path
     try:
-        answer = await fetch(connections, endpoint.address, path, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_ANSWER_BYTES)
+        answer = await fetch(connections, endpoint.address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_ANSWER_BYTES)
         if answer.status == 200 and endpoint.models_due():
             endpoint.heard_loaded(await ask_loaded(endpoint.spec, engine.models, connections))
     except NotReady:
@@ -63,4 +63,4 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
 def _next_in_s(endpoint: Endpoint, siblings: int) -> float:
     health = endpoint.health
     settled = health.state is EndpointState.READY or (health.state is EndpointState.DOWN and health.hits == 0)
-    return max(INTERVAL_S if settled else HURRY_S, siblings / MOST_PER_S)
+    return max(INTERVAL_S if settled else HURRY_S, siblings / MAX_PER_S)

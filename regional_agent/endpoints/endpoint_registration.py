@@ -33,14 +33,14 @@ from regional_agent.proxy.error_responses import error_body
 
 PATH = b"/v1/endpoints"
 
-SHORTEST_TTL_S, LONGEST_TTL_S = 5.0, 3600.0
+MIN_TTL_S, MAX_TTL_S = 5.0, 3600.0
 USUAL_TTL_S = 30.0
 """How long (s) a lease lasts that does not say."""
 
-MOST_REGISTERED = 1024
+MAX_REGISTERED = 1024
 LARGEST_BODY_BYTES = 64 * 1024
-LARGEST_TOKEN_FILE_BYTES = 4096
-SHORTEST_TOKEN_BYTES = 16
+MAX_TOKEN_FILE_BYTES = 4096
+MIN_TOKEN_BYTES = 16
 
 EXPIRE_S = 0.5
 """Time (s) between two looks at leases that may have run out, and at the tokens."""
@@ -74,14 +74,14 @@ def load_tokens(path: Path) -> tuple[bytes, ...]:
         if not S_ISREG(path.stat().st_mode):
             raise BadRegistrationToken(f"{path}: cannot read the registration token: not a plain file; {remedy}")
         with path.open("rb") as file:
-            content = file.read(LARGEST_TOKEN_FILE_BYTES + 1)
+            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
     except OSError as error:
         raise BadRegistrationToken(f"{path}: cannot read the registration token: {error.strerror}; {remedy}") from None
     tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
-    if len(content) > LARGEST_TOKEN_FILE_BYTES or not tokens:
+    if len(content) > MAX_TOKEN_FILE_BYTES or not tokens:
         raise BadRegistrationToken(f"{path}: not a token a line; {remedy}")
-    if min(map(len, tokens)) < SHORTEST_TOKEN_BYTES:
-        raise BadRegistrationToken(f"{path}: a token has fewer than {SHORTEST_TOKEN_BYTES} bytes; {remedy}")
+    if min(map(len, tokens)) < MIN_TOKEN_BYTES:
+        raise BadRegistrationToken(f"{path}: a token has fewer than {MIN_TOKEN_BYTES} bytes; {remedy}")
     return tokens
 
 
@@ -200,8 +200,8 @@ class Registrations:
 
     def _put(self, name: str, body: bytes) -> Reply:
         new = name not in self._leases
-        if new and len(self._leases) >= MOST_REGISTERED:
-            return _refused(429, "too_many", f"{MOST_REGISTERED} endpoints are registered; drain some first")
+        if new and len(self._leases) >= MAX_REGISTERED:
+            return _refused(429, "too_many", f"{MAX_REGISTERED} endpoints are registered; drain some first")
         try:
             fields, ttl_s = _read(name, body)
         except _BadField as bad:
@@ -290,8 +290,8 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _ttl_s(value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not SHORTEST_TTL_S <= value <= LONGEST_TTL_S:
-        raise _BadField("ttl_s", f"not a number from {SHORTEST_TTL_S:g} to {LONGEST_TTL_S:g}; count seconds")
+    if not number or not MIN_TTL_S <= value <= MAX_TTL_S:
+        raise _BadField("ttl_s", f"not a number from {MIN_TTL_S:g} to {MAX_TTL_S:g}; count seconds")
     return float(value)
 
 

@@ -21,10 +21,10 @@ SELDOM_S = 30.0
 
 TIMEOUT_S = 2.0
 
-MOST_PER_S = 50
+MAX_PER_S = 50
 """Pages a second of one agent; with more endpoints than that allows, each is read less often."""
 
-LARGEST_PAGE_BYTES = 2 << 20
+MAX_PAGE_BYTES = 2 << 20
 """A larger page is not read to its end."""
 
 
@@ -36,7 +36,7 @@ async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: 
         rng: spreads the looks over time.
     """
     while True:
-        wait_s = max(await read(endpoint, connections), siblings() / MOST_PER_S)
+        wait_s = max(await read(endpoint, connections), siblings() / MAX_PER_S)
         await asyncio.sleep(wait_s * rng.uniform(0.8, 1.2))
 
 
@@ -48,7 +48,7 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     address = endpoint.address if port is None else endpoint.address._replace(port=port)
     path = engine.metrics_path
     try:
-        answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=LARGEST_PAGE_BYTES)
+        answer = await fetch(connections, address, path, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES)
         if answer.status != 200:
             raise BadSignals(f"{path} answers {answer.status}")
         kind, told = read_metrics(answer.body, endpoint.kind)

@@ -15,7 +15,7 @@ import httptools
 
 from penstock.routing.reasons import Reason
 from regional_agent.http.body_buffer import joined
-from regional_agent.http.head_cache import MOST_MISSES, raw_head
+from regional_agent.http.head_cache import MAX_MISSES, raw_head
 from regional_agent.http.messages import Header, Request, without_upgrade
 from regional_agent.http.request_head import complete_head, head_bytes
 from regional_agent.http.request_head_cache import KnownRequest
@@ -32,10 +32,10 @@ from regional_agent.http.request_sequence import (
 if TYPE_CHECKING:
     from regional_agent.http.listener import Listener
 
-LARGEST_READ_BYTES: Final = 256 * 1024
+MAX_READ_BYTES: Final = 256 * 1024
 """What the event loop reads at once; the end of one request and the start of the next may share it."""
 
-MOST_AHEAD: Final = 256
+MAX_AHEAD: Final = 256
 """Requests of one connection that may wait parsed: reading stops long before, but one read holds many small ones."""
 
 CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
@@ -137,7 +137,7 @@ class ClientConnection(ClientTurns):
         if self._mode is REQUESTS:
             if self._left_bytes:
                 data = self._take_counted(data)
-            elif self._current is None and self._misses < MOST_MISSES:
+            elif self._current is None and self._misses < MAX_MISSES:
                 data = self._take_known(data)
         if not data:
             return
@@ -245,8 +245,8 @@ class ClientConnection(ClientTurns):
             self._serve_next()
             return
         self._owes_continue = False
-        if len(self._waiting) > MOST_AHEAD:
-            self._refuse(Reason.BAD_REQUEST, f"more than {MOST_AHEAD} requests at once; wait for answers")
+        if len(self._waiting) > MAX_AHEAD:
+            self._refuse(Reason.BAD_REQUEST, f"more than {MAX_AHEAD} requests at once; wait for answers")
         elif self._far_ahead:
             self.pause_reading()
 
@@ -402,7 +402,7 @@ class ClientConnection(ClientTurns):
         if self._mode is not REQUESTS or self._current is None:
             return
         if self._in_head:
-            if self._fed_bytes > self._limits.largest_head_bytes + LARGEST_READ_BYTES:
+            if self._fed_bytes > self._limits.largest_head_bytes + MAX_READ_BYTES:
                 self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif self._current.length is None:
             overhead_bytes = self._fed_bytes - self._read_bytes - 9 * self._current.received_bytes

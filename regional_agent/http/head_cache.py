@@ -19,7 +19,7 @@ LONGEST_HEAD_BYTES: Final = 4096
 
 LONGEST_VALUE_BYTES: Final = 256
 
-MOST_MISSES: Final = 8
+MAX_MISSES: Final = 8
 """A connection on which so many heads in a row were others than before is no longer compared: one of a proxy, say, that
 mixes what its clients send."""
 

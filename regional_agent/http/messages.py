@@ -101,8 +101,8 @@ RARE_HEADERS: Final = frozenset(
 )
 """Headers that this hop acts on and most requests do not have."""
 
-MOST_NAMES_KEPT: Final = 1024
-LONGEST_NAME_KEPT_BYTES: Final = 64
+MAX_NAMES_KEPT: Final = 1024
+MAX_NAME_KEPT_BYTES: Final = 64
 
 _REASON_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _REASON_PHRASES.items()}
@@ -236,7 +236,7 @@ class PassingNames(dict[bytes, bytes]):
         plain = name.replace(b"_", b"-")
         passes = plain not in self._stopped and (self._own_pass or not plain.startswith(OWN_PREFIX))
         start = name + b": " if passes else b""
-        if len(self) < MOST_NAMES_KEPT and len(name) <= LONGEST_NAME_KEPT_BYTES:
+        if len(self) < MAX_NAMES_KEPT and len(name) <= MAX_NAME_KEPT_BYTES:
             self[name] = start
         return start
 

@@ -83,7 +83,7 @@ def _complete_target(request: Request, host: bytes | None) -> str | None:
 
 
 _seen_authorities: set[bytes] = set()
-MOST_AUTHORITIES_KEPT: Final = 256
+MAX_AUTHORITIES_KEPT: Final = 256
 
 
 def _known_authority(authority: bytes) -> bool:
@@ -92,6 +92,6 @@ def _known_authority(authority: bytes) -> bool:
         return True
     if not _AUTHORITY.fullmatch(authority):
         return False
-    if len(_seen_authorities) < MOST_AUTHORITIES_KEPT:
+    if len(_seen_authorities) < MAX_AUTHORITIES_KEPT:
         _seen_authorities.add(authority)
     return True

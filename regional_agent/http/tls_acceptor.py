@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from regional_agent.http.client_addresses import counted_as
 
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """Connections taken in one turn of the event loop; the kernel keeps the others."""
 
 TRY_AGAIN_S = 0.5
@@ -74,7 +74,7 @@ class Doorway:
             greeting.cancel()
 
     def _take(self) -> None:
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             try:
                 accepted, (address, *_) = self._listening.accept()
             except (BlockingIOError, InterruptedError):

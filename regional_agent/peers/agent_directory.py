@@ -22,7 +22,7 @@ from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
 from regional_agent.upstream.upstream_pool import Address
 
-MOST_AGENTS_PER_REGION = 8
+MAX_AGENTS_PER_REGION = 8
 """Agents of one region that are probed; more are served through them all the same."""
 
 SAVE_AFTER_S = 1.0
@@ -73,7 +73,7 @@ class AgentDirectory:
         if fixed is not None:
             return fixed
         urls = (member.peer_url for member in self._known().values() if member.region == region)
-        return tuple(Address.parse(url) for url, _ in zip(urls, range(MOST_AGENTS_PER_REGION), strict=False))
+        return tuple(Address.parse(url) for url, _ in zip(urls, range(MAX_AGENTS_PER_REGION), strict=False))
 
     def names(self, region: str) -> tuple[str, ...]:
         """A region's agents by name, sorted."""

@@ -26,7 +26,7 @@ from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 HURRY_S = 0.05
 """Least time (s) between two rounds of probes, when the outcome of one is reason to look again at once."""
 
-MOST_ROUNDS = 6
+MAX_ROUNDS = 6
 """Rounds of probes to one region that may wait for answers at the same time."""
 
 OWN_LAG_S = 0.1
@@ -35,7 +35,7 @@ OWN_LAG_S = 0.1
 The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
 """
 
-MOST_EXCUSED = 2
+MAX_EXCUSED = 2
 """Rounds in a row that may be excused by our own lag; an agent that is always late must find failures all the same."""
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
@@ -155,11 +155,11 @@ class Peers:
     async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
         """Start a round each interval, whether or not the ones before have ended: a hung region shows in time."""
         rounds: set[asyncio.Task[None]] = set()
-        excuses = [MOST_EXCUSED]
+        excuses = [MAX_EXCUSED]
         try:
             while True:
                 hurry.clear()
-                if len(rounds) < MOST_ROUNDS:
+                if len(rounds) < MAX_ROUNDS:
                     rounds.add(asyncio.create_task(self._round(peer, hurry, excuses)))
                 interval_s = self._failover.probe_interval_s * self._rng.uniform(0.9, 1.1)
                 await rest(hurry, at_least_s=HURRY_S, at_most_s=interval_s)
@@ -179,7 +179,7 @@ class Peers:
             for address in peer.agents:
                 asking.create_task(self._ask(peer, address, this))
         if this.good:
-            excuses[0] = MOST_EXCUSED
+            excuses[0] = MAX_EXCUSED
             return
         if this.lagged and excuses[0] > 0:
             excuses[0] -= 1

@@ -13,7 +13,7 @@ from penstock.wire import probe
 from penstock.wire.probe import Answer, ModelAnswer, Question
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue
 
 LONGEST_WAIT_S = 3600.0
 """What an infinite wait looks like on the wire: JSON has no infinity."""
@@ -28,7 +28,7 @@ class ProbeAnswers:
         agent: str,
         key: FleetKey,
         endpoints: Endpoints,
-        waiting: WaitingRoom,
+        waiting: AdmissionQueue,
         *,
         policy: Callable[[], Policy | None],
         plan: Callable[[], RegionPlan | None],

@@ -18,7 +18,7 @@ import structlog
 BLOCK_LINES = 128
 """Lines encoded at a time: a tenth of a millisecond."""
 
-MOST_BLOCKS = 256
+MAX_BLOCKS = 256
 """Blocks that wait for the disk; more are dropped."""
 
 log = structlog.get_logger()
@@ -107,7 +107,7 @@ class AccessLog:
         lines, self._lines = self._lines, []
         if not lines:
             return
-        if len(self._blocks) >= MOST_BLOCKS:
+        if len(self._blocks) >= MAX_BLOCKS:
             self._dropped_in_time += len(lines)
             return
         self._blocks.append(self._encoder.encode_lines(lines))

@@ -19,14 +19,14 @@ from regional_agent.http.request_sequence import ClientTurns
 from regional_agent.proxy.access_log import AccessLine
 from regional_agent.proxy.error_responses import REFUSAL_HEADER, refusal_response, stream_error_event
 from regional_agent.proxy.tunnel import Tunnel
-from regional_agent.routing.request_context import Target, Ticket
+from regional_agent.routing.request_context import RequestContext, Target
 from regional_agent.telemetry.agent_metrics import NO_SERVER, RequestKind, RequestOutcome
 from regional_agent.upstream.chunk_relay import Relay
 from regional_agent.upstream.response_head import AnswerHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 if TYPE_CHECKING:
-    from regional_agent.proxy.proxy import Carrier
+    from regional_agent.proxy.proxy import Proxy
     from regional_agent.routing.admission_queue import Place
 
 
@@ -92,7 +92,7 @@ class Ending:
         "slot",
     )
 
-    def __init__(self, carrier: Carrier, client: ClientTurns, request: Request, ticket: Ticket) -> None:
+    def __init__(self, carrier: Proxy, client: ClientTurns, request: Request, ticket: RequestContext) -> None:
         self._carrier = carrier
         self._client = client
         self._request = request

@@ -367,7 +367,7 @@ class Exchange(Ending):
         if request.kept_bytes:
             self._client.listener.bodies.forget(request)
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
-        if self._ticket.errand.streaming:
+        if self._ticket.estimate.streaming:
             self._carrier.road.first_byte(target, now)
         length = answer.by_name.get(b"content-length")
         framed, framing = True, b""

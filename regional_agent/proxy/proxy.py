@@ -18,12 +18,12 @@ from regional_agent.http.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.proxy.access_log import AccessLine, AccessLog
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.proxy.exchange import Exchange
-from regional_agent.routing.request_context import Target, Ticket
-from regional_agent.routing.router import Road
+from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
-MOST_SIGNATURES: Final = 4096
+MAX_SIGNATURES: Final = 4096
 
 
 class Signatures(dict[str, bytes]):
@@ -33,7 +33,7 @@ class Signatures(dict[str, bytes]):
         self._region = region
 
     def __missing__(self, endpoint: str) -> bytes:
-        if len(self) >= MOST_SIGNATURES:
+        if len(self) >= MAX_SIGNATURES:
             self.clear()
         lines = self[endpoint] = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (
             self._region.encode(),
@@ -42,12 +42,12 @@ class Signatures(dict[str, bytes]):
         return lines
 
 
-class Carrier:
+class Proxy:
     """Starts exchanges and knows those in progress."""
 
     def __init__(
         self,
-        road: Road,
+        road: Router,
         pool: UpstreamPool,
         metrics: AgentMetrics,
         limits: Limits,
@@ -89,7 +89,7 @@ class Carrier:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def carry(self, client: ClientTurns, request: Request, ticket: Ticket) -> Exchange:
+    def carry(self, client: ClientTurns, request: Request, ticket: RequestContext) -> Exchange:
         """Start carrying a request."""
         exchange = Exchange(self, client, request, ticket)
         self.active.add(exchange)

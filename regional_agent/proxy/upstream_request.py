@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from regional_agent.http.messages import Request, request_lines_onward
 from regional_agent.http.request_sequence import ClientTurns
-from regional_agent.routing.request_context import Forward, Target, Ticket
+from regional_agent.routing.request_context import Forward, RequestContext, Target
 
 if TYPE_CHECKING:
     from regional_agent.upstream.upstream_pool import Address
 
-MOST_HOSTS_KEPT: Final = 4096
+MAX_HOSTS_KEPT: Final = 4096
 
 _BEGINNING: Final = (
     b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
@@ -24,7 +24,7 @@ _host_lines: dict[Address, bytes] = {}
 
 
 def request_onward(
-    request: Request, ticket: Ticket, target: Target, client: ClientTurns, via: bytes, now: float
+    request: Request, ticket: RequestContext, target: Target, client: ClientTurns, via: bytes, now: float
 ) -> bytes:
     """Request line, headers, and a body that is whole, ready to write.
 
@@ -53,7 +53,7 @@ def request_onward(
     return _COUNTED % (*beginning, request.length, request.body if request.whole else b"")
 
 
-def _passing(request: Request, ticket: Ticket, client: ClientTurns) -> bytes:
+def _passing(request: Request, ticket: RequestContext, client: ClientTurns) -> bytes:
     """What the target hears of the client, and of its headers."""
     if request.plain:
         return request_lines_onward(request, client.listener.names_onward, client.scheme, request.authority)
@@ -63,7 +63,7 @@ def _passing(request: Request, ticket: Ticket, client: ClientTurns) -> bytes:
     )
 
 
-def _as_asked(request: Request, ticket: Ticket, client: ClientTurns) -> tuple[bytes, bytes]:
+def _as_asked(request: Request, ticket: RequestContext, client: ClientTurns) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (ticket.context is not None or client.trusted):
@@ -72,7 +72,7 @@ def _as_asked(request: Request, ticket: Ticket, client: ClientTurns) -> tuple[by
 
 
 def _host_line(address: Address) -> bytes:
-    if len(_host_lines) >= MOST_HOSTS_KEPT:
+    if len(_host_lines) >= MAX_HOSTS_KEPT:
         _host_lines.clear()
     line = _host_lines[address] = b"host: %b\r\n" % str(address).encode()
     return line

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.queueing import SHORTEST_RETRY_S
+from penstock.admission.queueing import MIN_RETRY_S
 from penstock.policy.model_versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, residency_class
@@ -25,19 +25,19 @@ from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import Asked
 from regional_agent.routing.identify import Keyring
-from regional_agent.routing.locate import LONGEST_CACHED_CHAIN_BYTES
+from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
 from regional_agent.routing.model_name import asked_of
 from regional_agent.routing.model_rewrite import can_be_served_as_another, serve_as
-from regional_agent.routing.request_context import Ticket
-from regional_agent.routing.work_estimate import Errand, errand_of, session_of
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.routing.work_estimate import WorkEstimate, session_of, work_estimate_of
 
 if TYPE_CHECKING:
-    from regional_agent.runtime import Knowing
+    from regional_agent.runtime import AgentRuntime
 
-MOST_ADMITTED: Final = 4096
+MAX_ADMITTED: Final = 4096
 """Tenants x places whose masks are kept at once."""
 
-MOST_SENDERS: Final = 16_384
+MAX_SENDERS: Final = 16_384
 """Keys x addresses that are recognised; the oldest goes first."""
 
 IDS_AT_ONCE: Final = 64
@@ -74,17 +74,19 @@ class Sender:
 class Admission:
     """Makes tickets of requests, or says why not."""
 
-    def __init__(self, region: str, knowing: Knowing, key: FleetKey, rng: Random, expectations: Expectations) -> None:
-        """`knowing` is everything this agent knows; `key` is what peers sign with; `expectations` guess costs."""
+    def __init__(
+        self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, expectations: Expectations
+    ) -> None:
+        """`runtime` is everything this agent knows; `key` is what peers sign with; `expectations` guess costs."""
         self._region = region
-        self._knowing = knowing
+        self._runtime = runtime
         self._key = key
         self._rng = rng
         self._expectations = expectations
-        self._location_header = knowing.locator.header
+        self._location_header = runtime.locator.header
         self._policy: Policy | None = None
         """The policy that everything cached here was worked out under."""
-        self._located_by = knowing.locator.generation
+        self._located_by = runtime.locator.generation
         """The generation of the GeoIP database that the senders were located by."""
         self._keyring: Keyring
         self._senders: dict[About, Sender] = {}
@@ -92,26 +94,28 @@ class Admission:
         self._trace_ids = _trace_ids(rng)
         self._used = Used()
 
-    def ticket_from_client(self, request: Request, peer_ip: str, now: float, timeout_s: float) -> Ticket | Refusal:
+    def ticket_from_client(
+        self, request: Request, peer_ip: str, now: float, timeout_s: float
+    ) -> RequestContext | Refusal:
         """The ticket of a request that a client sent here, or why it gets none.
 
         Args:
             peer_ip: who sent it.
             timeout_s: how long its client waits at most.
         """
-        knowing = self._knowing
-        policy = knowing.directives.policy
+        runtime = self._runtime
+        policy = runtime.directives.policy
         if policy is None:
-            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=SHORTEST_RETRY_S)
+            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
             self._begin(policy)
-        if knowing.locator.generation != self._located_by:
-            self._located_by = knowing.locator.generation
+        if runtime.locator.generation != self._located_by:
+            self._located_by = runtime.locator.generation
             self._senders.clear()
         headers = request.by_name or request.index()
         told = headers.get(self._location_header)
         # Anybody else's word changes nothing, so it is not kept by it either.
-        if told is not None and not knowing.locator.trusts(peer_ip):
+        if told is not None and not runtime.locator.trusts(peer_ip):
             told = None
         about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
         sender = self._senders.get(about)
@@ -134,7 +138,7 @@ class Admission:
             return admitted
         counted = False
         if tenant.quota is not None:
-            started = knowing.quotas.start(tenant, now)
+            started = runtime.quotas.start(tenant, now)
             if isinstance(started, Refusal):
                 return started
             counted = started
@@ -143,18 +147,18 @@ class Admission:
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
         continued = None if given_trace is None else trace_context.continued(given_trace)
         traceparent = continued or trace_context.started(trace_id)
-        errand = errand_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
-        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
+        estimate = work_estimate_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
+        ticket = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         ticket.priority = tenant.priority
         ticket.counted = counted
         ticket.asked_for = asked_for
-        knowing.demand.offered(asked.model, admitted.permitted)
+        runtime.demand.offered(asked.model, admitted.permitted)
         return ticket
 
-    def ticket_from_peer(self, request: Request, now: float) -> Ticket | Refusal:
+    def ticket_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
         """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
         this request, once."""
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         context = self.context_of(request)
         if isinstance(context, Refusal) or policy is None:
             return context if isinstance(context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
@@ -168,11 +172,11 @@ class Admission:
         if isinstance(asked, Refusal):
             asked = Asked(context.model)
         asked.model = context.model
-        errand = self.errand(request, asked, policy, context.tenant)
+        estimate = self.estimate(request, asked, policy, context.tenant)
         # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
         timeout_s = context.deadline_at - context.issued_at
         request_id, traceparent = context.request_id, context.traceparent
-        ticket = Ticket(request, request_id, traceparent, errand, facts, admitted, policy, now, timeout_s)
+        ticket = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         ticket.context = context
         sender = policy.tenants.get(context.tenant)
         ticket.priority = sender.priority if sender is not None else 0
@@ -180,7 +184,7 @@ class Admission:
 
     def context_of(self, request: Request) -> RouteContext | Refusal:
         """What another region's agent has signed, as far as a request's head tells."""
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
@@ -188,9 +192,9 @@ class Admission:
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         if policy is None:
-            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=SHORTEST_RETRY_S)
+            return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
             self._begin(policy)
         tenant = self._keyring.identify(request.header(b"authorization"))
@@ -208,9 +212,9 @@ class Admission:
                 masks[model] = known
         return known
 
-    def admit_anew(self, ticket: Ticket) -> Refusal | None:
+    def admit_anew(self, ticket: RequestContext) -> Refusal | None:
         """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         if policy is None:
             return None
         if ticket.context is None:
@@ -225,10 +229,12 @@ class Admission:
         ticket.policy = policy
         return None
 
-    def errand(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> Errand:
+    def estimate(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> WorkEstimate:
         """What a request is to whoever runs it."""
         model = policy.models.get(asked.model)
-        return errand_of(request, asked, tenant, model.cost if model is not None else UNTOLD_COST, self._expectations)
+        return work_estimate_of(
+            request, asked, tenant, model.cost if model is not None else UNTOLD_COST, self._expectations
+        )
 
     def _begin(self, policy: Policy) -> None:
         """Another policy is in force: nothing that was worked out under the one before holds."""
@@ -243,11 +249,11 @@ class Admission:
         if isinstance(tenant, Refusal):
             return tenant
         told_there = request.every(self._location_header) if told is not None else ()
-        location = self._knowing.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
+        location = self._runtime.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
         facts = RequestFacts(tenant.name, tenant.data_class, location)
         sender = Sender(tenant, facts, self._masks_of(facts))
-        if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= LONGEST_CACHED_CHAIN_BYTES:
-            if len(self._senders) >= MOST_SENDERS:
+        if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= MAX_CACHED_CHAIN_BYTES:
+            if len(self._senders) >= MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
             self._senders[about] = sender
         return sender
@@ -257,7 +263,7 @@ class Admission:
         about = (facts.tenant, location.country, location.subdivision)
         masks = self._masks.get(about)
         if masks is None:
-            if len(self._masks) >= MOST_ADMITTED:
+            if len(self._masks) >= MAX_ADMITTED:
                 self._masks.clear()
             masks = self._masks[about] = {}
         return masks

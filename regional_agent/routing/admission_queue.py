@@ -22,20 +22,20 @@ from regional_agent.telemetry.agent_metrics import WaitEnd
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_pool import Pool
     from regional_agent.endpoints.endpoint_set import Endpoints
-    from regional_agent.routing.request_context import Target, Ticket
+    from regional_agent.routing.request_context import RequestContext, Target
     from regional_agent.shared_load.shared_load import SharedView
 
 LOOK_S: Final = 0.1
 """Time (s) between two looks at what nobody announces, while somebody waits."""
 
-MOST_IN_VAIN: Final = 8
+MAX_IN_VAIN: Final = 8
 """At one look, no more than this many are asked for whom there turns out to be nothing."""
 
-MOST_AT_ONCE: Final = 256
+MAX_AT_ONCE: Final = 256
 """Requests that are sent off in one turn of the event loop; the others follow in the next ones."""
 
 Answer = Callable[["Target | Refusal"], None]
-Ask = Callable[["Ticket", float], "Target | Refusal | None"]
+Ask = Callable[["RequestContext", float], "Target | Refusal | None"]
 
 
 class Waiter:
@@ -43,7 +43,7 @@ class Waiter:
 
     __slots__ = ("answer", "ticket")
 
-    def __init__(self, ticket: Ticket, answer: Answer) -> None:
+    def __init__(self, ticket: RequestContext, answer: Answer) -> None:
         """`answer` is called once, unless the waiter leaves before."""
         self.ticket = ticket
         self.answer = answer
@@ -52,7 +52,7 @@ class Waiter:
 Place = Waiting[Waiter]
 
 
-class WaitingRoom:
+class AdmissionQueue:
     """Every queue of an agent."""
 
     def __init__(
@@ -106,7 +106,7 @@ class WaitingRoom:
         pool = self._endpoints.pool(model)
         return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
 
-    def somebody_first(self, ticket: Ticket) -> bool:
+    def somebody_first(self, ticket: RequestContext) -> bool:
         """Whether others wait, here or at another agent, that come before this request."""
         others = self._shared_view.others_waiting(ticket.model)
         if others and any(one.behind <= -ticket.priority for one in others):
@@ -115,7 +115,7 @@ class WaitingRoom:
         return queue is not None and len(queue) > 0 and queue.ahead_of(ticket.priority, _give_up_at(ticket)) > 0
 
     def join(
-        self, ticket: Ticket, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
+        self, ticket: RequestContext, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
     ) -> Place | Refusal:
         """Wait for room, unless that would take too long.
 
@@ -137,7 +137,7 @@ class WaitingRoom:
             return _refusal(f"waiting {wait_s:.0f} s for it is of no use", wait_s)
         leave_at = now + CREDIT_WAIT_S if hopeless else until
         place, displaced = queue.join(
-            Waiter(ticket, answer), ticket.errand.tenant, ticket.priority, size_bytes, now, until, leave_at
+            Waiter(ticket, answer), ticket.estimate.tenant, ticket.priority, size_bytes, now, until, leave_at
         )
         for one in displaced:
             self._ended(one, now, WaitEnd.IN_VAIN)
@@ -205,7 +205,7 @@ class WaitingRoom:
             answer = self.ask(ticket, now)
             if answer is None:
                 in_vain += 1
-                if in_vain >= MOST_IN_VAIN:
+                if in_vain >= MAX_IN_VAIN:
                     return
                 if not ticket.attempts:
                     nowhere.add(residency)
@@ -215,7 +215,7 @@ class WaitingRoom:
             self._shared_view.tell()
             place.item.answer(answer)
             sent += 1
-            if sent >= MOST_AT_ONCE:
+            if sent >= MAX_AT_ONCE:
                 self._elsewhere |= elsewhere
                 self.room_appeared()
                 return
@@ -254,7 +254,7 @@ class WaitingRoom:
         finally:
             self._set_timer()
 
-    def _too_late(self, ticket: Ticket, now: float) -> Refusal:
+    def _too_late(self, ticket: RequestContext, now: float) -> Refusal:
         waited_s = now - ticket.received_at
         if now >= ticket.deadline_at:
             return Refusal(Reason.DEADLINE_PASSED, f"no room within {waited_s:.1f} s, the request's deadline")
@@ -290,7 +290,7 @@ def _has_room(pool: Pool) -> bool:
     return any(view.takes_more for view in pool.views)
 
 
-def _give_up_at(ticket: Ticket) -> float:
+def _give_up_at(ticket: RequestContext) -> float:
     """Counted from when it came: one that is tried again keeps its place."""
     return give_up_at(ticket.received_at, ticket.deadline_at)
 

@@ -41,7 +41,7 @@ else:
 
 NOT_SAID = msgspec.Raw(b"")
 
-LONGEST_MODEL = 256
+MAX_MODEL = 256
 """Characters of a model's name; a longer one is nobody's: no endpoint may have it, and it is not said back."""
 
 
@@ -82,8 +82,8 @@ _names: list[str] = []
 def _note(wanted: type, value: Any) -> _Name:
     if not isinstance(value, str):
         raise TypeError("Expected `str`")
-    if len(value) > LONGEST_MODEL:
-        raise ValueError(f"Expected `str` of length <= {LONGEST_MODEL}")
+    if len(value) > MAX_MODEL:
+        raise ValueError(f"Expected `str` of length <= {MAX_MODEL}")
     if _names:
         raise ValueError("it is there twice, and engines differ in which they take; name one model")
     _names.append(value)

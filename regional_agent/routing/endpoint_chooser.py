@@ -17,7 +17,7 @@ from penstock.routing.speed_learning import MICROSECONDS, microseconds
 from penstock.routing.usage import TAIL_BYTES, Usage, read_usage
 from penstock.routing.work import Ask
 from regional_agent.routing.reservation import Reservation
-from regional_agent.routing.work_estimate import Errand
+from regional_agent.routing.work_estimate import WorkEstimate
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint import Endpoint
@@ -36,7 +36,7 @@ class Placement(Reservation):
     __slots__ = (
         "address",
         "ahead_s",
-        "errand",
+        "estimate",
         "first_byte_at",
         "kind",
         "outcome",
@@ -50,7 +50,7 @@ class Placement(Reservation):
     def __init__(
         self,
         endpoint: Endpoint,
-        errand: Errand,
+        estimate: WorkEstimate,
         prefill_us: int,
         decode_us: int,
         since: float,
@@ -58,13 +58,13 @@ class Placement(Reservation):
         ahead_s: float,
         prefill_over_at: float,
     ) -> None:
-        """Made by `Chooser.choose`."""
+        """Made by `EndpointChooser.choose`."""
         self.endpoint = endpoint
         self.address = endpoint.address
         self.prefill_us = prefill_us
         self.decode_us = decode_us
         self.released = False
-        self.errand = errand
+        self.estimate = estimate
         self.since = since
         """When it was reserved, in seconds."""
         self.streams = streams
@@ -83,7 +83,7 @@ class Placement(Reservation):
         self.kind = ""
 
 
-class Chooser:
+class EndpointChooser:
     """What an agent remembers and does to choose well."""
 
     def __init__(self, endpoints: Endpoints, shared_view: SharedView, rng: Random) -> None:
@@ -94,17 +94,17 @@ class Chooser:
         self._rng = rng
         self._holdings = Holdings()
 
-    def choose(self, errand: Errand, tried: Container[str], now: float) -> Placement | Reason:
+    def choose(self, estimate: WorkEstimate, tried: Container[str], now: float) -> Placement | Reason:
         """An endpoint of this region with a reservation on it, or why there is none."""
-        pool = self._endpoints.pool(errand.model)
-        remembers = pool.shares_endpoints or errand.session is not None or len(errand.prefix) > 0
+        pool = self._endpoints.pool(estimate.model)
+        remembers = pool.shares_endpoints or estimate.session is not None or len(estimate.prefix) > 0
         held, gap_s = NOTHING_HELD, 0.0
         if remembers:
-            held, gap_s = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
+            held, gap_s = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
         who = choose_endpoint(
             pool.views,
             self._rng,
-            work=errand.work,
+            work=estimate.work,
             tried=tried,
             held=held,
             held_gap_s=gap_s,
@@ -117,8 +117,8 @@ class Chooser:
             return Reason.SATURATED if full else Reason.MODEL_NOT_READY
         endpoint = pool.endpoints[who.index]
         if remembers:
-            self._holdings.sent(endpoint.name, errand.prefix, errand.session, errand.model, now)
-        return self._reserve(endpoint, errand, held.get(who.index, 0.0) if held else 0.0, now)
+            self._holdings.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
+        return self._reserve(endpoint, estimate, held.get(who.index, 0.0) if held else 0.0, now)
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[Considered, ...]:
         """What `choose` would compare for a request of usual size; nothing is reserved or remembered.
@@ -128,15 +128,15 @@ class Chooser:
         """
         ask = Ask(0)
         work = self.expectations.guess(model.cost, tenant, model.name, ask)
-        errand = Errand(tenant, model.name, model.cost, ask, work, streaming=False)
-        errand.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
+        estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
+        estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
         pool = self._endpoints.pool(model.name)
-        held, _ = self._held(pool, errand, self._holdings.held(errand.prefix, errand.session, now), now)
-        return consider(pool.views, errand.work, held=held, same_zone=pool.near)
+        held, _ = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
+        return consider(pool.views, estimate.work, held=held, same_zone=pool.near)
 
     def first_byte(self, placement: Placement, now: float) -> None:
         """An answer has begun: where it comes as it is made, its prefill is over. A whole one is over at once."""
-        if placement.first_byte_at is not None or not placement.errand.streaming:
+        if placement.first_byte_at is not None or not placement.estimate.streaming:
             return
         placement.first_byte_at = now
         self._shared_view.prefilled(placement)
@@ -146,7 +146,7 @@ class Chooser:
 
     def look(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
-        if now >= placement.prefill_over_at and not placement.errand.streaming:
+        if now >= placement.prefill_over_at and not placement.estimate.streaming:
             self._shared_view.prefilled(placement)
 
     def ended(self, placement: Placement, now: float, tail: Iterable[bytes]) -> None:
@@ -155,25 +155,25 @@ class Chooser:
         Args:
             tail: its last bytes, in parts, where engines say what it took.
         """
-        errand, endpoint = placement.errand, placement.endpoint
-        length_wanted = errand.cost.unit is _TOKEN and self.expectations.wants(errand.tenant, errand.model, now)
+        estimate, endpoint = placement.estimate, placement.endpoint
+        length_wanted = estimate.cost.unit is _TOKEN and self.expectations.wants(estimate.tenant, estimate.model, now)
         speed_wanted = not placement.queued and endpoint.learner.wants(now)
         if not length_wanted and not speed_wanted:
             return
-        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if errand.cost.unit is _TOKEN else None
+        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if estimate.cost.unit is _TOKEN else None
         if usage is not None and length_wanted:
-            self.expectations.saw(errand.tenant, errand.model, errand.ask, usage, now)
+            self.expectations.saw(estimate.tenant, estimate.model, estimate.ask, usage, now)
         if not speed_wanted:
             return
-        begun_at = placement.first_byte_at if errand.streaming else min(now, placement.prefill_over_at)
+        begun_at = placement.first_byte_at if estimate.streaming else min(now, placement.prefill_over_at)
         if begun_at is not None:
             streams = (placement.streams + endpoint.view.in_flight) / 2
-            endpoint.learner.saw_end(_decode_s(errand, usage), now - begun_at, streams, now)
+            endpoint.learner.saw_end(_decode_s(estimate, usage), now - begun_at, streams, now)
 
-    def _held(self, pool: Pool, errand: Errand, known: Held, now: float) -> tuple[Mapping[int, float], float]:
+    def _held(self, pool: Pool, estimate: WorkEstimate, known: Held, now: float) -> tuple[Mapping[int, float], float]:
         """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""
         if known is not NOTHING:
-            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(errand.model) * errand.cost.input_unit_s
+            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
             held = {
                 at: blocks * per_block_s
                 for name, blocks in known.blocks.items()
@@ -182,23 +182,23 @@ class Chooser:
             return held, known.gap_s
         if not pool.shares_endpoints:
             return NOTHING_HELD, 0.0
-        running = self._holdings.running(errand.model, now)
+        running = self._holdings.running(estimate.model, now)
         at_positions = [at for name in running if (at := pool.positions.get(name)) is not None]
         return {at: 0.0 for at in at_positions if pool.views[at].pressure < KEEPS_UNDER}, MODEL_GAP_S
 
-    def _reserve(self, endpoint: Endpoint, errand: Errand, spared_s: float, now: float) -> Placement:
+    def _reserve(self, endpoint: Endpoint, estimate: WorkEstimate, spared_s: float, now: float) -> Placement:
         view = endpoint.view
         speed, streams = view.speed, view.in_flight + 1
-        prefill_us, decode_us = microseconds(errand.work, speed, streams, spared_s)
+        prefill_us, decode_us = microseconds(estimate.work, speed, streams, spared_s)
         until_s = (view.prefill_us + prefill_us) / MICROSECONDS
         start_s, ahead_s = 0.0, 0.0
         if speed is not None:
             start_s, ahead_s = speed.start_s, until_s / speed.prefill if prefill_us else 0.0
         over_at = now + start_s + until_s
-        placement = Placement(endpoint, errand, prefill_us, decode_us, now, streams, ahead_s, over_at)
+        placement = Placement(endpoint, estimate, prefill_us, decode_us, now, streams, ahead_s, over_at)
         return self._shared_view.reserve(placement)
 
 
-def _decode_s(errand: Errand, usage: Usage | None) -> float:
+def _decode_s(estimate: WorkEstimate, usage: Usage | None) -> float:
     """The decode (s, reference) that a request turned out to be, or as it was guessed."""
-    return worked(errand.cost, usage).decode_s if usage is not None else errand.work.decode_s
+    return worked(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s

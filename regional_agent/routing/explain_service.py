@@ -16,10 +16,10 @@ from penstock.routing.explain import Asked, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 
 if TYPE_CHECKING:
-    from regional_agent.routing.router import Road
-    from regional_agent.runtime import Knowing
+    from regional_agent.routing.router import Router
+    from regional_agent.runtime import AgentRuntime
 
-MOST_PARAMETERS = 100
+MAX_PARAMETERS = 100
 
 SINGLE = frozenset({"model", "tenant", "key_digest", "country", "subdivision", "ip", "session", "overflow"})
 """Query parameters that are given once; `tried` may be repeated."""
@@ -29,7 +29,7 @@ class BadQuestion(Exception):
     """What is asked cannot be explained; the message says what to ask instead."""
 
 
-def explain_here(road: Road, knowing: Knowing, target: bytes, now: float) -> Explanation:
+def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float) -> Explanation:
     """The explanation of the request that a query describes.
 
     Args:
@@ -39,7 +39,7 @@ def explain_here(road: Road, knowing: Knowing, target: bytes, now: float) -> Exp
     Raises:
         BadQuestion: the query is not well-formed, or there is no policy yet.
     """
-    policy = knowing.directives.policy
+    policy = runtime.directives.policy
     if policy is None:
         raise BadQuestion("this agent has no policy yet")
     given = _parameters(target)
@@ -52,12 +52,12 @@ def explain_here(road: Road, knowing: Knowing, target: bytes, now: float) -> Exp
     for region in tried:
         if region not in policy.regions:
             raise BadQuestion(f"tried: there is no region {region!r}")
-    location = _location(knowing, given)
+    location = _location(runtime, given)
     asked = Asked(road.region, given["model"], tenant, location, tried, given.get("overflow", "") == "true")
     model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
     endpoints = road.chooser.consider(model, sender, given.get("session", ""), now) if model is not None else ()
     views = road.views(policy.regions, asked.model, now)
-    return explain(policy, knowing.directives.plan, asked, views, Random(), endpoints)
+    return explain(policy, runtime.directives.plan, asked, views, Random(), endpoints)
 
 
 def _parameters(target: bytes) -> dict[str, str]:
@@ -87,12 +87,12 @@ def _tried(target: bytes) -> dict[str, Reason]:
 def _query(target: bytes) -> dict[str, list[str]]:
     query = target.partition(b"?")[2].decode("latin-1")
     try:
-        return parse_qs(query, strict_parsing=bool(query), max_num_fields=MOST_PARAMETERS)
+        return parse_qs(query, strict_parsing=bool(query), max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
         raise BadQuestion(f"the query is not well-formed: {error}") from None
 
 
-def _location(knowing: Knowing, given: dict[str, str]) -> Location:
+def _location(runtime: AgentRuntime, given: dict[str, str]) -> Location:
     if "ip" not in given:
         country = given.get("country")
         if country is not None and (flaw := country_flaw(country)) is not None:
@@ -101,4 +101,4 @@ def _location(knowing: Knowing, given: dict[str, str]) -> Location:
     address = parse_address(given["ip"])
     if address is None or "country" in given or "subdivision" in given:
         raise BadQuestion("ip: is no address, or country is given too")
-    return knowing.locator.locate(address)
+    return runtime.locator.locate(address)

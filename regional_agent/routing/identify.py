@@ -7,9 +7,9 @@ from hashlib import sha256
 from penstock.policy.policy import Policy, Tenant
 from penstock.routing.reasons import Reason, Refusal
 
-LONGEST_KEY_BYTES = 512
+MAX_KEY_BYTES = 512
 
-MOST_REMEMBERED = 1024
+MAX_REMEMBERED = 1024
 """Authorization headers whose tenant is remembered; then they are looked up anew."""
 
 
@@ -41,12 +41,12 @@ class Keyring:
 
     def _look_up(self, authorization: bytes) -> Tenant | Refusal:
         scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not key or len(key) > LONGEST_KEY_BYTES:
+        if scheme.lower() != b"bearer" or not key or len(key) > MAX_KEY_BYTES:
             return Refusal(Reason.UNKNOWN_KEY, "the Authorization header is not `Bearer <key>`")
         tenant = self._by_digest.get(sha256(key.strip()).digest())
         if tenant is None:
             return Refusal(Reason.UNKNOWN_KEY, "no such API key")
-        if len(self._remembered) >= MOST_REMEMBERED:
+        if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
         self._remembered[authorization] = tenant
         return tenant

@@ -17,13 +17,13 @@ from adapters.geoip_lookup import GeoIpLookup
 from penstock.policy.countries import COUNTRIES
 from penstock.policy.geography import NOWHERE, Location
 
-MOST_CACHED = 65_536
+MAX_CACHED = 65_536
 """Prefixes and addresses remembered; the oldest goes first."""
 
-LONGEST_CHAIN_BYTES = 4096
+MAX_CHAIN_BYTES = 4096
 """X-Forwarded-For of more bytes than this is hostile; the client is nowhere."""
 
-LONGEST_CACHED_CHAIN_BYTES = 128
+MAX_CACHED_CHAIN_BYTES = 128
 """Chains of more bytes than this are read anew each time, so that nobody fills the memory with them."""
 
 CACHED_PREFIX = {4: 24, 6: 48}
@@ -79,7 +79,7 @@ class Locator:
         if place is None:
             address = self.client_address(peer_ip, forwarded_for)
             place = NOWHERE if address is None else self.locate(address)
-            if sum(map(len, forwarded_for)) <= LONGEST_CACHED_CHAIN_BYTES:
+            if sum(map(len, forwarded_for)) <= MAX_CACHED_CHAIN_BYTES:
                 _remember(self._clients, seen, place)
         return place
 
@@ -91,7 +91,7 @@ class Locator:
         """
         if not forwarded_for or not self.trusts(peer_ip):
             return parse_address(peer_ip)
-        if sum(map(len, forwarded_for)) > LONGEST_CHAIN_BYTES:
+        if sum(map(len, forwarded_for)) > MAX_CHAIN_BYTES:
             return None
         chain = b",".join(forwarded_for).decode("latin-1").split(",")
         client: IpAddress | None = None
@@ -143,6 +143,6 @@ def read_place(value: bytes) -> Location:
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:
-    if len(cache) >= MOST_CACHED:
+    if len(cache) >= MAX_CACHED:
         del cache[next(iter(cache))]
     cache[key] = value

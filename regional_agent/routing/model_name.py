@@ -12,14 +12,14 @@ from urllib.parse import parse_qs
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import LONGEST_MODEL, UPLOAD_PATHS, Asked, classify
+from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, Asked, classify
 
 MODEL_HEADER: Final = b"x-model"
 
 MOST_TOKENS: Final = 50_000
 """Strings and brackets of a large JSON body's beginning that are looked at: some ten milliseconds."""
 
-LARGEST_FORM_HEAD_BYTES: Final = 16 * 1024
+MAX_FORM_HEAD_BYTES: Final = 16 * 1024
 """The boundary line and headers of one part of a form."""
 
 _STRING: Final = rb'"((?:[^"\\]|\\.)*+)'
@@ -30,7 +30,7 @@ _BOUNDARY: Final = re.compile(rb'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))
 _DISPOSITION: Final = re.compile(rb"\r\ncontent-disposition[ \t]*+:[^;\r\n]*+([^\r\n]*+)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rb';[ \t]*+([^=;\s"]++)[ \t]*+=[ \t]*+("(?:[^"\\]|\\.)*+"|[^;"]*+)')
 
-MOST_PARTS: Final = 64
+MAX_PARTS: Final = 64
 """Parts of a form, and fields of a query, that are looked at."""
 
 TELL_US: Final = "name it in an x-model header"
@@ -74,7 +74,7 @@ def named_model(request: Request) -> str | None:
         found = request.header(MODEL_HEADER)
     if found is None and b"?" in request.target:
         found = _in_query(request.target)
-    if not found or len(found) > LONGEST_MODEL:
+    if not found or len(found) > MAX_MODEL:
         return None
     return found.decode("utf-8", "replace")
 
@@ -107,7 +107,7 @@ def _in_json(body: bytes | bytearray) -> bytes | None:
 def _in_query(target: bytes) -> bytes | None:
     """The value of the one field `model`; of two, readers would take different ones."""
     try:
-        given = parse_qs(target.partition(b"?")[2].decode("latin-1"), max_num_fields=MOST_PARTS).get("model", [])
+        given = parse_qs(target.partition(b"?")[2].decode("latin-1"), max_num_fields=MAX_PARTS).get("model", [])
     except ValueError:
         return None
     return given[0].encode() if len(given) == 1 else None
@@ -121,10 +121,10 @@ def _in_form(request: Request) -> list[bytes]:
     body, line = request.body, b"--" + (boundary[1] or boundary[2])
     found: list[bytes] = []
     at = body.find(line)
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         if at < 0:
             break
-        head_end = body.find(b"\r\n\r\n", at, at + LARGEST_FORM_HEAD_BYTES)
+        head_end = body.find(b"\r\n\r\n", at, at + MAX_FORM_HEAD_BYTES)
         if head_end < 0:
             break
         after = body.find(b"\r\n" + line, head_end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.admission.queueing import SHORTEST_RETRY_S
+from penstock.admission.queueing import MIN_RETRY_S
 from penstock.admission.quota import Exceeded, Use, end, start, unused
 from penstock.policy.policy import Tenant
 from penstock.routing.reasons import Reason, Refusal
@@ -40,7 +40,7 @@ class Quotas:
             return Refusal(
                 Reason.QUOTA_EXCEEDED,
                 f"tenant {tenant.name} is at its quota: {use.what}",
-                retry_after_s=use.retry_after_s or SHORTEST_RETRY_S,
+                retry_after_s=use.retry_after_s or MIN_RETRY_S,
             )
         self._uses[tenant.name] = use
         return True

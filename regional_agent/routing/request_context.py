@@ -10,7 +10,7 @@ from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
 from regional_agent.routing.endpoint_chooser import Placement
-from regional_agent.routing.work_estimate import Errand
+from regional_agent.routing.work_estimate import WorkEstimate
 from regional_agent.upstream.upstream_pool import Address
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """In Python 3.11, to read a member off its class is a function call."""
 
 
-class Ticket:
+class RequestContext:
     """One request's facts and what has been tried for it. Times are on the agent's monotonic clock."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Ticket:
         "context",
         "counted",
         "deadline_at",
-        "errand",
+        "estimate",
         "facts",
         "failed_because",
         "has_turn",
@@ -55,7 +55,7 @@ class Ticket:
         request: Request,
         request_id: str,
         traceparent: str,
-        errand: Errand,
+        estimate: WorkEstimate,
         facts: RequestFacts,
         admitted: Mask,
         policy: Policy,
@@ -65,10 +65,10 @@ class Ticket:
         self.request = request
         self.request_id = request_id
         self.traceparent = traceparent
-        self.errand = errand
+        self.estimate = estimate
         """What it is to whoever runs it."""
-        self.model = errand.model
-        self.asked_for = errand.model
+        self.model = estimate.model
+        self.asked_for = estimate.model
         """What the client named: `model`, or what that is a version of or stands in for."""
         self.facts = facts
         self.admitted = admitted

@@ -1,7 +1,7 @@
-"""A request's road through this agent, once it is admitted (`admission.py`): where, who, and settle at the end.
+"""Selects the region and endpoint of an admitted request (`admission.py`), and settles each attempt.
 
-This is where the shell asks the core. A `Ticket` is one request's facts (`ticket.py`); `next_target` is asked again
-after every attempt that did not start, and answers with the next place to try or with the refusal to give.
+A `RequestContext` holds the facts of one request. The proxy calls `next_target` again after every attempt that did not
+start; it returns the next target, or the refusal for the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from penstock.admission.queueing import SHORTEST_RETRY_S, retry_after_s
+from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
 from penstock.health.outlier_ejection import Outcome
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
@@ -27,18 +27,18 @@ from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Header, Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import Answer, Place
-from regional_agent.routing.endpoint_chooser import Chooser, Placement
+from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
 from regional_agent.routing.model_rewrite import serve_as
-from regional_agent.routing.request_context import NO_NAMES, Forward, Target, Ticket
+from regional_agent.routing.request_context import NO_NAMES, Forward, RequestContext, Target
 from regional_agent.telemetry.agent_metrics import RequestKind
 
 if TYPE_CHECKING:
-    from regional_agent.runtime import Knowing
+    from regional_agent.runtime import AgentRuntime
 
-MOST_ATTEMPTS: Final = 6
+MAX_ATTEMPTS: Final = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
 
-MOST_BROKEN: Final = 2
+MAX_BROKEN: Final = 2
 """Engines that may break under one request before they answer; it is offered to no third, for it may be what breaks
 them."""
 
@@ -56,84 +56,86 @@ _SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
 log = structlog.get_logger()
 
 
-class Road:
+class Router:
     """Takes requests from head to target, and settles them."""
 
-    def __init__(self, region: str, knowing: Knowing, key: FleetKey, rng: Random, clock: Callable[[], float]) -> None:
-        """`knowing` is everything this agent knows; `key` signs what it forwards; `clock` is monotonic, in seconds."""
+    def __init__(
+        self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, clock: Callable[[], float]
+    ) -> None:
+        """`runtime` is everything this agent knows; `key` signs what it forwards; `clock` is monotonic, in seconds."""
         self.region = region
         """Where this agent is."""
-        self._knowing = knowing
+        self._runtime = runtime
         self._key = key
         self._rng = rng
         self._clock = clock
-        self.answers = knowing.answers
-        self.chooser = Chooser(knowing.endpoints, knowing.shared_view, rng)
-        self.admission = Admission(region, knowing, key, rng, self.chooser.expectations)
-        knowing.waiting.ask = self._try_again
+        self.answers = runtime.answers
+        self.chooser = EndpointChooser(runtime.endpoints, runtime.shared_view, rng)
+        self.admission = Admission(region, runtime, key, rng, self.chooser.expectations)
+        runtime.waiting.ask = self._try_again
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """What is known of regions, and of our own, for one model."""
-        view = self._knowing.peers.view
+        view = self._runtime.peers.view
         views = {region: view(region, model, now) for region in regions}
-        views[self.region] = self._knowing.local_view(model, now)
+        views[self.region] = self._runtime.local_view(model, now)
         return views
 
-    def next_target(self, ticket: Ticket, now: float) -> Target | Refusal:
+    def next_target(self, ticket: RequestContext, now: float) -> Target | Refusal:
         """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
-        if ticket.policy is not self._knowing.directives.policy:
+        if ticket.policy is not self._runtime.directives.policy:
             refusal = self.admission.admit_anew(ticket)
             if refusal is not None:
                 return refusal
-        if ticket.attempts >= MOST_ATTEMPTS:
-            return Refusal(ticket.failed_because, f"{MOST_ATTEMPTS} attempts failed before any began to answer")
-        if ticket.broken >= MOST_BROKEN:
-            detail = f"{MOST_BROKEN} engines broke off before they answered: the request may be what breaks them"
+        if ticket.attempts >= MAX_ATTEMPTS:
+            return Refusal(ticket.failed_because, f"{MAX_ATTEMPTS} attempts failed before any began to answer")
+        if ticket.broken >= MAX_BROKEN:
+            detail = f"{MAX_BROKEN} engines broke off before they answered: the request may be what breaks them"
             return Refusal(Reason.ENGINE_FAILED, detail)
         target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
         if not isinstance(target, Refusal):
             ticket.attempts += 1
         return target
 
-    def wait(self, ticket: Ticket, size_bytes: int, answer: Answer, now: float) -> Place | Refusal:
+    def wait(self, ticket: RequestContext, size_bytes: int, answer: Answer, now: float) -> Place | Refusal:
         """Nothing has room for a request now: let it wait, or say why not.
 
         Args:
             size_bytes: memory that its body holds.
             answer: hears where to go as soon as there is room, or why it is of no use to wait longer.
         """
-        if ticket.attempts >= MOST_ATTEMPTS:
-            return self._nowhere(ticket, f"{MOST_ATTEMPTS} attempts were answered so", now)
-        if self._knowing.endpoints.pool(ticket.model).ready == 0:
+        if ticket.attempts >= MAX_ATTEMPTS:
+            return self._nowhere(ticket, f"{MAX_ATTEMPTS} attempts were answered so", now)
+        if self._runtime.endpoints.pool(ticket.model).ready == 0:
             return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
-        return self._knowing.waiting.join(ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now))
+        return self._runtime.waiting.join(ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now))
 
-    def fall_back(self, ticket: Ticket, request: Request, refusal: Refusal) -> bool:
+    def fall_back(self, ticket: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
-        policy = self._knowing.directives.policy
+        policy = self._runtime.directives.policy
         model = policy.models.get(ticket.model) if policy is not None else None
         if model is None or model.fallback is None or ticket.context is not None or refusal.reason not in _FALLS_BACK:
             return False
         asked = serve_as(request, model.fallback)
         if asked is None or policy is None:
             return False
-        ticket.errand = self.admission.errand(request, asked, policy, ticket.facts.tenant)
+        ticket.estimate = self.admission.estimate(request, asked, policy, ticket.facts.tenant)
         ticket.model = asked.model
         ticket.forget_tries()
-        self._knowing.demand.offered(asked.model, ticket.admitted.permitted)
+        self._runtime.demand.offered(asked.model, ticket.admitted.permitted)
         return True
 
-    def over(self, ticket: Ticket) -> None:
+    def over(self, ticket: RequestContext) -> None:
         """A request that counts has ended, however it did: its tenant may have another. Called once for each."""
-        self._knowing.quotas.end(ticket.facts.tenant)
+        self._runtime.quotas.end(ticket.facts.tenant)
 
     def leave(self, place: Place) -> None:
         """Nobody wants to wait there any more."""
-        self._knowing.waiting.leave(place)
+        self._runtime.waiting.leave(place)
 
-    def _try_again(self, ticket: Ticket, now: float) -> Target | Refusal | None:
+    def _try_again(self, ticket: RequestContext, now: float) -> Target | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
-        view = self._knowing.peers.view
+        view = self._runtime.peers.view
         ticket.tried_regions = {
             region: reason
             for region, reason in ticket.tried_regions.items()
@@ -170,9 +172,9 @@ class Road:
         """
         if not isinstance(target, Placement):
             return
-        knowing, endpoint = self._knowing, target.endpoint
-        knowing.shared_view.release(target)
-        knowing.waiting.room_appeared()
+        runtime, endpoint = self._runtime, target.endpoint
+        runtime.shared_view.release(target)
+        runtime.waiting.room_appeared()
         try:
             if service_s is not None:
                 endpoint.completed(service_s)
@@ -180,15 +182,17 @@ class Road:
                     self.chooser.ended(target, now, tail)
             outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
             if endpoint.ended(outcome, target.since):
-                knowing.endpoints.ejected(endpoint, outcome)
+                runtime.endpoints.ejected(endpoint, outcome)
         except Exception:
             # The request has ended and everything it held is released: a fault in what is learned from it ends here.
-            log.exception("learning from a finished request failed", endpoint=endpoint.name, model=target.errand.model)
+            log.exception(
+                "learning from a finished request failed", endpoint=endpoint.name, model=target.estimate.model
+            )
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""
         if isinstance(target, Placement):
-            target.outcome = self._knowing.endpoints.answered(target.endpoint, status, headers)
+            target.outcome = self._runtime.endpoints.answered(target.endpoint, status, headers)
 
     def broke_off(self, target: Target) -> None:
         """An answer that had begun was not finished: the connection closed, or carried garbage."""
@@ -200,9 +204,9 @@ class Road:
         if isinstance(target, Placement):
             target.outcome = Outcome.STALLED
         else:
-            self._knowing.peers.broken(target.region, target.address)
+            self._runtime.peers.broken(target.region, target.address)
 
-    def unreachable(self, ticket: Ticket, target: Target, *, broke: bool) -> None:
+    def unreachable(self, ticket: RequestContext, target: Target, *, broke: bool) -> None:
         """Nobody answered there: look elsewhere, and remember it.
 
         Args:
@@ -213,12 +217,12 @@ class Road:
             ticket.broken += broke
             ticket.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
-            self._knowing.endpoints.failed(target.endpoint)
+            self._runtime.endpoints.failed(target.endpoint)
         else:
             ticket.tried(target.region, Reason.UNREACHABLE)
-            self._knowing.peers.broken(target.region, target.address)
+            self._runtime.peers.broken(target.region, target.address)
 
-    def busy(self, ticket: Ticket, target: Target, reason: Reason) -> None:
+    def busy(self, ticket: RequestContext, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
         ticket.failed_because = Reason.SATURATED
         if isinstance(target, Placement):
@@ -231,21 +235,21 @@ class Road:
 
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""
-        return self._knowing.peers.state(region) is RegionState.FAILED
+        return self._runtime.peers.state(region) is RegionState.FAILED
 
-    def _forwarded(self, ticket: Ticket, now: float) -> Target | Refusal:
+    def _forwarded(self, ticket: RequestContext, now: float) -> Target | Refusal:
         """An engine here for what another region sent; it goes nowhere else."""
         target = self._local_target(ticket, RequestKind.FORWARDED, now)
         if not isinstance(target, Reason):
             return target
         detail = f"{self.region} cannot take it"
         if target is not Reason.SATURATED:
-            return Refusal(Reason.NONE_READY, detail, retry_after_s=SHORTEST_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self._knowing.waiting.wait_s(ticket.model)))
+            return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
+        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.waiting.wait_s(ticket.model)))
 
-    def _target_from_origin(self, ticket: Ticket, now: float) -> Target | Refusal:
+    def _target_from_origin(self, ticket: RequestContext, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
-        directives = self._knowing.directives
+        directives = self._runtime.directives
         policy, plan = directives.policy, directives.plan
         assert policy is not None
         planned = None if ticket.tried_regions else self._as_planned(ticket, now)
@@ -277,26 +281,26 @@ class Road:
                 return target
             ticket.tried(decision.where.region, target)
 
-    def _as_planned(self, ticket: Ticket, now: float) -> Where | None:
+    def _as_planned(self, ticket: RequestContext, now: float) -> Where | None:
         """Where the plan wants a request that was tried nowhere; None where something speaks against that."""
-        knowing, model, permitted = self._knowing, ticket.model, ticket.admitted.permitted
-        draw = knowing.directives.draws.get((model, permitted.name))
-        if draw is None or (draw.at_home and not knowing.at_ease(model)):
+        runtime, model, permitted = self._runtime, ticket.model, ticket.admitted.permitted
+        draw = runtime.directives.draws.get((model, permitted.name))
+        if draw is None or (draw.at_home and not runtime.at_ease(model)):
             return None
         if not draw.away:
             return draw.ways[0]
-        view = knowing.peers.view
+        view = runtime.peers.view
         if not draw.within(permitted) or not all(takes_its_share(view(one, model, now)) for one in draw.away):
             return None
         return draw.take(self._rng)
 
-    def _target(self, ticket: Ticket, where: Where, policy: Policy, now: float) -> Target | Reason:
+    def _target(self, ticket: RequestContext, where: Where, policy: Policy, now: float) -> Target | Reason:
         """A place in the region that was chosen, or why there is none."""
         if where.region != self.region:
             return self._peer_target(ticket, where, policy)
         return self._local_target(ticket, where.why, now)
 
-    def _nowhere(self, ticket: Ticket, detail: str, now: float) -> Refusal:
+    def _nowhere(self, ticket: RequestContext, detail: str, now: float) -> Refusal:
         permitted = ticket.admitted.permitted
         return Refusal(
             Reason.SATURATED,
@@ -304,33 +308,33 @@ class Road:
             retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, ticket.model, now)),
         )
 
-    def _may_leave(self, ticket: Ticket, now: float) -> bool:
+    def _may_leave(self, ticket: RequestContext, now: float) -> bool:
         """Whether a request may soon be invited by a region that stands idle."""
         permitted = ticket.admitted.permitted
         views = self.views(permitted.regions, ticket.model, now)
         return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
 
-    def _local_target(self, ticket: Ticket, kind: str, now: float) -> Placement | Reason:
+    def _local_target(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
         """An engine of this region, in its turn, or why there is none."""
-        if not ticket.has_turn and self._knowing.waiting.somebody_first(ticket):
+        if not ticket.has_turn and self._runtime.waiting.somebody_first(ticket):
             return Reason.SATURATED
         return self._placement(ticket, kind, now)
 
-    def _placement(self, ticket: Ticket, kind: str, now: float) -> Placement | Reason:
+    def _placement(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
         """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
-        placement = self.chooser.choose(ticket.errand, ticket.tried_endpoints, now)
+        placement = self.chooser.choose(ticket.estimate, ticket.tried_endpoints, now)
         if isinstance(placement, Reason):
             return Reason.SATURATED if ticket.busy_endpoints else placement
         placement.region, placement.kind = self.region, kind
         return placement
 
-    def _peer_target(self, ticket: Ticket, where: Where, policy: Policy) -> Forward | Reason:
+    def _peer_target(self, ticket: RequestContext, where: Where, policy: Policy) -> Forward | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
-        address = self._knowing.peers.address(where.region)
+        address = self._runtime.peers.address(where.region)
         if address is None:
             return Reason.UNREACHABLE
         if where.spends_credit:
-            self._knowing.peers.spend(where.region, ticket.model)
+            self._runtime.peers.spend(where.region, ticket.model)
         request, wall = ticket.request, time.time()
         context = RouteContext(
             request_id=ticket.request_id,
@@ -341,7 +345,7 @@ class Road:
             location=ticket.facts.location,
             model=ticket.model,
             residency=tuple(sorted(ticket.admitted.permitted.regions)),
-            policy_digest=self._knowing.directives.policy_digest,
+            policy_digest=self._runtime.directives.policy_digest,
             issued_at=wall,
             deadline_at=wall + ticket.deadline_at - self._clock(),
             traceparent=ticket.traceparent,

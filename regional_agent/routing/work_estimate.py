@@ -15,13 +15,13 @@ from regional_agent.routing.classify import Asked, Raw
 SESSION_HEADER: Final = b"x-session-id"
 """Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
 
-LONGEST_SESSION_BYTES: Final = 256
+MAX_SESSION_BYTES: Final = 256
 
 EMBEDDINGS: Final = b"/v1/embeddings"
 
-MOST_AT_ONCE: Final = 128
-MOST_STEPS: Final = 1000
-MOST_PIXELS: Final = 1 << 28
+MAX_AT_ONCE: Final = 128
+MAX_STEPS: Final = 1000
+MAX_PIXELS: Final = 1 << 28
 """What a body may claim to ask for; more is taken for this."""
 
 PROMPT_BEGINS_BYTES: Final = 64 * 1024
@@ -33,7 +33,7 @@ _TOKEN: Final = CostUnit.TOKEN
 _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 
 
-class Errand:
+class WorkEstimate:
     """One request's work and ties."""
 
     __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
@@ -53,16 +53,20 @@ class Errand:
         """Key of its conversation."""
 
 
-def errand_of(request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations) -> Errand:
+def work_estimate_of(
+    request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations
+) -> WorkEstimate:
     """What a request will cost and what it is tied to, from what there is of it."""
     model, ask = asked.model, _ask(request, asked, cost.unit)
-    errand = Errand(tenant, model, cost, ask, expectations.guess(cost, tenant, model, ask), asked.stream is True)
+    estimate = WorkEstimate(
+        tenant, model, cost, ask, expectations.guess(cost, tenant, model, ask), asked.stream is True
+    )
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
-        errand.prefix = prefix_keys(_scope(errand), _prompt(request.body))
+        estimate.prefix = prefix_keys(_scope(estimate), _prompt(request.body))
     session = session_of(request, asked)
     if session:
-        errand.session = session_key(_scope(errand), session)
-    return errand
+        estimate.session = session_key(_scope(estimate), session)
+    return estimate
 
 
 def session_of(request: Request, asked: Asked) -> bytes:
@@ -70,25 +74,25 @@ def session_of(request: Request, asked: Asked) -> bytes:
     named = (request.by_name or request.index()).get(SESSION_HEADER) or asked.prompt_cache_key or asked.user
     if not named or (name := bytes(named)) == b"null":
         return b""
-    return name[:LONGEST_SESSION_BYTES]
+    return name[:MAX_SESSION_BYTES]
 
 
-def _scope(errand: Errand) -> str:
-    return f"{errand.tenant}/{errand.model}"
+def _scope(estimate: WorkEstimate) -> str:
+    return f"{estimate.tenant}/{estimate.model}"
 
 
 def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
     count = 1
     if asked.n:
-        count = _whole(asked.n, MOST_AT_ONCE) or 1
+        count = _whole(asked.n, MAX_AT_ONCE) or 1
     if unit is _TOKEN:
         most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         if most is not None:
             most = max(1, min(most, MAX_TOKENS))
         return Ask(size_bytes, request.path != EMBEDDINGS, most, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
-        steps = _whole(asked.steps, MOST_STEPS) or _whole(asked.num_inference_steps, MOST_STEPS)
+        steps = _whole(asked.steps, MAX_STEPS) or _whole(asked.num_inference_steps, MAX_STEPS)
         return Ask(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
     if unit is CostUnit.AUDIO_SECOND:
         return Ask(size_bytes, text_bytes=len(bytes(asked.input)) or None)
@@ -109,7 +113,7 @@ def _pixels(size: Raw) -> int | None:
     """The area in a size such as "1024x768"."""
     width, by, height = bytes(size).strip(b'"').partition(b"x")
     if by and width.isdigit() and height.isdigit() and len(width) < 6 and len(height) < 6:
-        return min(int(width) * int(height), MOST_PIXELS) or None
+        return min(int(width) * int(height), MAX_PIXELS) or None
     return None
 
 

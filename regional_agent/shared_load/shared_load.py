@@ -27,8 +27,8 @@ from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load.script_connection import ScriptConnection
 from regional_agent.shared_load.shared_load_script import (
     EXCHANGE,
-    LARGEST_TOLD_BYTES,
-    MOST_AGENTS,
+    MAX_AGENTS,
+    MAX_TOLD_BYTES,
     agent_prefix,
     index_key,
 )
@@ -48,10 +48,10 @@ BACKOFF_CAP_S = 1.0
 FADE_S = 0.1
 """Time (s) between two looks at how old the others' counts have become."""
 
-MOST_REQUESTS = 1_000_000
+MAX_REQUESTS = 1_000_000
 """No agent has more on one endpoint; a count above is garbage."""
 
-MOST_US = 10**13
+MAX_US = 10**13
 """Nor more work (microseconds): that is months of it."""
 
 FAILURES = (RedisError, OSError, TimeoutError)
@@ -59,9 +59,9 @@ FAILURES = (RedisError, OSError, TimeoutError)
 
 log = structlog.get_logger()
 
-_Requests = Annotated[int, msgspec.Meta(ge=0, le=MOST_REQUESTS)]
+_Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
-_Work = Annotated[int, msgspec.Meta(ge=0, le=MOST_US)]
+_Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
 
 
 class Waiting(msgspec.Struct, array_like=True, frozen=True):
@@ -232,7 +232,7 @@ class SharedView:
         async with asyncio.timeout(2 * TIMEOUT_S):
             current, *told = await self._redis.run(
                 (self._index, self._prefix + self._name),
-                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MOST_AGENTS, LARGEST_TOLD_BYTES),
+                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MAX_AGENTS, MAX_TOLD_BYTES),
             )
         if not current:
             self._name = f"{self._agent}~{self._epoch}"

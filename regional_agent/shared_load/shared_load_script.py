@@ -13,10 +13,10 @@ Keys share a hash tag, so they lie on one node of a cluster:
 
 from __future__ import annotations
 
-MOST_AGENTS = 256
+MAX_AGENTS = 256
 """Agents of one region whose counts are read."""
 
-LARGEST_TOLD_BYTES = 1 << 20
+MAX_TOLD_BYTES = 1 << 20
 """What one agent tells takes no more: 4096 endpoints take half of it. It is read on the event loop."""
 
 EXCHANGE = """

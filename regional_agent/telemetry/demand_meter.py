@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.fleet.demand import FORGET_BELOW_PER_S, MOST_CLASSES, Rate
+from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, Rate
 from penstock.fleet.report import DemandReport
 from penstock.policy.residency import ResidencyClass
 
@@ -22,7 +22,7 @@ class DemandMeter:
         """A client asked for `model`, and may be served in the regions of `residency`."""
         rate = self._rates.get((model, residency.name))
         if rate is None:
-            if len(self._rates) >= MOST_CLASSES:
+            if len(self._rates) >= MAX_CLASSES:
                 return
             rate = self._rates[model, residency.name] = Rate(tuple(sorted(residency.regions)))
         rate.arrived += 1

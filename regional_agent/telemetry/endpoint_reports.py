@@ -7,7 +7,7 @@ from math import ceil
 
 import msgspec
 
-from penstock.fleet.endpoint_report import MOST_ENDPOINTS, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition, EndpointReport
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import Trust
 from regional_agent.endpoints.endpoint import Endpoint
@@ -15,7 +15,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 PER_REPORT = 100
 """Endpoints that a report tells of on average: of a thousand, every tenth report tells."""
 
-LARGEST_LIST_BYTES = 96 * 1024
+MAX_LIST_BYTES = 96 * 1024
 """Of one list: a report may have 256 KiB, and its demand needs room too."""
 
 
@@ -46,8 +46,8 @@ class EndpointReports:
             self._silent -= 1
             return Told(None)
         rows = [reported(one) for one in self._every()]
-        kept, room = [], LARGEST_LIST_BYTES
-        for row in rows[:MOST_ENDPOINTS]:
+        kept, room = [], MAX_LIST_BYTES
+        for row in rows[:MAX_ENDPOINTS]:
             room -= len(msgspec.msgpack.encode(row))
             if room < 0:
                 break

@@ -8,7 +8,7 @@ from math import inf
 from regional_agent.config.active_config import Directives
 from regional_agent.endpoints.endpoint_set import Endpoints
 from regional_agent.peers.peer_prober import Peers
-from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import AnswerTally
@@ -24,7 +24,7 @@ class StateMetrics:
         endpoints: Endpoints,
         shared_view: SharedView,
         peers: Peers,
-        waiting: WaitingRoom,
+        waiting: AdmissionQueue,
         answers: AnswerTally,
     ) -> None:
         """Nothing is shown yet."""

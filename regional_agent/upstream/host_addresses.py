@@ -19,9 +19,9 @@ FRESH_S = 5.0
 PATIENCE_S = 0.2
 """Who has older ones waits no longer (s) for newer."""
 
-MOST_HOSTS = 4096
+MAX_HOSTS = 4096
 
-MOST_ADDRESSES = 16
+MAX_ADDRESSES = 16
 """Of one host that are kept and tried."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
@@ -55,7 +55,7 @@ class HostAddresses:
         if known is None:
             if _is_address(host):
                 return (host,)
-            if len(self._known) >= MOST_HOSTS:
+            if len(self._known) >= MAX_HOSTS:
                 del self._known[next(iter(self._known))]
             known = self._known[host] = _Known()
         if known.addresses and asyncio.get_running_loop().time() - known.heard_at < FRESH_S:
@@ -75,7 +75,7 @@ class HostAddresses:
         except (OSError, ValueError) as problem:
             known.problem = problem
         else:
-            known.addresses = tuple(found)[:MOST_ADDRESSES]
+            known.addresses = tuple(found)[:MAX_ADDRESSES]
             known.heard_at = asyncio.get_running_loop().time()
         finally:
             known.asking = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
-from regional_agent.http.head_cache import MOST_MISSES, raw_head
+from regional_agent.http.head_cache import MAX_MISSES, raw_head
 from regional_agent.proxy.error_responses import REFUSAL_HEADER
 from regional_agent.upstream.chunk_relay import Relay
 from regional_agent.upstream.response_head import AnswerHead, KnownAnswer, may_be_known
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 LARGEST_HEAD_BYTES: Final = 64 * 1024
 """Response heads (status line and headers) above this are garbage, and so is more than this without a body byte."""
 
-MOST_HEADERS: Final = 256
+MAX_HEADERS: Final = 256
 
-MOST_INTERIM: Final = 16
+MAX_INTERIM: Final = 16
 """Interim (1xx) responses before the real one; more are a fault."""
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
@@ -197,7 +197,7 @@ class UpstreamConnection:
         if self._left_bytes:
             self._take_counted(sink, data)
             return
-        if self._in_head and self._fed_bytes == 0 and self._misses < MOST_MISSES and self._is_known(sink, data):
+        if self._in_head and self._fed_bytes == 0 and self._misses < MAX_MISSES and self._is_known(sink, data):
             return
         self._fed_bytes += len(data)
         try:
@@ -313,8 +313,8 @@ class UpstreamConnection:
         self._relay = self._relays_now = None
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
-            if self._interim > MOST_INTERIM:
-                self._break(Broken(f"more than {MOST_INTERIM} interim responses"))
+            if self._interim > MAX_INTERIM:
+                self._break(Broken(f"more than {MAX_INTERIM} interim responses"))
         else:
             self._done = True
 
@@ -359,7 +359,7 @@ class UpstreamConnection:
     def _is_garbage(self, status: int) -> bool:
         """Heads that the parser lets pass and that others might read differently."""
         version = self._parser.get_http_version()
-        if not 100 <= status <= 599 or len(self._headers) > MOST_HEADERS or version not in _VERSIONS:
+        if not 100 <= status <= 599 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
             return True
         if b"transfer-encoding" not in dict(self._headers):
             return False

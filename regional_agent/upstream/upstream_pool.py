@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S: Final = 1.0
 TLS_TIMEOUT_S: Final = 3.0
 """A TLS handshake takes two more round trips and some arithmetic."""
 
-MOST_IDLE_PER_ADDRESS: Final = 64
+MAX_IDLE_PER_ADDRESS: Final = 64
 """Connections kept for reuse to one address."""
 
 CLOSING_S: Final = 0.01
@@ -95,7 +95,7 @@ class UpstreamPool:
         idle = self._idle.get(connection.address)
         if idle is None:
             idle = self._idle[connection.address] = []
-        if len(idle) < MOST_IDLE_PER_ADDRESS:
+        if len(idle) < MAX_IDLE_PER_ADDRESS:
             idle.append(connection)
         else:
             connection.abort()

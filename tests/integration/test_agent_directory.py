@@ -13,7 +13,7 @@ from adapters.store.members import AgentMember
 from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from regional_agent.peers import agent_directory
-from regional_agent.peers.agent_directory import MOST_AGENTS_PER_REGION, AgentDirectory
+from regional_agent.peers.agent_directory import MAX_AGENTS_PER_REGION, AgentDirectory
 from regional_agent.upstream.upstream_pool import Address
 from tests.support.wait import until
 
@@ -84,9 +84,9 @@ async def test_what_is_no_registration_is_not_believed(start: Start) -> None:
 async def test_the_number_of_agents_probed_is_bounded(start: Start) -> None:
     store = MemoryStore()
     directory = start(store)
-    await register(store, *(member("there", f"a{port}", port) for port in range(1, MOST_AGENTS_PER_REGION + 5)))
-    await until(lambda: len(directory.names("there")) == MOST_AGENTS_PER_REGION + 4)
-    assert len(directory.addresses("there")) == MOST_AGENTS_PER_REGION
+    await register(store, *(member("there", f"a{port}", port) for port in range(1, MAX_AGENTS_PER_REGION + 5)))
+    await until(lambda: len(directory.names("there")) == MAX_AGENTS_PER_REGION + 4)
+    assert len(directory.addresses("there")) == MAX_AGENTS_PER_REGION
 
 
 async def test_an_agent_that_starts_with_etcd_away_finds_its_peers(

@@ -275,7 +275,7 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
 
 
 async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MOST_READERS", 1)
+    monkeypatch.setattr(events_module, "MAX_READERS", 1)
     async with listening(api):
         refused = await api.http.get("/v1/events")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
@@ -283,7 +283,7 @@ async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.
 
 
 async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MOST_OF_ONE_CALLER", 1)
+    monkeypatch.setattr(events_module, "MAX_OF_ONE_CALLER", 1)
     async with listening(api):
         assert (await api.http.get("/v1/events")).status_code == 429
     await api.until(lambda: takes_a_reader(api))
@@ -291,7 +291,7 @@ async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.M
 
 async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "SLOW_S", 0.2)
-    monkeypatch.setattr(events_module, "MOST_READERS", 1)
+    monkeypatch.setattr(events_module, "MAX_READERS", 1)
     async with listening(api) as stream:
         # More than the sockets' buffers take, while nobody reads.
         for _ in range(64):

@@ -10,7 +10,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import BEGINNING, AuditHead, verify_chain
-from control_plane.audit.audit_log import LARGEST_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
+from control_plane.audit.audit_log import MAX_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
 from control_plane.auth.callers import Caller, Role
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import put
@@ -80,7 +80,7 @@ async def test_what_does_not_fit_changes_nothing() -> None:
     store = MemoryStore()
     audit = AuditLog(store)
     with pytest.raises(ValueError, match="`after` of an audit entry has"):
-        await audit.record(CALLER, "a.b", "t", "", after="x" * LARGEST_SIDE_BYTES, do=[Put(keys.ROOT + "thing", b"")])
+        await audit.record(CALLER, "a.b", "t", "", after="x" * MAX_SIDE_BYTES, do=[Put(keys.ROOT + "thing", b"")])
     await put(store, keys.audit_entry(1), b"forged")
     with pytest.raises(StoreError, match="beyond the end of the audit log"):
         await audit.record(CALLER, "a.b", "t", "", do=[Put(keys.ROOT + "thing", b"")])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regional_agent.http.client_addresses import counted_as
-from regional_agent.http.client_connection import MOST_AHEAD, ClientConnection
+from regional_agent.http.client_connection import MAX_AHEAD, ClientConnection
 from regional_agent.http.limits import Limits
 from tests.support.agents import LARGEST_BODY_BYTES, Agent, agent
 from tests.support.chats import (
@@ -196,7 +196,7 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
         await until(lambda: bool(gpu.heard))
         release.set()
         assert (await client.answer()).status == 200
-        for _ in range(MOST_AHEAD + 1):
+        for _ in range(MAX_AHEAD + 1):
             assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 400
         assert await client.closed()
@@ -245,7 +245,7 @@ async def test_nor_do_refusals(tmp_path: Path) -> None:
         statuses = [(await client.answer()).status]
         while statuses[-1] == 404:
             statuses.append((await client.answer()).status)
-        assert (statuses[-1], len(statuses) > MOST_AHEAD) == (400, True), "the last word comes last"
+        assert (statuses[-1], len(statuses) > MAX_AHEAD) == (400, True), "the last word comes last"
         assert await client.closed()
 
 
@@ -278,7 +278,7 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
         assert event["error"]["code"] == "stream_stalled"
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
-        (endpoint,) = one.knowing.endpoints.every()
+        (endpoint,) = one.runtime.endpoints.every()
         assert endpoint.standing.failures == 1
         assert (one.held(), one.counted()) == (0, {"engine_error": 1})
 

@@ -18,7 +18,7 @@ from regional_agent.endpoints.endpoint import UNTOLD_SERVICE_S, Endpoint, Load
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.endpoints.endpoint_signals import LARGEST_PAGE_BYTES
+from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
@@ -378,7 +378,7 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
     assert (configured.signals_problem, found.signals_problem) == ("", "")
 
 
-@pytest.mark.parametrize("page", [b"x" * (LARGEST_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
+@pytest.mark.parametrize("page", [b"x" * (MAX_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
 async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
     endpoints: Endpoints, engines: list[Engine], page: bytes
 ) -> None:

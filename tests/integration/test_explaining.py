@@ -38,9 +38,9 @@ async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 
 @asynccontextmanager
 async def admin(one: Agent) -> AsyncIterator[Address]:
-    knowing: Any = one.knowing
-    knowing.locator.locate = lambda address: Location("DE", "BE")
-    listener = Listener(AdminService(one.carrier, cast(Any, knowing), dict), Limits(idle_linger_s=0.0))
+    runtime: Any = one.runtime
+    runtime.locator.locate = lambda address: Location("DE", "BE")
+    listener = Listener(AdminService(one.carrier, cast(Any, runtime), dict), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -74,7 +74,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         agent(tmp_path, [serving.address, NOBODY], plan=plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)) as one,
         admin(one) as address,
     ):
-        for busy in list(one.knowing.endpoints.every())[1:]:
+        for busy in list(one.runtime.endpoints.every())[1:]:
             busy.view.draining = True
             busy.view.reckon()
         told = await explained(address, "tenant=open&session=s")
@@ -103,7 +103,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         assert seen["eu-es"].reasons[0].reason is Reason.NO_CREDIT
         governed = regions(await explained(address, "tenant=personal&ip=192.0.2.1"))
         assert governed["us-east"].standing is Standing.FORBIDDEN
-        assert not one.knowing.peers.spent
+        assert not one.runtime.peers.spent
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
 
 async def test_without_a_policy(tmp_path: Path) -> None:
     async with agent(tmp_path, []) as one, admin(one) as address:
-        one.knowing.directives.policy = None
+        one.runtime.directives.policy = None
         status, body = await get(address, f"/explain?model={MODEL}")
         assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
 

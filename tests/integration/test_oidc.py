@@ -20,7 +20,7 @@ from jwt.algorithms import RSAAlgorithm
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access, Unidentified
 from control_plane.auth.callers import Caller, Role
-from control_plane.auth.jwks import APART_S, FRESH_S, LARGEST_ANSWER_BYTES, MOST_KEYS, STALE_S, Jwks, read_keys
+from control_plane.auth.jwks import APART_S, FRESH_S, MAX_ANSWER_BYTES, MAX_KEYS, STALE_S, Jwks, read_keys
 from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
 from tests.support.stores import SetClock
@@ -191,7 +191,7 @@ async def test_an_issuer_that_is_away_leaves_its_keys_for_a_while(issuer: Issuer
         (500, b"away"),
         (200, b"not json"),
         (200, b'{"keys": []}'),
-        (200, b"x" * (LARGEST_ANSWER_BYTES + 1)),
+        (200, b"x" * (MAX_ANSWER_BYTES + 1)),
     ):
         issuer.answer = answer
         party.clock.now += FRESH_S
@@ -241,7 +241,7 @@ def test_keys_that_are_not_for_this_are_left_out() -> None:
     ]
     assert set(read_keys(json.dumps({"keys": found}).encode())) == {"good"}
     with pytest.raises(ValueError, match="at most"):
-        read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MOST_KEYS + 1)}).encode())
+        read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MAX_KEYS + 1)}).encode())
     for bad in (b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 10_000):
         with pytest.raises(ValueError, match="no JSON Web Key Set"):
             read_keys(bad)

@@ -39,7 +39,7 @@ EU = ("eu-de", "eu-es")
 KEY = "Authorization: Bearer demo-eu-personal"
 OPEN_S = 20.0
 """How long a maintenance window is still open."""
-LARGEST_STEP = 0.25
+MAX_STEP = 0.25
 """Of one plan to the next: the policy's step_per_s, and no more than a second's worth of it."""
 
 
@@ -61,10 +61,10 @@ async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[s
 
 def obey(one: Agent, region: str, directory: Path, store: EtcdStore) -> Directives:
     directory.mkdir()
-    knowing = cast(Any, one.knowing)
-    knowing.directives = Directives(region, store, directory, Random(1), lambda policy: None)
-    knowing.directives.start()
-    return cast(Directives, knowing.directives)
+    runtime = cast(Any, one.runtime)
+    runtime.directives = Directives(region, store, directory, Random(1), lambda policy: None)
+    runtime.directives.start()
+    return cast(Directives, runtime.directives)
 
 
 async def serving(one: Agent, requests: int = 40) -> Counter[str]:
@@ -90,7 +90,7 @@ def history(changes: list[Changed]) -> list[float]:
 
 async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
     def holds() -> bool:
-        plan = one.knowing.directives.plan
+        plan = one.runtime.directives.plan
         return plan is not None and shares(plan) == wanted
 
     await until(holds, within_s)
@@ -123,11 +123,11 @@ async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_t
             assert await serving(germany) == {"eu-es": 40}
             falling = history(following.changes)
             assert falling == sorted(falling, reverse=True)
-            assert all(before - after <= LARGEST_STEP + 1e-6 for before, after in pairwise(falling))
+            assert all(before - after <= MAX_STEP + 1e-6 for before, after in pairwise(falling))
             assert len(set(falling)) > 3
             status = await operator.status(leader)
             assert [one.state for one in status.regions if one.name == "eu-de"] == [RegionState.DRAINING]
-            plan = germany.knowing.directives.plan
+            plan = germany.runtime.directives.plan
             assert plan is not None
             assert {one.region for one in plan.closed} == {"eu-de"}
 
@@ -145,7 +145,7 @@ async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_t
             await obeyed(germany, {"eu-de": 1.0})
             rising = history(following.changes[seen:])
             assert rising == sorted(rising)
-            assert all(after - before <= LARGEST_STEP + 1e-6 for before, after in pairwise(rising))
+            assert all(after - before <= MAX_STEP + 1e-6 for before, after in pairwise(rising))
             assert len(set(rising)) > 3
             assert await serving(germany) == {"eu-de": 40}
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.policy.geography import NOWHERE
 from penstock.policy.policy import ResidencyRule
 from penstock.wire import route_context
-from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MOST_HOPS, RouteContext, content_digest
+from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
 from penstock.wire.signing import FleetKey
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.access_log import AccessLog
@@ -77,7 +77,7 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_
         status, headers, body = await ask(one, body=asked)
         assert (status, code(body)) == (401, "unknown_key")
         assert headers["www-authenticate"] == "Bearer"
-        assert one.knowing.answers.report().failed == 1
+        assert one.runtime.answers.report().failed == 1
     log.close()
     (line,) = (tmp_path / "access.log").read_text().splitlines()
     assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "unknown_key")
@@ -89,7 +89,7 @@ async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path)
         assert (status, code(body)) == (421, "misdirected")
         assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
         assert not gpu.heard
-        assert one.knowing.offered == [], "not this origin's demand"
+        assert one.runtime.offered == [], "not this origin's demand"
 
 
 async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         ResidencyRule("not-here", deny=frozenset({"eu-de"}), source="residency.yaml:9"),
     )
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=nowhere)
+        one.runtime.directives.policy = replace(one.runtime.directives.policy, residency=nowhere)
         answer = await ask(one)
         assert answer.status == 451
         assert answer.headers["x-penstock-refusal"] == "no_permitted_region"
@@ -138,7 +138,7 @@ async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answe
     """What an agent of eu-de answers to a request with this route header; no engine hears of it unless it is 200."""
     async with engine(answers) as gpu, agent(directory, [gpu.address]) as one:
         if rules:
-            one.knowing.directives.policy = replace(one.knowing.directives.policy, residency=rules)
+            one.runtime.directives.policy = replace(one.runtime.directives.policy, residency=rules)
         client = await RawClient.connect(one.peer)
         client.say(post(BODY, f"X-Penstock-Route: {token}"))
         answer = await client.answer()
@@ -178,7 +178,7 @@ async def test_the_clock_of_its_origin_says_how_long_it_may_take(tmp_path: Path)
         (lambda: signed(issued_at=time.time() - LIFETIME_S - 5), 403, "route_context_expired"),
         (lambda: signed(issued_at=time.time() + CLOCK_SKEW_S + 5), 403, "route_context_expired"),
         (lambda: signed(deadline_at=time.time() - CLOCK_SKEW_S - 5), 504, "deadline_passed"),
-        (lambda: signed(hops=MOST_HOPS + 1), 508, "too_many_hops"),
+        (lambda: signed(hops=MAX_HOPS + 1), 508, "too_many_hops"),
         (lambda: signed(residency=("us-east",)), 451, "residency_denied"),
         (lambda: signed(content=content_digest(b"POST", PATH, BODY + b" ")), 403, "bad_route_context"),
         (lambda: signed(content=content_digest(b"POST", PATH + b"?x=1", BODY)), 403, "bad_route_context"),

@@ -56,7 +56,7 @@ class Region:
         """Send the one that the engine works on first, and see to it that every agent knows."""
         await self.ask(name, request)
         await until(lambda: self.gpu.began == [request])
-        pools = [one.knowing.endpoints.pool(MODEL) for one in self.agents.values()]
+        pools = [one.runtime.endpoints.pool(MODEL) for one in self.agents.values()]
         await until(lambda: all(pool.in_flight == 1 for pool in pools))
 
     async def wait(self, name: str, request: str) -> None:
@@ -68,14 +68,14 @@ class Region:
 
     def first_in_line(self, name: str) -> None:
         """Let what comes to one agent from now on go before what comes to others."""
-        directives = self.agents[name].knowing.directives
+        directives = self.agents[name].runtime.directives
         tenants = {name: replace(tenant, priority=1) for name, tenant in directives.policy.tenants.items()}
         directives.policy = replace(directives.policy, tenants=tenants)
 
     async def all_know(self) -> None:
         """Return once every agent has heard how many wait in all."""
         total = sum(one.waiting() for one in self.agents.values())
-        await until(lambda: all(one.knowing.waiting.waiting(MODEL) == total for one in self.agents.values()))
+        await until(lambda: all(one.runtime.waiting.waiting(MODEL) == total for one in self.agents.values()))
 
     async def answered(self, request: str) -> int:
         """The status that a request was answered with."""
@@ -96,7 +96,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
             for name in ("a", "b", "c")
         }
         for each in agents.values():
-            pool = each.knowing.endpoints.pool(MODEL)
+            pool = each.runtime.endpoints.pool(MODEL)
             pool.prior_s = 0.1  # so that a queue of a few is not too long to join
             pool.recount()
         one = Region(gpu, agents)
@@ -129,8 +129,8 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
     monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
-    region.agents["a"].knowing.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
-    region.agents["a"].knowing.endpoints.pool(MODEL).views[0].reckon()
+    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
+    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].reckon()
     await region.wait("a", "a1")
     assert region.gpu.began == ["a0"]
     region.asked["b1"].close()
@@ -148,10 +148,10 @@ async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: p
     for request in ("b1", "c1", "a1"):
         await region.wait(request[0], request)
     for name in ("b", "c"):
-        view = region.agents[name].knowing.shared_view
+        view = region.agents[name].runtime.shared_view
         await cancel(view._tasks)  # as if killed: what it told stays until its lease is over, and it takes nothing
         view._tasks = []
-        region.agents[name].knowing.waiting.close()
+        region.agents[name].runtime.waiting.close()
     region.gpu.go_on.release()
     await until(lambda: region.gpu.began == ["a0", "a1"])
     assert region.agents["b"].waiting() == region.agents["c"].waiting() == 1

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from lab.wan.crossing import MOST_WAITING_BYTES
+from lab.wan.crossing import MAX_WAITING_BYTES
 from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault, FaultMode, LinkPlan, WanConfigError
 from tests.support.on_uvloop import on_uvloop
@@ -171,7 +171,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 @on_uvloop
 async def test_back_pressure_reaches_the_sender_and_nothing_is_lost() -> None:
     may_read = asyncio.Event()
-    size = 8 * MOST_WAITING_BYTES
+    size = 8 * MAX_WAITING_BYTES
 
     async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await may_read.wait()
@@ -191,7 +191,7 @@ async def test_back_pressure_reaches_the_sender_and_nothing_is_lost() -> None:
             await asyncio.sleep(0.1)
         assert stuck > size / 4, "the sender got rid of more than the link may hold"
         (crossing,) = wan.links["a-b"]._crossings
-        assert crossing.client.line.waiting_bytes < MOST_WAITING_BYTES + 1_000_000
+        assert crossing.client.line.waiting_bytes < MAX_WAITING_BYTES + 1_000_000
         may_read.set()
         writer.write_eof()
         assert await reader.read() == b"%d" % size

@@ -9,7 +9,7 @@ from penstock.health.endpoint_health import RISE_AFTER, EndpointHealth, Endpoint
 from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
 
 RULES = EjectionRules()
-LONGEST_RISE = max(RISE_AFTER.values())
+MAX_RISE = max(RISE_AFTER.values())
 
 outcomes = st.sampled_from(Outcome)
 steps = st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans(), outcomes, st.floats(0.0, 60.0)), max_size=60)
@@ -27,7 +27,7 @@ def test_from_any_history_enough_good_probes_make_an_endpoint_ready(history: lis
     health = EndpointHealth()
     for outcome in history:
         health = broke(health) if outcome is None else probed(health, outcome)
-    for _ in range(LONGEST_RISE):
+    for _ in range(MAX_RISE):
         health = probed(health, ProbeOutcome.GOOD)
     assert health.state is EndpointState.READY
 

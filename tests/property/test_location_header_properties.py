@@ -26,8 +26,8 @@ from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.locate import Locator
-from regional_agent.routing.request_context import Ticket
-from regional_agent.runtime import Knowing
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.runtime import AgentRuntime
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -60,7 +60,7 @@ def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
     ticket = admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, RequestContext)
     return ticket.facts.location
 
 
@@ -79,13 +79,13 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 def test_only_a_trusted_proxy_says_where_a_client_is(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
-    knowing = SimpleNamespace(
+    runtime = SimpleNamespace(
         directives=SimpleNamespace(policy=POLICY),
         locator=locator,
         demand=SimpleNamespace(offered=lambda model, permitted: None),
     )
     key = FleetKey(b"tests-only-tests-only-tests-only")
-    admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
+    admission = Admission("de-1", cast(AgentRuntime, runtime), key, Random(1), Expectations())
     for peer_ip, headers in asked:
         found = place(admission, peer_ip, headers)
         words = [value for name, value in headers if name == b"x-country"]

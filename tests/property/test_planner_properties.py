@@ -15,7 +15,7 @@ from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.linear_program.n_minus_one import by_group, confinements, worst
 from penstock.planning.linear_program.plan_cost import flows
 from penstock.planning.linear_program.problem import Problem
-from penstock.planning.linear_program.problem_builder import LEAST_DEMAND_PER_S
+from penstock.planning.linear_program.problem_builder import MIN_DEMAND_PER_S
 from penstock.planning.linear_program.solution import Flows, cost
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.planning.planner import Planned
@@ -23,7 +23,7 @@ from penstock.planning.share_moves import Key
 from tests.support.planner_worlds import NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
 
-EPS = 10 * LEAST_DEMAND_PER_S
+EPS = 10 * MIN_DEMAND_PER_S
 """Requests per second: a class without demand is planned for as if it had some."""
 few = settings(max_examples=60)
 

@@ -19,7 +19,7 @@ from penstock.routing.cost_estimate import Expectations
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.proxy.access_log import AccessLog
-from regional_agent.routing.endpoint_chooser import Chooser
+from regional_agent.routing.endpoint_chooser import EndpointChooser
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import AnswerTally
 from tests.support.agents import agent
@@ -29,8 +29,8 @@ from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 STEPS: tuple[tuple[Any, str], ...] = (
-    (Chooser, "first_byte"),
-    (Chooser, "ended"),
+    (EndpointChooser, "first_byte"),
+    (EndpointChooser, "ended"),
     (Expectations, "saw"),
     (Expectations, "wants"),
     (SpeedLearner, "wants"),
@@ -67,10 +67,10 @@ async def _script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: list[str]) -> None:
     access_log = AccessLog(directory / "access.log", 1.0, Random(1))
     async with engine(_script) as gpu, agent(directory, [gpu.address], access_log=access_log) as one:
-        policy = one.knowing.directives.policy
+        policy = one.runtime.directives.policy
         quota = Quota(None, 1, concurrent=1)
         tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
-        one.knowing.directives.policy = msgspec.structs.replace(policy, tenants=tenants)
+        one.runtime.directives.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:
                 owner, name = STEPS[step]
@@ -87,7 +87,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
                 await until(lambda: one.held() == 0 and not list(one.carrier.active))
-                assert one.knowing.quotas.running("open") == 0
+                assert one.runtime.quotas.running("open") == 0
     access_log.close()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.head_cache import MOST_MISSES
+from regional_agent.http.head_cache import MAX_MISSES
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request, request_lines_onward
@@ -148,7 +148,7 @@ def test_a_head_that_comes_again_is_not_parsed_again() -> None:
         other = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
         assert b"text/html" in await told(connection, other)
         assert (await told(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
-        for number in range(MOST_MISSES + 1):
+        for number in range(MAX_MISSES + 1):
             assert b"agent-%d" % number in await told(
                 connection, head.replace(b"*/*", b"agent-%d" % number) % (0, b"a", b"")
             )

@@ -21,7 +21,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import Endpoints
 from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import Place, WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue, Place
 from regional_agent.shared_load import shared_load as told
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -67,7 +67,7 @@ class Room(RuleBasedStateMachine):
             pool.prior_s = 0.2
             pool.recount()
         self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
-        self.room = WaitingRoom(self.endpoints, self.view, lambda: self.now)
+        self.room = AdmissionQueue(self.endpoints, self.view, lambda: self.now)
         self.room.ask = self._ask
         self.waiters: list[Waiter] = []
         self.running: dict[str, int] = dict.fromkeys(MODELS, 0)
@@ -116,7 +116,7 @@ class Room(RuleBasedStateMachine):
             deadline_at=self.now + within_s,
             attempts=attempts,
             rests_until=self.now + rests_s,
-            errand=SimpleNamespace(tenant=residency),
+            estimate=SimpleNamespace(tenant=residency),
             admitted=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
         waiter = Waiter(ticket)

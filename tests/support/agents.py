@@ -29,11 +29,11 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.tls_contexts import ServerTls
 from regional_agent.proxy.access_log import AccessLog
-from regional_agent.proxy.proxy import Carrier
-from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
-from regional_agent.routing.router import Road
+from regional_agent.routing.router import Router
 from regional_agent.services import PeerService, TrafficService
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -71,8 +71,8 @@ class FixedPeers:
         self.spent.append(region)
 
 
-class FixedKnowing:
-    """Stands where `regional_agent.runtime.Knowing` does."""
+class FixedRuntime:
+    """Stands where `regional_agent.runtime.AgentRuntime` does."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FixedKnowing:
         self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", draws=draws)
         self.endpoints = endpoints
         self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
-        self.waiting = WaitingRoom(endpoints, self.shared_view, time.monotonic, self.metrics.waited)
+        self.waiting = AdmissionQueue(endpoints, self.shared_view, time.monotonic, self.metrics.waited)
         self.peers = FixedPeers({}, {})
         self.agents_here = 1
         self.quotas = Quotas(lambda: self.agents_here)
@@ -120,17 +120,17 @@ class FixedKnowing:
 class Agent:
     """What a test has in hand."""
 
-    def __init__(self, knowing: FixedKnowing, carrier: Carrier, traffic: Listener, metrics: AgentMetrics) -> None:
-        self.knowing, self.carrier, self.listener, self.metrics = knowing, carrier, traffic, metrics
+    def __init__(self, runtime: FixedRuntime, carrier: Proxy, traffic: Listener, metrics: AgentMetrics) -> None:
+        self.runtime, self.carrier, self.listener, self.metrics = runtime, carrier, traffic, metrics
         self.traffic = self.peer = Address("", 0)
 
     def held(self) -> int:
         """Reservations that are out."""
-        return sum(endpoint.own.requests for endpoint in self.knowing.endpoints.every())
+        return sum(endpoint.own.requests for endpoint in self.runtime.endpoints.every())
 
     def waiting(self) -> int:
         """Requests that wait for room."""
-        return self.knowing.waiting.waiting_here(MODEL)
+        return self.runtime.waiting.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
         """`requests_total` by outcome."""
@@ -191,11 +191,11 @@ async def agent(
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
-    knowing: Any = FixedKnowing(endpoints, region, in_force, plan, name, redis_url, metrics, locator)
-    knowing.peers = FixedPeers(peers or {}, credits or {})
-    road = Road(region, cast(Any, knowing), KEY, Random(1), time.monotonic)
+    runtime: Any = FixedRuntime(endpoints, region, in_force, plan, name, redis_url, metrics, locator)
+    runtime.peers = FixedPeers(peers or {}, credits or {})
+    road = Router(region, cast(Any, runtime), KEY, Random(1), time.monotonic)
     bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
-    carrier = Carrier(
+    carrier = Proxy(
         road,
         connections,
         metrics,
@@ -206,13 +206,13 @@ async def agent(
         access_log=access_log,
     )
     carrier.start()
-    knowing.shared_view.start()
-    service = TrafficService(road, carrier, knowing)
+    runtime.shared_view.start()
+    service = TrafficService(road, carrier, runtime)
     trusts = locator.trusts if locator is not None else lambda ip: trusted
-    header = knowing.locator.header
+    header = runtime.locator.header
     traffic = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
-    peer = Listener(PeerService(road, carrier, knowing), bounds, tls=peer_tls, location_header=header)
-    one = Agent(knowing, carrier, traffic, metrics)
+    peer = Listener(PeerService(road, carrier, runtime), bounds, tls=peer_tls, location_header=header)
+    one = Agent(runtime, carrier, traffic, metrics)
     one.traffic = Address(*await traffic.start("127.0.0.1", port), tls is not None)
     one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
     try:
@@ -222,8 +222,8 @@ async def agent(
             listener.stop_accepting()
             await listener.drain(0.0)
         carrier.stop()
-        knowing.waiting.close()
-        await knowing.shared_view.stop()
+        runtime.waiting.close()
+        await runtime.shared_view.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()

@@ -43,7 +43,7 @@ FLEETS = 12
 """States of failure in one world."""
 REQUESTS = 4_000
 """Followed in one world."""
-MOST_TRIES = 4
+MAX_TRIES = 4
 
 
 class Tally(msgspec.Struct):
@@ -104,7 +104,7 @@ class World:
         fleet, plan = rng.choice(self.fleets), rng.choice(self.plans)[origin]
         tried: dict[str, Reason] = {}
         overflow = rng.random() < 0.2
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             decided = decision.decide(
                 self.policy, plan, origin, MODEL, admitted, fleet, rng, tried=tried, overflow=overflow
             )

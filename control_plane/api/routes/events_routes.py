@@ -20,10 +20,10 @@ from control_plane.api.problems import Problem
 from control_plane.auth.required_roles import Viewer
 from control_plane.events.event_log import Event, EventLog, Kind
 
-MOST_READERS = 100
+MAX_READERS = 100
 """At a time; each holds a connection."""
 
-MOST_OF_ONE_CALLER = 50
+MAX_OF_ONE_CALLER = 50
 """Of these, so that nobody keeps all others out."""
 
 BEAT_S = 10.0
@@ -61,10 +61,10 @@ def routes(events: EventLog) -> APIRouter:
         are kept, an event `missed` comes first and then those that are: look at the state anew. An event without an id
         is told by this control plane alone, of itself: nothing resumes after it.
         """
-        if len(readers) >= MOST_READERS:
-            raise Problem(503, f"{MOST_READERS} read events already; try again later", {"retry-after": "5"})
-        if list(readers.values()).count(caller.name) >= MOST_OF_ONE_CALLER:
-            raise Problem(429, f"{caller.name} reads events {MOST_OF_ONE_CALLER} times already", {"retry-after": "5"})
+        if len(readers) >= MAX_READERS:
+            raise Problem(503, f"{MAX_READERS} read events already; try again later", {"retry-after": "5"})
+        if list(readers.values()).count(caller.name) >= MAX_OF_ONE_CALLER:
+            raise Problem(429, f"{caller.name} reads events {MAX_OF_ONE_CALLER} times already", {"retry-after": "5"})
         reader = EventStream(events, last_event_id, frozenset(kind or Kind), lambda one: readers.pop(one, None))
         readers[reader] = caller.name
         return reader

@@ -25,7 +25,7 @@ from penstock.routing.explain import Asked, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from penstock.routing.reported_views import believed_views
 
-MOST_TRIED = 100
+MAX_TRIED = 100
 """Regions that a request may have been tried at; more than any is."""
 
 
@@ -41,7 +41,7 @@ class ExplainRequest(ClientPlace):
         None, pattern="^[0-9a-f]{64}$", description="SHA-256 of its API key, instead of the tenant."
     )
     tried: dict[str, Reason] = Field(
-        default_factory=dict, max_length=MOST_TRIED, description="Regions that did not start it, and why each did not."
+        default_factory=dict, max_length=MAX_TRIED, description="Regions that did not start it, and why each did not."
     )
     overflow: bool = Field(
         False, strict=True, description="The origin is full: it may only go where a spill credit is held."

@@ -15,10 +15,10 @@ from control_plane.daemon import ControlPlane
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary, summary
 from penstock.planning.plan import RegionPlan
 
-LARGEST_GENERATION = 2**53 - 1
+MAX_GENERATION = 2**53 - 1
 """What JSON carries exactly everywhere."""
 
-Generation = Annotated[int, Path(ge=0, le=LARGEST_GENERATION)]
+Generation = Annotated[int, Path(ge=0, le=MAX_GENERATION)]
 
 
 def routes(control_plane: ControlPlane) -> APIRouter:
@@ -46,9 +46,9 @@ def routes(control_plane: ControlPlane) -> APIRouter:
     @router.get("/diff", responses=gives(PlanDiff, "The arcs that differ."))
     async def diff(
         caller: Viewer,
-        before: Annotated[int, Query(ge=0, le=LARGEST_GENERATION, description="Generation of one plan.")],
+        before: Annotated[int, Query(ge=0, le=MAX_GENERATION, description="Generation of one plan.")],
         after: Annotated[
-            int | None, Query(ge=0, le=LARGEST_GENERATION, description="Of the other; without: the newest.")
+            int | None, Query(ge=0, le=MAX_GENERATION, description="Of the other; without: the newest.")
         ] = None,
     ) -> Response:
         """Whose share moved where between two plans, and why."""

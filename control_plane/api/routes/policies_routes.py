@@ -31,7 +31,7 @@ from penstock.policy.policy_diff import SHOWN_DIGEST, Change, diff
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Rollout
 
-MOST_ERRORS = 500
+MAX_ERRORS = 500
 """Errors of a bundle that are answered."""
 
 TAR = "application/x-tar"
@@ -192,7 +192,7 @@ def _validated(body: bytes, kind: str, current: Policy | None) -> Validation:
     try:
         policy = compile_bundle(read_tar(body) if kind == TAR else _files(body))
     except PolicyRefused as refused:
-        return Validation(False, "", refused.errors[:MOST_ERRORS], ())
+        return Validation(False, "", refused.errors[:MAX_ERRORS], ())
     return Validation(True, policy.digest(), (), diff(current, policy) if current is not None else ())
 
 

@@ -10,7 +10,7 @@ from control_plane.api.json_responses import answer
 from control_plane.api.openapi import gives
 from control_plane.api.problems import Problem
 from control_plane.daemon import ControlPlane
-from control_plane.planning.report_intake import LARGEST_REPORT_BYTES, SIGNATURE_HEADER, Receipt, ReportRefused
+from control_plane.planning.report_intake import MAX_REPORT_BYTES, SIGNATURE_HEADER, Receipt, ReportRefused
 
 BODY_TIMEOUT_S = 5.0
 """How long (s) a client may take to send a report."""
@@ -48,8 +48,8 @@ async def _bounded_body(request: Request) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > LARGEST_REPORT_BYTES:
-                    raise Problem(413, f"a report has at most {LARGEST_REPORT_BYTES} bytes")
+                if len(body) > MAX_REPORT_BYTES:
+                    raise Problem(413, f"a report has at most {MAX_REPORT_BYTES} bytes")
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
     return bytes(body)

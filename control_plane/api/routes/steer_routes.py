@@ -20,7 +20,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.steering import Advice, Client, Steer
 
-MOST_CLIENTS = 500
+MAX_CLIENTS = 500
 """Clients of one batch."""
 
 
@@ -38,7 +38,7 @@ class SteerBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    clients: list[SteerClient] = Field(max_length=MOST_CLIENTS)
+    clients: list[SteerClient] = Field(max_length=MAX_CLIENTS)
 
 
 class Steered(msgspec.Struct, frozen=True):

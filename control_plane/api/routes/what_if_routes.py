@@ -15,7 +15,7 @@ from control_plane.api.problems import Problem
 from control_plane.auth.required_roles import Viewer
 from control_plane.daemon import ControlPlane
 from control_plane.policy.bundle_errors import PolicyRefused
-from control_plane.policy.bundle_limits import MOST_FILES
+from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle
 from control_plane.status.what_if_response import WhatIf
 from penstock.fleet.snapshot import demand, pools
@@ -25,19 +25,19 @@ from penstock.what_if.evaluation import outcome
 from penstock.what_if.moved_demand import moves
 from penstock.what_if.outcomes import Asked, Capacity
 
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Kinds of request of one demand."""
 
-MOST_MADE_UP = 50_000
+MAX_MADE_UP = 50_000
 """Kinds of request of a demand that is made up."""
 
-MOST_MOVES = 500
+MAX_MOVES = 500
 """Moves that are told."""
 
 USUAL_PER_S = 100.0
 """Requests per second of a demand that is made up, while regions report neither demand nor what they can run."""
 
-LARGEST_RATE = 1e6
+MAX_RATE = 1e6
 
 
 class DemandRow(BaseModel):
@@ -48,7 +48,7 @@ class DemandRow(BaseModel):
     origin: str = Field("", max_length=253, description="Region that it lands on; without it, it is steered.")
     tenant: str = Field(max_length=512)
     model: str = Field(max_length=512)
-    requests_per_s: float = Field(strict=True, ge=0.0, le=LARGEST_RATE, allow_inf_nan=False)
+    requests_per_s: float = Field(strict=True, ge=0.0, le=MAX_RATE, allow_inf_nan=False)
     country: Country | None = None
     subdivision: Subdivision | None = None
 
@@ -59,12 +59,12 @@ class WhatIfRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     files: dict[str, str] | None = Field(
-        None, max_length=MOST_FILES, description="A whole bundle, text by file name; without it, the policy in force."
+        None, max_length=MAX_FILES, description="A whole bundle, text by file name; without it, the policy in force."
     )
     lost: list[str] = Field(default_factory=list, max_length=1_000, description="Regions that have failed then.")
     demand: list[DemandRow] | None = Field(
         None,
-        max_length=MOST_ROWS,
+        max_length=MAX_ROWS,
         description="Without it, every tenant asks for every model: as often in all as regions report, or where they "
         "report none, so often that half of what they can run is busy.",
     )
@@ -103,7 +103,7 @@ def _fleet(control_plane: ControlPlane) -> list[Capacity]:
 
 
 def _reported_rate(control_plane: ControlPlane) -> float:
-    return min(sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now())), LARGEST_RATE)
+    return min(sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now())), MAX_RATE)
 
 
 def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], reported_per_s: float) -> WhatIf:
@@ -113,7 +113,7 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], repo
     for at, row in enumerate(body.demand or ()):
         if row.origin and row.origin not in policy.regions:
             region_of(proposed, row.origin, f"demand[{at}].origin")
-    rate_per_s = reported_per_s or min(bearable_rate(policy, fleet), LARGEST_RATE) or USUAL_PER_S
+    rate_per_s = reported_per_s or min(bearable_rate(policy, fleet), MAX_RATE) or USUAL_PER_S
     asked = (
         [
             Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
@@ -128,7 +128,7 @@ def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], repo
     return WhatIf(
         before=before.totals,
         after=after.totals,
-        moves=tuple(moved[:MOST_MOVES]),
+        moves=tuple(moved[:MAX_MOVES]),
         moved_per_s=sum(one.requests_per_s for one in moved),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
@@ -148,7 +148,7 @@ def _made_up(policy: Policy, rate_per_s: float) -> list[Asked]:
     Raises:
         Problem: 422, there are too many of them to reckon with beside the work of a control plane.
     """
-    if generated_kinds(policy) > MOST_MADE_UP:
+    if generated_kinds(policy) > MAX_MADE_UP:
         raise Problem(422, "demand: this policy has too many tenants, models and regions to make one up; give it")
     return generated_demand(policy, rate_per_s)
 

@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="See every change, and verify that 
 
 EXPORT = "/v1/audit/export"
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Of an entry's number."""
 
 
@@ -181,7 +181,7 @@ class _Watched:
 
 def _head(kept: str) -> AuditHead:
     seq, _, digest = kept.partition(":")
-    if not seq.isascii() or not seq.isdecimal() or len(seq) > MOST_DIGITS or len(digest) != 64:
+    if not seq.isascii() or not seq.isdecimal() or len(seq) > MAX_DIGITS or len(digest) != 64:
         raise CommandFault(f"--kept {kept}: not number:hash, as `penstock audit verify` prints it")
     return AuditHead(int(seq), digest)
 

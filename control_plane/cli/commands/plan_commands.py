@@ -18,7 +18,7 @@ from penstock.planning.plan import RegionPlan
 
 app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
 
-MOST_LISTED = 500
+MAX_LISTED = 500
 """Plans of one list; the control plane keeps fewer."""
 
 
@@ -91,5 +91,5 @@ def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
 
 
 def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
-    page: _Plans = api.ask("GET", "/v1/plans", params={"limit": MOST_LISTED}).decoded(_Plans)
+    page: _Plans = api.ask("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
     return page.items

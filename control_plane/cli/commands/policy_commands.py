@@ -103,7 +103,7 @@ def simulate(
     Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
     every model, with room for twice the demand. docs/simulating.md describes the files.
     """
-    from control_plane.cli.demand_file import MOST_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
+    from control_plane.cli.demand_file import MAX_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
     from penstock.what_if.assumed_demand import generated_demand, generated_fleet, generated_kinds
     from penstock.what_if.evaluation import outcome
     from penstock.what_if.moved_demand import moves
@@ -114,7 +114,7 @@ def simulate(
         try:
             if demand is not None and trace:
                 raise CommandFault("give --demand or --trace, not both")
-            if demand is None and not trace and generated_kinds(policies[0]) > MOST_ROWS:
+            if demand is None and not trace and generated_kinds(policies[0]) > MAX_ROWS:
                 raise CommandFault("too many tenants, models and regions to make a demand up; give --demand or --trace")
             asked = (
                 read_demand(demand)

@@ -18,7 +18,7 @@ from control_plane.policy.source.judgement import Revision, RevisionPage
 PolicyArgument = Annotated[
     str, typer.Argument(help="Digest of the policy, or its beginning, as `policy revisions` shows it.")
 ]
-SHORTEST_DIGEST = 6
+MIN_DIGEST = 6
 """Characters of a digest's beginning that name a policy."""
 
 
@@ -65,8 +65,8 @@ def _revisions(api: ApiClient) -> list[Revision]:
 def _digest(api: ApiClient, beginning: str) -> str:
     if len(beginning) == 64:
         return beginning
-    if len(beginning) < SHORTEST_DIGEST:
-        raise CommandFault(f"{beginning!r} is too short: give {SHORTEST_DIGEST} characters of the digest or more")
+    if len(beginning) < MIN_DIGEST:
+        raise CommandFault(f"{beginning!r} is too short: give {MIN_DIGEST} characters of the digest or more")
     found = sorted({one.digest for one in _revisions(api) if one.digest.startswith(beginning)})
     if len(found) != 1:
         what = "no revision has" if not found else f"{len(found)} revisions have"

@@ -24,20 +24,20 @@ from dulwich.objects import S_ISGITLINK, Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import MemoryRepo
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
-from control_plane.policy.bundle_limits import LARGEST_BUNDLE_BYTES, LARGEST_FILE_BYTES, belongs, count_error, text_of
+from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES, MAX_BUNDLE_BYTES, belongs, count_error, text_of
 from control_plane.policy.source.repository_url import shown, without_secrets
 from penstock.policy.provenance import Provenance
 
-LARGEST_PACK_BYTES = 64 << 20
+MAX_PACK_BYTES = 64 << 20
 """What one fetch may bring; a commit of a repository for policy has some kilobytes."""
 
-LARGEST_MEMORY_BYTES = 512 << 20
+MAX_MEMORY_BYTES = 512 << 20
 """Address space of the process: an object may unfold to far more than was sent."""
 
 LARGEST_TEXT = 200
 """Characters of a subject or an author that are kept."""
 
-MOST_TAGS = 8
+MAX_TAGS = 8
 """Tags that point at tags, followed to the commit."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -97,9 +97,9 @@ def read(request: Request) -> Answer:
     with tempfile.TemporaryFile() as pack:
 
         def write(data: bytes) -> int:
-            if pack.tell() + len(data) > LARGEST_PACK_BYTES:
+            if pack.tell() + len(data) > MAX_PACK_BYTES:
                 raise Unfit(
-                    f"one commit brings more than {LARGEST_PACK_BYTES} bytes: keep policy in a repository of its own"
+                    f"one commit brings more than {MAX_PACK_BYTES} bytes: keep policy in a repository of its own"
                 )
             return pack.write(data)
 
@@ -136,7 +136,7 @@ def _bundle(repository: MemoryRepo, tip: ObjectID, request: Request) -> Answer:
     if tip not in repository:
         raise Unfit(f"has no commit {request.ref}")
     commit = repository[tip]
-    for _ in range(MOST_TAGS):
+    for _ in range(MAX_TAGS):
         if isinstance(commit, Tag):
             commit = repository[commit.object[1]]
     if not isinstance(commit, Commit):
@@ -177,8 +177,8 @@ def _files(repository: MemoryRepo, commit: Commit, folder: str) -> tuple[dict[st
             continue
         files[name] = text
         total += len(text)
-        if total > LARGEST_BUNDLE_BYTES:
-            problem = f"larger than {LARGEST_BUNDLE_BYTES} bytes in all"
+        if total > MAX_BUNDLE_BYTES:
+            problem = f"larger than {MAX_BUNDLE_BYTES} bytes in all"
             return {}, [PolicyError(WHOLE_BUNDLE, 0, "", problem, "make the bundle smaller")]
     return files, errors
 
@@ -205,7 +205,7 @@ def answer(request: Request) -> Answer:
     except Unfit as error:
         return Answer(problem=str(error))
     except MemoryError:
-        return Answer(problem=f"needs more than {LARGEST_MEMORY_BYTES} bytes of memory to read")
+        return Answer(problem=f"needs more than {MAX_MEMORY_BYTES} bytes of memory to read")
     except HTTPUnauthorized:
         return Answer(problem="the server wants other credentials than those of the URL")
     except NotGitRepository:
@@ -225,7 +225,7 @@ def _worded(error: Exception, url: str) -> str:
 
 def main() -> None:
     """Bound this process, answer the request on standard input on standard output."""
-    resource.setrlimit(resource.RLIMIT_AS, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asked = sys.stdin.buffer.read()
     if not asked:

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.policy.provenance import Provenance
 
-MOST_ERRORS = 100
+MAX_ERRORS = 100
 """Errors of a refused revision that are kept and shown; whoever mends it lints it for the rest."""
 
 
@@ -30,7 +30,7 @@ class Judgement(msgspec.Struct, frozen=True):
     at: float
     """Unix time (s) when it was judged."""
     errors: tuple[str, ...] = ()
-    """All that is wrong with it, up to MOST_ERRORS; empty where it was accepted."""
+    """All that is wrong with it, up to MAX_ERRORS; empty where it was accepted."""
 
 
 class Revision(msgspec.Struct, frozen=True):

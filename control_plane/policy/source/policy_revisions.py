@@ -11,7 +11,7 @@ from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, Unchanged
 from control_plane.policy.source.judgement import Judgement, Revision
 
-MOST_REVISIONS = 100
+MAX_REVISIONS = 100
 """Revisions that are kept."""
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class Revisions:
                     Unchanged(keys.revision(number), 0),
                 ]
                 do: list[Put | Delete] = [Put(keys.revision(number), encode(revision))]
-                do += [Delete(keys.revision(old.number)) for old in known[MOST_REVISIONS - 1 :]]
+                do += [Delete(keys.revision(old.number)) for old in known[MAX_REVISIONS - 1 :]]
                 if not (await self._store.commit(expect, do)).succeeded:
                     return
             judged.popleft()

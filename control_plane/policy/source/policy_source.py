@@ -15,13 +15,13 @@ from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.stored_policies import FromNewerRelease, read_policy
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.source.judgement import MOST_ERRORS, Judgement, Origin
+from control_plane.policy.source.judgement import MAX_ERRORS, Judgement, Origin
 from control_plane.policy.source.readers import Bundle, BundleReader, Unreadable
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 
-MOST_JUDGEMENTS = 20
+MAX_JUDGEMENTS = 20
 """Revisions judged lately that nobody has recorded yet."""
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class PolicySource:
         self.refused_provenance: Provenance | None = None
         self.unreadable = ""
         """Why the source could not be read the last time; empty when it could."""
-        self.judgements: deque[Judgement] = deque(maxlen=MOST_JUDGEMENTS)
+        self.judgements: deque[Judgement] = deque(maxlen=MAX_JUDGEMENTS)
         """Oldest first; whoever records one takes it out."""
 
     @property
@@ -137,7 +137,7 @@ class PolicySource:
         _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
     def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
-        self.refused, self.refused_provenance = tuple(errors[:MOST_ERRORS]), provenance
+        self.refused, self.refused_provenance = tuple(errors[:MAX_ERRORS]), provenance
         self.judgements.append(Judgement("", provenance, time.time(), self.refused))
         kept = self.current.digest() if self.current is not None else None
         for error in self.refused:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from control_plane.policy.bundle_limits import LARGEST_BUNDLE_BYTES
+from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.policy.source.checkout import Answer, Request
 from control_plane.policy.source.readers import Bundle, Unreadable
 from control_plane.policy.source.repository_url import shown, without_secrets
@@ -21,7 +21,7 @@ from control_plane.policy.source.repository_url import shown, without_secrets
 TIMEOUT_S = 20.0
 """A repository that was not read after this long (s) is given up until the next look."""
 
-LARGEST_ANSWER_BYTES = 4 * LARGEST_BUNDLE_BYTES
+MAX_ANSWER_BYTES = 4 * MAX_BUNDLE_BYTES
 """JSON writes some characters of a bundle as several."""
 
 _MODULE = "control_plane.policy.source.checkout"
@@ -135,9 +135,7 @@ async def _talk(process: asyncio.subprocess.Process, request: bytes) -> tuple[by
         process.stdin.write(request)
         await process.stdin.drain()
     process.stdin.close()
-    said, complained = await asyncio.gather(
-        _up_to(process.stdout, LARGEST_ANSWER_BYTES), _up_to(process.stderr, 100_000)
-    )
+    said, complained = await asyncio.gather(_up_to(process.stdout, MAX_ANSWER_BYTES), _up_to(process.stderr, 100_000))
     await process.wait()
     return said, complained
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adapters.secret_file import read_secret
 
-SHORTEST_SECRET_BYTES = 16
+MIN_SECRET_BYTES = 16
 
 
 class Delivery:
@@ -59,4 +59,4 @@ def load_webhook_secret(path: Path) -> WebhookSecret:
     Raises:
         BadSecret: the file cannot be used.
     """
-    return WebhookSecret(read_secret(path, "webhook's secret", shortest_bytes=SHORTEST_SECRET_BYTES))
+    return WebhookSecret(read_secret(path, "webhook's secret", shortest_bytes=MIN_SECRET_BYTES))

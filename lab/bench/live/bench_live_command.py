@@ -33,7 +33,7 @@ from lab.traces.trace import TraceError
 
 BALANCERS: tuple[Peer, ...] = (Envoy(), Haproxy(), Nginx())
 
-MOST_LAG_MS = 50.0
+MAX_LAG_MS = 50.0
 """The replayer itself was later than this (ms, on the wall) for one request in a hundred: the machine was too busy."""
 
 LONG_ROUNDS, LONG_SECONDS = 3, 240.0
@@ -85,7 +85,7 @@ def bench_live(
         print(f"missing: {name}: {why}")
     print(closing_line(found.machine, out))
     late_ms = max(run.lag_p99_ms for one in found.balancers for run in one.rounds)
-    if late_ms > MOST_LAG_MS:
+    if late_ms > MAX_LAG_MS:
         print(f"One request in a hundred was sent {late_ms:.0f} ms late: this machine was too busy to trust latencies.")
 
 

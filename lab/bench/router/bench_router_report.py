@@ -22,7 +22,7 @@ FULL_CORE = 0.9
 GOAL_ENDPOINTS = 100
 """Size of the pool that decisions are judged by."""
 
-MOST_LEAKED_SHARE = 0.01
+MAX_LEAKED_SHARE = 0.01
 """Memory is flat if it grew by at most this part of itself."""
 
 
@@ -163,7 +163,7 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     found.append(goal("the same, p99 us", 100.0, at_size.whole.p99_us if at_size else None))
     found.append(goal("decision awaiting Redis, p99 us", 1000.0, with_redis.p99_us if with_redis else None))
     leaked = leak.grown_mb / max(leak.resident_mb) if leak else None
-    found.append(goal("growth of memory over the requests, as a part of it", MOST_LEAKED_SHARE, leaked))
+    found.append(goal("growth of memory over the requests, as a part of it", MAX_LEAKED_SHARE, leaked))
     errors = [one.errors for one in (ours, leak) if one is not None and one.errors is not None]
     found.append(goal("errors", 0, sum(errors) if errors else None))
     return found

@@ -35,15 +35,15 @@ from penstock.wire.signing import FleetKey
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
-from regional_agent.routing.request_context import Target, Ticket
-from regional_agent.routing.router import Road
-from regional_agent.runtime import Knowing
+from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.router import Router
+from regional_agent.runtime import AgentRuntime
 from regional_agent.shared_load.script_connection import ScriptConnection
 from regional_agent.shared_load.shared_load import TIMEOUT_S, Told
 from regional_agent.shared_load.shared_load_script import (
     EXCHANGE,
-    LARGEST_TOLD_BYTES,
-    MOST_AGENTS,
+    MAX_AGENTS,
+    MAX_TOLD_BYTES,
     agent_prefix,
     index_key,
 )
@@ -105,38 +105,38 @@ async def _measure(size: int, times: int, directory: Path, redis_url: str | None
         wholes, parts = bench.decide(times)
     with_redis = None
     if redis_url:
-        async with _deciding(size, directory / "shared", redis_url) as (knowing, bench):
-            with_redis = await _with_redis(knowing, bench, redis_url, times // 10)
+        async with _deciding(size, directory / "shared", redis_url) as (runtime, bench):
+            with_redis = await _with_redis(runtime, bench, redis_url, times // 10)
     return DecisionCost(size, _percentiles(wholes), _percentiles(parts), with_redis)
 
 
 @asynccontextmanager
-async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncIterator[tuple[Knowing, _Deciding]]:
-    knowing, road = await _agent(size, directory, redis_url)
-    bench = _Deciding(knowing, road, busy=int(size * SLOTS * BUSY_SHARE))
+async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncIterator[tuple[AgentRuntime, _Deciding]]:
+    runtime, road = await _agent(size, directory, redis_url)
+    bench = _Deciding(runtime, road, busy=int(size * SLOTS * BUSY_SHARE))
     try:
-        yield knowing, bench
+        yield runtime, bench
         bench.give_back()
     finally:
-        await knowing.directives.stop()
-        await knowing.shared_view.stop()
+        await runtime.directives.stop()
+        await runtime.shared_view.stop()
 
 
-async def _with_redis(knowing: Knowing, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
-    knowing.shared_view.start()
+async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
+    runtime.shared_view.start()
     client = ScriptConnection(redis_url, EXCHANGE, TIMEOUT_S)
     prefix = agent_prefix(AWAITED)
 
     async def tell(agent: str) -> None:
-        told = msgspec.json.encode(Told({one.name: one.own for one in knowing.endpoints.every() if one.own.requests}))
+        told = msgspec.json.encode(Told({one.name: one.own for one in runtime.endpoints.every() if one.own.requests}))
         await client.run(
-            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MOST_AGENTS, LARGEST_TOLD_BYTES)
+            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_TOLD_BYTES)
         )
 
     for number in range(OTHER_AGENTS):
         await tell(f"other-{number}")
     took = []
-    bench.decide(max(times // 10, len(list(knowing.endpoints.every())) * SLOTS))
+    bench.decide(max(times // 10, len(list(runtime.endpoints.every())) * SLOTS))
     for _ in range(times):
         began = time.perf_counter()
         bench.decide(1)
@@ -149,7 +149,7 @@ async def _with_redis(knowing: Knowing, bench: _Deciding, redis_url: str, times:
 class _Deciding:
     """Decides again and again, with as many requests in flight as it was told."""
 
-    def __init__(self, knowing: Knowing, road: Road, busy: int) -> None:
+    def __init__(self, runtime: AgentRuntime, road: Router, busy: int) -> None:
         self._road = road
         self._busy = busy
         self._held: deque[Target] = deque()
@@ -168,7 +168,7 @@ class _Deciding:
             began = clock()
             ticket = road.admission.ticket_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
             admitted = clock()
-            if not isinstance(ticket, Ticket):
+            if not isinstance(ticket, RequestContext):
                 raise RuntimeError(f"refused: {ticket}")
             target = road.next_target(ticket, now)
             ended = clock()
@@ -187,11 +187,11 @@ class _Deciding:
             self._road.settle(self._held.popleft(), time.monotonic())
 
 
-async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Knowing, Road]:
+async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[AgentRuntime, Router]:
     """What an agent knows, with policy and plan in force and every endpoint ready."""
     key = FleetKey(secrets.token_bytes(32))
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
-    knowing = Knowing(
+    runtime = AgentRuntime(
         load_settings(_settings(size, directory, redis_url)),
         key=key,
         pool=pool,
@@ -204,13 +204,13 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Kno
     classes = (ClassPlan(MODEL, everywhere.name, (Arc(REGION, 1.0, ArcReason.HOME),), ()),)
     plan = RegionPlan(REGION, 1, 1, policy.digest(), 0.0, classes)
     await store.commit([], [Put(keys.policy(policy.digest()), encode(policy)), Put(keys.plan(REGION), encode(plan))])
-    knowing.directives.start()
+    runtime.directives.start()
     async with asyncio.timeout(10.0):
-        while knowing.directives.plan is None:  # noqa: ASYNC110 - directives offer nothing to wait for
+        while runtime.directives.plan is None:  # noqa: ASYNC110 - directives offer nothing to wait for
             await asyncio.sleep(0.01)
-    for endpoint in knowing.endpoints.every():
+    for endpoint in runtime.endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
-    return knowing, Road(REGION, knowing, key, rng, time.monotonic)
+    return runtime, Router(REGION, runtime, key, rng, time.monotonic)
 
 
 def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, object]:

@@ -10,7 +10,7 @@ from penstock.policy.policy import NearestBy, Policy
 
 Floats = NDArray[np.float64]
 
-MOST_SUBSETS = 200_000
+MAX_SUBSETS = 200_000
 """Answers of `nearest_first` that are remembered at once; all are forgotten past it."""
 
 
@@ -35,7 +35,7 @@ class Distances:
         key = (origin, regions)
         found = self._subsets.get(key)
         if found is None:
-            if len(self._subsets) >= MOST_SUBSETS:
+            if len(self._subsets) >= MAX_SUBSETS:
                 self._subsets.clear()
             found = tuple(name for name in self._order[self.index[origin]] if name in regions)
             self._subsets[key] = found

@@ -22,7 +22,7 @@ from penstock.planning.linear_program.warm_start import BASIC, LOWER, UPPER, fir
 GROWTH = 3
 """A program that has grown to this many times its first arcs, or of its pools in cuts, is better built anew."""
 
-LARGEST_GAP = 1e-6
+MAX_GAP = 1e-6
 """The part of its cost by which an answer may miss the bound that proves it optimal."""
 
 NEGLIGIBLE_S = 1e-5
@@ -171,7 +171,7 @@ class Master:
                     np.where(columns > 0.0, columns * has.lower, np.where(columns < 0.0, columns * has.upper, 0.0)),
                 ]
             )
-        slack = LARGEST_GAP * max(1.0, abs(answer.cost)) + NEGLIGIBLE_S * float(np.abs(answer.values).sum())
+        slack = MAX_GAP * max(1.0, abs(answer.cost)) + NEGLIGIBLE_S * float(np.abs(answer.values).sum())
         return bool(answer.cost - bounds.sum() <= slack)
 
     def _append_columns(self, count: int, entries: Entries) -> None:

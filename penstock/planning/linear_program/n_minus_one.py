@@ -16,7 +16,7 @@ import numpy as np
 from penstock.planning.linear_program.problem import Flags, Ints, Problem, summed
 from penstock.planning.linear_program.waiting_cost import Floats
 
-MOST_UNIONS = 64
+MAX_UNIONS = 64
 """Unions looked at for one region; nested and disjoint classes never need more than there are classes. Beyond it the
 excess found is a lower bound."""
 
@@ -83,11 +83,11 @@ def _mask(row: list[bool]) -> int:
 
 
 def _unions(masks: tuple[int, ...]) -> set[int]:
-    """Every union of one or more of `masks`, the smaller collections first, up to MOST_UNIONS of them."""
+    """Every union of one or more of `masks`, the smaller collections first, up to MAX_UNIONS of them."""
     found = set(masks)
     frontier = list(masks)
-    while frontier and len(found) < MOST_UNIONS:
+    while frontier and len(found) < MAX_UNIONS:
         grown = {union for one in frontier for mask in masks if (union := one | mask) not in found}
-        frontier = sorted(grown)[: MOST_UNIONS - len(found)]
+        frontier = sorted(grown)[: MAX_UNIONS - len(found)]
         found |= set(frontier)
     return found

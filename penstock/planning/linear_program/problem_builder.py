@@ -19,10 +19,10 @@ from penstock.planning.share_moves import Key
 from penstock.policy.policy import Model, Policy
 from penstock.policy.units import MS_PER_S, SECONDS_PER_HOUR
 
-LEAST_DEMAND_PER_S = 1e-3
+MIN_DEMAND_PER_S = 1e-3
 """What a class without demand is planned for, so that its shares mean something."""
 
-LEAST_SLOTS = 1e-3
+MIN_SLOTS = 1e-3
 """A pool that may be planned for counts as this many, however little of it is trusted yet."""
 
 TIE_S = 1e-6
@@ -89,13 +89,13 @@ class Builder:
     ) -> Problem:
         shape = self._shape(model.name, asked, having)
         supplies = [having.get(name) for name in shape.pools]
-        slots = np.array([max(one.slots, LEAST_SLOTS) if one is not None else 0.0 for one in supplies])
+        slots = np.array([max(one.slots, MIN_SLOTS) if one is not None else 0.0 for one in supplies])
         service_s = np.array([one.service_s if one is not None else 1.0 for one in supplies])
         most = np.array([one.most if one is not None else 1.0 for one in supplies])
         whole = np.any(shape.permitted[:, (slots > 0.0) & (most >= 1.0)], axis=1)
         home = self._home(shape, slots > 0.0)
         origin = self._origin(shape)
-        demand = np.maximum([one.requests_per_s for one in asked.values()], LEAST_DEMAND_PER_S)
+        demand = np.maximum([one.requests_per_s for one in asked.values()], MIN_DEMAND_PER_S)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
         reach_s, egress_s = self._reaches(model, shape)

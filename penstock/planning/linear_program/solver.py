@@ -9,7 +9,7 @@ from penstock.planning.linear_program.n_minus_one import by_group, excesses
 from penstock.planning.linear_program.problem import Flags, Ints, Prices, Problem, summed
 from penstock.planning.linear_program.waiting_cost import Floats
 
-MOST_ROUNDS = 40
+MAX_ROUNDS = 40
 """A program that grows longer than this is given up; a handful of rounds is usual."""
 
 ARCS_A_ROUND = 3
@@ -34,14 +34,14 @@ def solve(master: Master, problem: Problem, price: Prices, limit_s: float) -> An
     """
     ends_s = master.ran_s + limit_s
     master.ask(problem, price)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         answer = master.solve(ends_s - master.ran_s)
         cuts = _missing_cuts(master, problem, answer)
         arcs = _missing_arcs(master, problem, answer)
         if not len(arcs[0]) and not len(cuts[0]):
             return answer
         master.add(problem, price, arcs, cuts)
-    raise Unsolved(f"the program still grew after {MOST_ROUNDS} rounds")
+    raise Unsolved(f"the program still grew after {MAX_ROUNDS} rounds")
 
 
 def _missing_cuts(master: Master, problem: Problem, answer: Answer) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ BREAKS = (0.0, 0.5, 0.75, 0.9, 1.0)
 LARGEST_WAIT_S = 2.0
 """A piece costs no more than this (s) a request: past every round trip on Earth, waiting longer ranks nothing."""
 
-SMALLEST_WAIT_S = 0.001
+MIN_WAIT_S = 0.001
 """Queueing is rounded to this (s), so that noise in service times does not change the prices."""
 
 
@@ -49,5 +49,5 @@ def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: 
         slope = np.diff(queue, axis=1) / widths[:, :4]
     costs = np.zeros((len(slots), PIECES))
     costs[:, :4] = np.where(there[:, None], np.minimum(weight * slope, LARGEST_WAIT_S), 0.0)
-    costs = np.maximum.accumulate(SMALLEST_WAIT_S * np.round(costs / SMALLEST_WAIT_S), axis=1)
+    costs = np.maximum.accumulate(MIN_WAIT_S * np.round(costs / MIN_WAIT_S), axis=1)
     return widths, costs

@@ -17,7 +17,7 @@ from control_plane.api.routes import reports_routes as reports_module
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.planning.report_intake import LARGEST_REPORT_BYTES, Receipt
+from control_plane.planning.report_intake import MAX_REPORT_BYTES, Receipt
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.status.status import Status
@@ -134,7 +134,7 @@ async def test_a_bad_signature_is_refused(control_plane: ControlPlane, http: htt
 async def test_a_report_that_is_too_large_or_too_slow_is_refused(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_problem(await http.post("/v1/reports", content=b"x" * (LARGEST_REPORT_BYTES + 1)), 413)
+    assert is_problem(await http.post("/v1/reports", content=b"x" * (MAX_REPORT_BYTES + 1)), 413)
     monkeypatch.setattr(reports_module, "BODY_TIMEOUT_S", 0.05)
 
     async def dawdle() -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from adapters.geoip_lookup import GeoIpLookup
 from adapters.store import keys
 from adapters.store.codec import encode
 from control_plane.api.routes import what_if_routes as what_if_module
-from control_plane.api.routes.steer_routes import MOST_CLIENTS
+from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import read_folder
@@ -181,7 +181,7 @@ async def test_several_at_once(control_plane: ControlPlane, http: httpx.AsyncCli
     nearest = {site.city: one["entries"][0]["region"] for site, one in zip(SITES, advice, strict=False)}
     assert len(advice) == len(clients)
     assert (nearest["Hamburg"], nearest["New York"], nearest["Osaka"]) == ("eu-de", "us-east", "jp-tok")
-    too_many = await http.post("/v1/steer", json={"clients": [{"tenant": "open"}] * (MOST_CLIENTS + 1)})
+    too_many = await http.post("/v1/steer", json={"clients": [{"tenant": "open"}] * (MAX_CLIENTS + 1)})
     assert is_problem(too_many, 422)
 
 
@@ -249,7 +249,7 @@ async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient)
 async def test_a_policy_that_is_too_large_to_make_a_demand_up_for(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(what_if_module, "MOST_MADE_UP", 100)
+    monkeypatch.setattr(what_if_module, "MAX_MADE_UP", 100)
     response = await http.post("/v1/what-if", json={"lost": ["eu-de"]})
     assert is_problem(response, 422)
     assert "give it" in response.json()["detail"]

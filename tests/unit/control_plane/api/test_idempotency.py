@@ -85,7 +85,7 @@ async def http(
 
         async def parts() -> AsyncIterator[bytes]:
             for _ in range(3):
-                yield b"x" * (idempotency_store.LARGEST_ANSWER_BYTES // 2)
+                yield b"x" * (idempotency_store.MAX_ANSWER_BYTES // 2)
 
         return StreamingResponse(parts())
 
@@ -195,7 +195,7 @@ async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, 
 async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
     for _ in range(2):
         response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
-        assert len(response.content) > idempotency_store.LARGEST_ANSWER_BYTES
+        assert len(response.content) > idempotency_store.MAX_ANSWER_BYTES
     assert changes.done == ["large", "large"]
 
 
@@ -207,7 +207,7 @@ async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
 async def test_what_is_kept_is_bounded(
     http: httpx.AsyncClient, changes: Changes, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency_store, "MOST_KEPT", 5)
+    monkeypatch.setattr(idempotency_store, "MAX_KEPT", 5)
     for number in range(8):
         await make(http, key=str(number))
     assert len((await store.list(keys.ANSWERS)).items) == 5

@@ -16,7 +16,7 @@ from control_plane.api.app import UnguardedRoute, create_app
 from control_plane.api.json_responses import answer
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.api_keys import ApiKeys
-from control_plane.auth.authentication import LONGEST_CREDENTIAL, Access
+from control_plane.auth.authentication import MAX_CREDENTIAL, Access
 from control_plane.auth.login_failures import BURST, REFILL_S
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.daemon import ControlPlane
@@ -76,7 +76,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ("de", [200, 200, 403, 403]),
         ("0123456789abcdef", [200, 200, 200, 200]),
         ("nobody", [401, 401, 401, 401]),
-        ("x" * (LONGEST_CREDENTIAL + 1), [401, 401, 401, 401]),
+        ("x" * (MAX_CREDENTIAL + 1), [401, 401, 401, 401]),
     ],
 )
 async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:

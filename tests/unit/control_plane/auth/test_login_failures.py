@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.auth.login_failures import BURST, MOST_ADDRESSES, REFILL_S, LoginFailures
+from control_plane.auth.login_failures import BURST, MAX_ADDRESSES, REFILL_S, LoginFailures
 from tests.support.stores import SetClock
 
 
@@ -59,6 +59,6 @@ def test_whose_failures_they_are(failures: LoginFailures, failed: str, other: st
 
 
 def test_what_is_remembered_is_bounded(failures: LoginFailures) -> None:
-    for number in range(MOST_ADDRESSES + 100):
+    for number in range(MAX_ADDRESSES + 100):
         failures.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(failures) == MOST_ADDRESSES
+    assert len(failures) == MAX_ADDRESSES

@@ -118,7 +118,7 @@ def test_simulating_a_change(opened: str) -> None:
 
 
 def test_a_demand_too_large_to_make_up_has_to_be_given(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand_file, "MOST_ROWS", 100)
+    monkeypatch.setattr(demand_file, "MAX_ROWS", 100)
     result = run("policy", "simulate", opened, opened)
     assert (result.exit_code, "to make a demand up; give --demand" in result.stderr) == (2, True)
 

@@ -18,7 +18,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.events import journal as journals
-from control_plane.events.change_detector import LARGEST_AUDITED_BYTES, MOST_AUDITED, Glimpse, Noticing
+from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, Glimpse, Noticing
 from control_plane.events.event_log import EventLog, Kind
 from control_plane.events.journal import Journal, JournalEntry
 from control_plane.planning.plan_history import PlanHistory
@@ -172,15 +172,15 @@ async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> No
 
 async def test_changes_that_anybody_made_are_told_once_though_nobody_led(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
-        for number in range(MOST_AUDITED + 2):
+        for number in range(MAX_AUDITED + 2):
             await south.audit.record(DUTY, "thing.do", str(number), "because")
-        large = "x" * LARGEST_AUDITED_BYTES
+        large = "x" * MAX_AUDITED_BYTES
         last = await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
         await north.look(epoch=await lead(store), audited=last)
         await north.look()
         told = [data for kind, data in north.told if kind == "audit"]
-        assert [one["target"] for one in told] == [*map(str, range(3, MOST_AUDITED + 2)), "large"]
-        assert (told[-1].get("after"), told[-1]["seq"]) == (None, MOST_AUDITED + 3)
+        assert [one["target"] for one in told] == [*map(str, range(3, MAX_AUDITED + 2)), "large"]
+        assert (told[-1].get("after"), told[-1]["seq"]) == (None, MAX_AUDITED + 3)
 
 
 async def test_an_audit_entry_that_cannot_be_read_keeps_nobody_from_telling_the_next(store: MemoryStore) -> None:
@@ -204,8 +204,8 @@ async def test_a_step_of_the_plan_tells_what_it_was_amid(store: MemoryStore) -> 
 
 
 async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "MOST_PLANS", 2)
-    monkeypatch.setattr(journals, "MOST_OTHERS", 3)
+    monkeypatch.setattr(journals, "MAX_PLANS", 2)
+    monkeypatch.setattr(journals, "MAX_OTHERS", 3)
     async with tellers(store, "north") as (north,):
         epoch = await lead(store)
         await north.look(epoch=epoch, regions={"a": RegionState.FAILED})

@@ -15,7 +15,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.overrides.override_store import Flawed, Ledger, TooMany
-from penstock.overrides.overrides import LONGEST_REASON, MOST_OVERRIDES, OverrideSet
+from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight
 from tests.support.stores import put
@@ -37,13 +37,11 @@ def ledger(store: MemoryStore) -> Ledger:
 
 
 async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: MemoryStore, ledger: Ledger) -> None:
-    largest = weight(
-        "us-east", 0.9, reason="\N{GREEK SMALL LETTER OMEGA}\N{MUSICAL SYMBOL G CLEF}" * (LONGEST_REASON // 2)
-    )
+    largest = weight("us-east", 0.9, reason="\N{GREEK SMALL LETTER OMEGA}\N{MUSICAL SYMBOL G CLEF}" * (MAX_REASON // 2))
     full = OverrideSet(
         tuple(
             msgspec.structs.replace(largest, id=f"{at:012d}", author="a" * 255, model="m" * 128, origin="o" * 63)
-            for at in range(MOST_OVERRIDES)
+            for at in range(MAX_OVERRIDES)
         )
     )
     assert len(encode(full)) < MAX_VALUE_BYTES

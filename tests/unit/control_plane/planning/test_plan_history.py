@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.planning.plan_history import BURST, BURST_S, MOST_AMID, MOST_CHANGES, PlanHistory, PlanStep
+from control_plane.planning.plan_history import BURST, BURST_S, MAX_AMID, MAX_CHANGES, PlanHistory, PlanStep
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
@@ -131,16 +131,16 @@ def test_steps_are_bounded_and_the_rest_comes_with_the_next_ones() -> None:
     history = PlanHistory()
     history.begin({})
     leader = Leader(history)
-    classes = tuple(ClassPlan("m", f"c{at}", (Arc("a", 1.0, HOME),), ()) for at in range(MOST_CHANGES + 7))
+    classes = tuple(ClassPlan("m", f"c{at}", (Arc("a", 1.0, HOME),), ()) for at in range(MAX_CHANGES + 7))
     plan = {"a": RegionPlan("a", 1, 1, "digest", 1.0, classes)}
     first, second = leader.look(plan), leader.look(plan)
     assert first is not None
     assert second is not None
-    assert (len(first.changes), first.more, len(second.changes), second.more) == (MOST_CHANGES, 7, 7, 0)
+    assert (len(first.changes), first.more, len(second.changes), second.more) == (MAX_CHANGES, 7, 7, 0)
     assert leader.look(plan) is None
     step = history.next_step(slices(9, 0.5), 9.0, "north", ("x",) * 100)
     assert step is not None
-    assert len(step.amid) == MOST_AMID
+    assert len(step.amid) == MAX_AMID
 
 
 def test_an_origin_that_is_gone_is_told_and_one_that_is_forgotten_is_not_known() -> None:

@@ -21,7 +21,7 @@ from control_plane.leadership.leader_election import Role as Position
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import Ledger
 from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.planning_loop import LONGEST_STEP_S, TICK_S, Planning
+from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, Planning
 from control_plane.planning.publishing import Publisher
 from control_plane.rollout.rollout_runner import Staging
 from penstock.fleet.report import AgentReport, PeerReport
@@ -211,7 +211,7 @@ async def test_after_a_long_pause_shares_still_move_by_a_small_step(office: Offi
     before = (await office.shares())["eu-de"]
     office.now += 60.0
     await office.tick(*whole_fleet())
-    assert (await office.shares())["eu-de"] == pytest.approx(before + POLICY.spillover.step_per_s * LONGEST_STEP_S)
+    assert (await office.shares())["eu-de"] == pytest.approx(before + POLICY.spillover.step_per_s * MAX_STEP_S)
 
 
 async def test_a_failed_region_loses_its_share_at_once(office: Office) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from control_plane.policy import documents as documents_module
-from control_plane.policy.bundle_errors import MOST_ERRORS
-from control_plane.policy.documents import MOST_DEPTH, read_documents
+from control_plane.policy.bundle_errors import MAX_ERRORS
+from control_plane.policy.documents import MAX_DEPTH, read_documents
 
 
 def content(text: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_documents_and_their_fields_remember_their_lines() -> None:
         ("a: 1\n---\n", "a.yaml:3: this document is empty; write it, or remove the `---` before it"),
         ("a: 1\nb: [1, 2", "a.yaml:2: expected ',' or ']', but got '<stream end>'; correct the YAML; what follows in this file was not read"),
         ("a: 1\nb: \x07", "a.yaml:2: a character that YAML does not allow; remove it"),
-        ("a: " + "[" * 1000, f"a.yaml:1: nested deeper than {MOST_DEPTH} levels; correct the YAML; what follows in this file was not read"),
+        ("a: " + "[" * 1000, f"a.yaml:1: nested deeper than {MAX_DEPTH} levels; correct the YAML; what follows in this file was not read"),
         ("a: *x", "a.yaml:1: the alias *x is not allowed; write the value out where it is used"),
     ],
 )  # fmt: skip
@@ -90,12 +90,12 @@ def test_an_alias_bomb_is_refused_without_unfolding_it() -> None:
 def test_a_flood_of_documents_is_not_read_to_its_end() -> None:
     documents, found = read_documents("a.yaml", "a: 1\n" + "---\n" * 200_000)
     assert [document.content for document in documents] == [{"a": 1}]
-    assert len(found) == MOST_ERRORS + 1
+    assert len(found) == MAX_ERRORS + 1
     assert str(found[-1]).endswith("1000 errors or more; correct these first; what follows in this file was not read")
 
 
 def test_a_file_of_too_many_documents_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents_module, "MOST_DOCUMENTS_OF_FILE", 3)
+    monkeypatch.setattr(documents_module, "MAX_DOCUMENTS_OF_FILE", 3)
     remedy = "split it into several files; what follows in this file was not read"
     assert errors("a: 1\n---\n" * 2 + "a: 1\n") == []
     assert errors("a: 1\n---\n" * 20 + "a: [") == [f"a.yaml:6: more than 3 documents; {remedy}"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.policy.bundle_errors import PolicyRefused
-from control_plane.policy.compiler import LARGEST_FILE_BYTES, MOST_FILES
+from control_plane.policy.compiler import LARGEST_FILE_BYTES, MAX_FILES
 from control_plane.policy.folder import read_folder
 
 
@@ -88,6 +88,6 @@ def test_all_bad_files_are_named(tmp_path: Path) -> None:
 
 
 def test_too_many_files(tmp_path: Path) -> None:
-    for index in range(MOST_FILES + 1):
+    for index in range(MAX_FILES + 1):
         (tmp_path / f"{index}.yaml").touch()
-    assert refused(tmp_path) == [f"(bundle): has {MOST_FILES + 1} files; use at most {MOST_FILES}"]
+    assert refused(tmp_path) == [f"(bundle): has {MAX_FILES + 1} files; use at most {MAX_FILES}"]

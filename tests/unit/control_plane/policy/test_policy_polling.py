@@ -57,7 +57,7 @@ async def test_what_wakes_it_during_a_look_that_takes_long_is_not_lost(
     scheduler: AsyncIOScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pause is over when the look is.
-    monkeypatch.setattr(policy_polling, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(policy_polling, "MIN_PAUSE_S", 0.0)
     looks = Looks()
     looks.go_on.clear()
     polling = PolicyPolling(looks, 3600.0)

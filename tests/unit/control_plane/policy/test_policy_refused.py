@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 
 from adapters.store import codec
 from control_plane.policy import compiler
-from control_plane.policy.bundle_errors import MOST_ERRORS
+from control_plane.policy.bundle_errors import MAX_ERRORS
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.kinds.shape import EachOnce
-from control_plane.policy.references import MOST_SUGGESTIONS
+from control_plane.policy.references import MAX_SUGGESTIONS
 from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
 
 SHAPE = [
@@ -121,15 +121,15 @@ def test_blocs_within_blocs_without_end_take_no_time() -> None:
     ("bound", "value", "files", "problem"),
     [
         ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
-        ("LARGEST_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
+        ("MAX_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
         (
-            "LARGEST_BUNDLE_BYTES",
+            "MAX_BUNDLE_BYTES",
             60_000,
             lambda: BUNDLE | {"zz.yaml": "# " + "é" * 50_000},
             "larger than 60000 bytes in all",
         ),
-        ("MOST_FILES", 4, lambda: BUNDLE, "has 5 files"),
-        ("MOST_DOCUMENTS", 10, lambda: BUNDLE, "more than 10 documents in all; make the bundle smaller"),
+        ("MAX_FILES", 4, lambda: BUNDLE, "has 5 files"),
+        ("MAX_DOCUMENTS", 10, lambda: BUNDLE, "more than 10 documents in all; make the bundle smaller"),
     ],
 )
 def test_bounds(
@@ -150,10 +150,10 @@ def many(kind: str, number: int, fields: str) -> str:
 
 
 def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
-    errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MOST_ERRORS, "extra: 1\n")})
-    assert len(errors) < MOST_ERRORS + 10
+    errors = refused(BUNDLE | {"zz.yaml": many("Tenant", MAX_ERRORS, "extra: 1\n")})
+    assert len(errors) < MAX_ERRORS + 10
     remedy = "correct these first; what follows in the bundle was not judged"
-    assert f"(bundle): {MOST_ERRORS} errors or more; {remedy}" in errors
+    assert f"(bundle): {MAX_ERRORS} errors or more; {remedy}" in errors
 
 
 def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged() -> None:
@@ -164,10 +164,10 @@ def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged()
 
 
 def test_the_likeliest_name_is_looked_up_for_the_first_unknown_ones_alone() -> None:
-    unknown = ", ".join(f"onee{i}" for i in range(2 * MOST_SUGGESTIONS))
+    unknown = ", ".join(f"onee{i}" for i in range(2 * MAX_SUGGESTIONS))
     errors = refused(changed("residency.yaml", "data_classes: [personal]", f"tenants: [{unknown}]"))
-    assert sum("did you mean one?" in error for error in errors) <= MOST_SUGGESTIONS
-    assert sum("there is no Tenant onee" in error for error in errors) == 2 * MOST_SUGGESTIONS
+    assert sum("did you mean one?" in error for error in errors) <= MAX_SUGGESTIONS
+    assert sum("there is no Tenant onee" in error for error in errors) == 2 * MAX_SUGGESTIONS
 
 
 def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.replay.sse import LONGEST_EVENT_BYTES, EventStream, EventTooLong
+from lab.replay.sse import MAX_EVENT_BYTES, EventStream, EventTooLong
 
 
 def test_gives_whole_events_and_keeps_the_rest() -> None:
@@ -28,6 +28,6 @@ def test_skips_comments_and_events_without_data() -> None:
 
 def test_an_event_without_end_is_given_up() -> None:
     stream = EventStream()
-    stream.feed(b"data: " + b"x" * (LONGEST_EVENT_BYTES - 10))
+    stream.feed(b"data: " + b"x" * (MAX_EVENT_BYTES - 10))
     with pytest.raises(EventTooLong):
         stream.feed(b"x" * 20)

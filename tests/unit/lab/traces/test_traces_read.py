@@ -9,7 +9,7 @@ import pytest
 
 from lab.traces.fit import cache_hit_ratio, dispersion, length_misfit
 from lab.traces.generate import CHAT_ARRIVALS, CHAT_LENGTHS, CODE_ARRIVALS
-from lab.traces.lines import LONGEST_LINE_BYTES
+from lab.traces.lines import MAX_LINE_BYTES
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError
 from tests.support.paths import SHARED_DATA
@@ -43,7 +43,7 @@ def test_a_window_reads_no_further(tmp_path: Path) -> None:
         (b"hello, world\n", 1, "the format is not known"),
         (b"\x1f\x8b\x08\x00compressed", 1, "not UTF-8"),
         (AZURE + b"2023-11-16 18:15:57,\xff,44", 4, "not UTF-8"),
-        (b"x" * (LONGEST_LINE_BYTES + 1), 1, "longer than"),
+        (b"x" * (MAX_LINE_BYTES + 1), 1, "longer than"),
     ],
 )
 def test_refuses_what_is_no_trace(tmp_path: Path, content: bytes, line: int | None, says: str) -> None:

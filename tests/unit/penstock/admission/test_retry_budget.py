@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.admission.retry_budget import LEAST_PER_S, SHARE, WINDOW_S, RetryBudget
+from penstock.admission.retry_budget import MIN_PER_S, SHARE, WINDOW_S, RetryBudget
 
 
 def spend(budget: RetryBudget, now: float) -> int:
@@ -11,14 +11,14 @@ def spend(budget: RetryBudget, now: float) -> int:
 
 
 def test_a_few_retries_are_always_allowed() -> None:
-    assert spend(RetryBudget(0.0), 0.0) == LEAST_PER_S * WINDOW_S
+    assert spend(RetryBudget(0.0), 0.0) == MIN_PER_S * WINDOW_S
 
 
 def test_more_requests_allow_more_retries() -> None:
     budget = RetryBudget(0.0)
     for _ in range(10_000):
         budget.request(1.0)
-    assert spend(budget, 1.0) == 10_000 * SHARE + LEAST_PER_S * WINDOW_S
+    assert spend(budget, 1.0) == 10_000 * SHARE + MIN_PER_S * WINDOW_S
     assert not budget.withdraw(WINDOW_S / 2 - 0.1)
 
 
@@ -37,4 +37,4 @@ def test_what_was_spent_is_forgotten_with_the_window() -> None:
         budget.request(0.0)
     spend(budget, 0.0)
     assert not budget.withdraw(WINDOW_S / 2), "the half before still counts"
-    assert spend(budget, 3 * WINDOW_S) == LEAST_PER_S * WINDOW_S, "neither requests nor retries of long ago count"
+    assert spend(budget, 3 * WINDOW_S) == MIN_PER_S * WINDOW_S, "neither requests nor retries of long ago count"

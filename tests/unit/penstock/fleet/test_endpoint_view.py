@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fleet.endpoint_report import LONGEST_TEXT, MOST_ENDPOINTS, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_report import LONGEST_TEXT, MAX_ENDPOINTS, EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import LATE_S, endpoints, left_out
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import LARGEST_COUNT, Snapshot, Verdict, take_in
+from penstock.fleet.snapshot import MAX_COUNT, Snapshot, Verdict, take_in
 from tests.support.reports import endpoint
 from tests.unit.penstock.fleet.test_snapshot import POLICY, report
 
@@ -68,7 +68,7 @@ def test_of_one_region_alone() -> None:
         {"models": ("x" * (LONGEST_TEXT + 1),)},
         {"models": ("m",) * 65},
         {"slots": -1},
-        {"in_flight": LARGEST_COUNT + 1},
+        {"in_flight": MAX_COUNT + 1},
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 
 def test_too_many_are_refused() -> None:
-    rows = tuple(endpoint(str(n)) for n in range(MOST_ENDPOINTS + 1))
+    rows = tuple(endpoint(str(n)) for n in range(MAX_ENDPOINTS + 1))
     assert take_in(Snapshot(), told(*rows), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
     assert take_in(Snapshot(), told(more=-1), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
     assert take_in(Snapshot(), told(*rows[1:]), 1.0, POLICY)[1] is Verdict.ACCEPTED

@@ -107,7 +107,7 @@ class TestTakingIn:
         assert take_in(Snapshot(), report(demand=(lie,)), 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
 
     def test_agents_are_bounded_and_those_known_keep_their_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(snapshots, "MOST_AGENTS", 2)
+        monkeypatch.setattr(snapshots, "MAX_AGENTS", 2)
         full = held(report(agent="1"), report(agent="2"), report(region="b"))
         assert take_in(full, report(agent="3"), 0.0, POLICY)[1] is Verdict.TOO_MANY_AGENTS
         assert take_in(full, report(agent="2", seq=2), 0.0, POLICY)[1] is Verdict.ACCEPTED

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.planning.forecast import DAY_S, FORGET_S, MOST_GROWTH, SILENT_S, Forecaster
+from penstock.planning.forecast import DAY_S, FORGET_S, MAX_GROWTH, SILENT_S, Forecaster
 from penstock.planning.share_moves import Key
 
 KEY, OTHER = Key("de", "m", "de+es"), Key("es", "m", "de+es")
@@ -58,7 +58,7 @@ def test_it_never_promises_less_than_nothing_or_more_than_its_bound() -> None:
     falling = taught([(float(now), max(0.0, 60.0 - now)) for now in range(62)])
     assert falling.ahead(61.0, 120.0)[KEY] >= 0.0
     rising = taught([(float(now), 1.0 + now**2) for now in range(30)])
-    assert rising.ahead(29.0, 600.0)[KEY] <= MOST_GROWTH * (1.0 + 29.0**2)
+    assert rising.ahead(29.0, 600.0)[KEY] <= MAX_GROWTH * (1.0 + 29.0**2)
 
 
 def daily(now: float) -> float:

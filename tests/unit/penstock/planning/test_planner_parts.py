@@ -17,7 +17,7 @@ from penstock.planning.linear_program import warm_start
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.linear_program.master import Master, OutOfTime
-from penstock.planning.linear_program.n_minus_one import MOST_UNIONS, confinements, worst
+from penstock.planning.linear_program.n_minus_one import MAX_UNIONS, confinements, worst
 from penstock.planning.linear_program.problem import Problem, prices
 from penstock.planning.linear_program.problem_builder import Builder
 from penstock.planning.linear_program.solver import solve
@@ -93,7 +93,7 @@ def test_nested_classes_have_as_many_confinements_as_there_are_classes() -> None
 def test_unions_of_overlapping_classes_are_bounded() -> None:
     permitted = np.eye(20, dtype=bool)
     permitted[:, 0] = True
-    assert len(confinements(permitted).pools) <= 20 * MOST_UNIONS
+    assert len(confinements(permitted).pools) <= 20 * MAX_UNIONS
 
 
 @pytest.mark.parametrize("seed", range(4))

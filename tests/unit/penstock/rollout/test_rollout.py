@@ -10,7 +10,7 @@ from penstock.fleet.request_counts import Answers
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import RolloutRules
-from penstock.rollout.evidence import MOST_MARKS, AgentWord, Evidence, observe
+from penstock.rollout.evidence import MAX_MARKS, AgentWord, Evidence, observe
 from penstock.rollout.objective_evidence import Kept
 from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (
@@ -276,10 +276,10 @@ class TestServiceObjectives:
     def test_marks_fit_into_the_store_however_many_objectives_there_are(self) -> None:
         kept = tuple(Kept(f"some/model-with-a-long-name-{at}", 1.125, 0.9995, 10**9, 10**9) for at in range(100))
         one = msgspec.structs.replace(word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), kept=kept)
-        many = Evidence({f"some-region-{at}/agent-{at}": one for at in range(MOST_MARKS)}, 0.1)
+        many = Evidence({f"some-region-{at}/agent-{at}": one for at in range(MAX_MARKS)}, 0.1)
         rollout = observe(begin(STABLE, NEW, None, ("b",), 0.0), RULES, many, 1.0)
         assert rollout.marks
-        assert len(rollout.marks) == MOST_MARKS
+        assert len(rollout.marks) == MAX_MARKS
         assert encode(rollout)
 
 

@@ -11,7 +11,7 @@ from penstock.routing.cost_estimate import (
     ANSWER_TOKENS,
     LEARN_EVERY_S,
     LIKE_ENOUGH,
-    MOST_FOLLOWED,
+    MAX_FOLLOWED,
     OVERHEAD_BYTES,
     Expectations,
     _magnitude,
@@ -101,9 +101,9 @@ def test_no_answer_is_expected_to_pass_its_limit_and_like_limits_are_within_a_fa
 
 def test_what_is_followed_is_bounded() -> None:
     expectations = Expectations()
-    for n in range(MOST_FOLLOWED + 50):
+    for n in range(MAX_FOLLOWED + 50):
         expectations.saw(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
-    assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MOST_FOLLOWED
+    assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MAX_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.routing.spill_credits import MOST_WANTED, Credit, Grants, Wallet, fair_part, grant, wanted
+from penstock.routing.spill_credits import MAX_WANTED, Credit, Grants, Wallet, fair_part, grant, wanted
 
 
 def test_grants_what_is_wanted_up_to_the_headroom() -> None:
@@ -76,4 +76,4 @@ def test_a_surge_is_asked_for_before_the_pool_is_full() -> None:
 
 def test_a_pool_without_endpoints_wants_all_of_its_demand() -> None:
     assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=10.0, ttl_s=0.75) == 8
-    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=1e9, ttl_s=0.75) == MOST_WANTED
+    assert wanted(0, 0, 0.8, service_s=2.0, requests_per_s=1e9, ttl_s=0.75) == MAX_WANTED

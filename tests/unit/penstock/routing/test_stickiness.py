@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from penstock.routing.affinity import (
     BLOCK_BYTES,
     HELD_S,
-    MOST_BLOCKS,
-    MOST_HOLDERS,
+    MAX_BLOCKS,
+    MAX_HOLDERS,
     NOTHING,
     PREFIX_GAP_S,
     SESSION_GAP_S,
@@ -31,7 +31,7 @@ def test_equal_beginnings_have_equal_keys_as_far_as_they_are_equal() -> None:
     assert one[:2] == other[:2]
     assert one[2] != other[2]
     assert keys("x" * (BLOCK_BYTES - 1)) == []
-    assert len(keys("x" * BLOCK_BYTES * (MOST_BLOCKS + 9))) == MOST_BLOCKS
+    assert len(keys("x" * BLOCK_BYTES * (MAX_BLOCKS + 9))) == MAX_BLOCKS
 
 
 def test_a_block_counts_only_behind_equal_ones_and_within_its_scope() -> None:
@@ -77,7 +77,7 @@ def test_memory_is_bounded_and_drops_what_was_used_longest_ago() -> None:
     many = Holdings()
     for n in range(9):
         many.sent(f"e{n}", keys(SYSTEM), None, "m", float(n))
-    assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MOST_HOLDERS, -1)]
+    assert list(many.held(keys(SYSTEM), None, 9.0).blocks) == [f"e{n}" for n in range(8, 8 - MAX_HOLDERS, -1)]
 
 
 NOTES = st.lists(

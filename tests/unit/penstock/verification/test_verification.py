@@ -85,8 +85,8 @@ class TestGood:
         ]
 
     def test_a_class_of_many_regions_is_said_to_be_tried_in_part(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stages, "MOST_DECISIONS", 100)
-        monkeypatch.setattr(stages, "MOST_REGIONS", 3)
+        monkeypatch.setattr(stages, "MAX_DECISIONS", 100)
+        monkeypatch.setattr(stages, "MAX_REGIONS", 3)
         found = verify(policy())
         assert found.good
         assert found.partly == ("de+es+jp+us",)

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from penstock.wire.probe import LONGEST_AGE_S, Answer, ModelAnswer, Question, ask, hear, heard, reply
+from penstock.wire.probe import MAX_AGE_S, Answer, ModelAnswer, Question, ask, hear, heard, reply
 from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
 KEY, STRANGER = FleetKey(b"k" * 32), FleetKey(b"s" * 32)
@@ -10,7 +10,7 @@ ANSWER = Answer("eu-de", "agent-2", {"m": ModelAnswer(True, 0.25, 3)}, 0.75)
 
 
 def test_a_question_arrives_whole() -> None:
-    assert hear(ask(QUESTION, KEY), KEY, "eu-de", 1000.0 + LONGEST_AGE_S) == QUESTION
+    assert hear(ask(QUESTION, KEY), KEY, "eu-de", 1000.0 + MAX_AGE_S) == QUESTION
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
-from penstock.wire.signing import LONGEST_TOKEN, BadSignature, FleetKey, Purpose
+from penstock.wire.signing import MAX_TOKEN, BadSignature, FleetKey, Purpose
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -60,7 +60,7 @@ def test_changed_cut_swapped_or_oversized_tokens_are_refused() -> None:
         token + "0",
         "a" + token,
         "é." + signature,
-        "x" * (LONGEST_TOKEN + 1),
+        "x" * (MAX_TOKEN + 1),
     ):
         with pytest.raises(BadSignature):
             key.open(Purpose.ROUTE, bad)

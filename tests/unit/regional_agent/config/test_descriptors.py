@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regional_agent.config.file_descriptors import LEAST_OWN, shares_of
+from regional_agent.config.file_descriptors import MIN_OWN, shares_of
 
 
-@given(st.integers(LEAST_OWN + 32, 1 << 30))
+@given(st.integers(MIN_OWN + 32, 1 << 30))
 def test_whatever_there_is_of_it_something_is_left(descriptors: int) -> None:
     shares = shares_of(descriptors)
     assert min(shares) >= 1
-    assert 2 * shares.admin + 2.125 * (shares.peer + shares.traffic) + LEAST_OWN <= descriptors
+    assert 2 * shares.admin + 2.125 * (shares.peer + shares.traffic) + MIN_OWN <= descriptors
 
 
 def test_most_of_it_is_for_clients() -> None:

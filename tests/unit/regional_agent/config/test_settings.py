@@ -81,7 +81,7 @@ def test_overrides_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ),
         ("WARM_UP_S", "nan", "WARM_UP_S: Input should be less than or equal to 600"),
         ("EJECTION_S", "0", "EJECTION_S: Input should be greater than 0"),
-        ("MOST_EJECTED_SHARE", "50", "MOST_EJECTED_SHARE: Input should be less than or equal to 1"),
+        ("MAX_EJECTED_SHARE", "50", "MAX_EJECTED_SHARE: Input should be less than or equal to 1"),
         ("ACCESS_LOG_SHARE", "2", "ACCESS_LOG_SHARE: Input should be less than or equal to 1"),
         ("ETCD_KEY_FILE", "/k", "ETCD_CERTIFICATE_FILE: goes with ETCD_KEY_FILE; set both"),
         ("TRAFFIC_KEY_FILE", "/k", "TRAFFIC_CERTIFICATE_FILE: goes with TRAFFIC_KEY_FILE"),

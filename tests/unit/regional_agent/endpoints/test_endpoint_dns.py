@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.endpoints.endpoint_dns import LONGEST_NAME, MOST_ADDRESSES, DnsAnswers, DnsEntry, dns_address
+from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsAnswers, DnsEntry, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.upstream.upstream_pool import Address
 
@@ -24,12 +24,12 @@ def test_each_address_is_an_endpoint_named_alike_by_every_agent() -> None:
 
 def test_the_longest_names_are_still_names() -> None:
     longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
-    for spec in entry("x" * LONGEST_NAME).expanded([longest, "::1", "fe80::"]):
+    for spec in entry("x" * MAX_NAME).expanded([longest, "::1", "fe80::"]):
         assert CHECKS["name"][1](spec.name) == spec.name
 
 
 def test_a_name_with_very_many_addresses_is_cut() -> None:
-    assert len(entry().expanded([f"10.0.{n // 256}.{n % 256}" for n in range(1000)])) == MOST_ADDRESSES
+    assert len(entry().expanded([f"10.0.{n // 256}.{n % 256}" for n in range(1000)])) == MAX_ADDRESSES
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from regional_agent.endpoints.endpoint_dns import DnsEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import (
     LARGEST_FILE_BYTES,
-    MOST_PROBLEMS,
+    MAX_PROBLEMS,
     BadEndpointFile,
     Entry,
     parse_endpoints,
@@ -109,7 +109,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
 def test_all_mistakes_are_told_together_up_to_a_bound() -> None:
     with pytest.raises(BadEndpointFile) as caught:
         parse("- name: x\n" * 100)
-    assert len(str(caught.value).splitlines()) == MOST_PROBLEMS
+    assert len(str(caught.value).splitlines()) == MAX_PROBLEMS
 
 
 @pytest.mark.parametrize(

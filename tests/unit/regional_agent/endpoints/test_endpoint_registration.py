@@ -10,7 +10,7 @@ import pytest
 from regional_agent.endpoints.endpoint_leases import LeaseMemory
 from regional_agent.endpoints.endpoint_registration import (
     LARGEST_BODY_BYTES,
-    MOST_REGISTERED,
+    MAX_REGISTERED,
     BadRegistrationToken,
     Registrations,
     load_tokens,
@@ -263,8 +263,8 @@ async def test_renewals_that_a_stopped_process_could_not_hear_are_not_held_again
 
 
 def test_there_is_an_end_to_how_many_register(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.MOST_REGISTERED", 2)
-    assert MOST_REGISTERED > 2
+    monkeypatch.setattr("regional_agent.endpoints.endpoint_registration.MAX_REGISTERED", 2)
+    assert MAX_REGISTERED > 2
     for n in (1, 2):
         assert api.ask("PUT", f"gpu-{n}", {**GOOD, "url": f"http://127.0.0.1:{n}"})[0] == 201
     status, answer = api.ask("PUT", "gpu-3", {**GOOD, "url": "http://127.0.0.1:3"})

@@ -11,7 +11,7 @@ from penstock.wire.probe import Answer, Question, ask, heard
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import Endpoints
 from regional_agent.peers.probe_responder import LONGEST_WAIT_S, ProbeAnswers
-from regional_agent.routing.admission_queue import WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -52,7 +52,9 @@ class Here:
             "agent-1",
             KEY,
             self.endpoints,
-            WaitingRoom(self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock),
+            AdmissionQueue(
+                self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock
+            ),
             policy=lambda: self.policy,
             plan=lambda: self.plan,
             agents_here=lambda: self.agents,

@@ -20,9 +20,9 @@ from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Request
 from regional_agent.routing import admission
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.locate import LONGEST_CACHED_CHAIN_BYTES
-from regional_agent.routing.request_context import Ticket
-from regional_agent.runtime import Knowing
+from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.runtime import AgentRuntime
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -42,13 +42,13 @@ class Here:
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
-        knowing = SimpleNamespace(
+        runtime = SimpleNamespace(
             directives=self.directives,
             locator=self.locator,
             demand=SimpleNamespace(offered=lambda model, permitted: None),
         )
         key = FleetKey(b"tests-only-tests-only-tests-only")
-        self.admission = Admission("de-1", cast(Knowing, knowing), key, Random(1), Expectations())
+        self.admission = Admission("de-1", cast(AgentRuntime, runtime), key, Random(1), Expectations())
 
     def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()) -> Any:
         request = Request()
@@ -64,7 +64,7 @@ class Here:
         ticket = self.ask(key, *chain, peer_ip=peer_ip, told=told)
         if isinstance(ticket, Refusal):
             return ticket.reason
-        assert isinstance(ticket, Ticket)
+        assert isinstance(ticket, RequestContext)
         return ticket.facts.tenant, ticket.facts.location.country
 
     def _locate(self, ip: str, chain: list[bytes], told: list[bytes]) -> Location:
@@ -107,7 +107,7 @@ def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
     assert here.located == [b"10.0.0.1,FR", b"10.0.0.1,DE", b"10.0.0.2"]
     assert here.whose("red", peer_ip=PROXY, told=[b"FR", b"DE"]) == ("red", "BE"), "both words are heard"
     assert here.whose("red", peer_ip=PROXY, told=[b"DE"]) == ("red", "DE")
-    long = b"D" * (LONGEST_CACHED_CHAIN_BYTES + 1)
+    long = b"D" * (MAX_CACHED_CHAIN_BYTES + 1)
     before = len(here.admission._senders)
     assert here.whose("red", peer_ip=PROXY, told=[long]) == ("red", None)
     assert len(here.admission._senders) == before
@@ -141,12 +141,12 @@ def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST_SENDERS", 2)
+    monkeypatch.setattr(admission, "MAX_SENDERS", 2)
     here = Here(policy())
     for number in range(5):
         here.whose("red", b"10.0.1.%d" % number)
     assert len(here.admission._senders) == 2
-    long_chain = b"10.0.0.1, " * LONGEST_CACHED_CHAIN_BYTES
+    long_chain = b"10.0.0.1, " * MAX_CACHED_CHAIN_BYTES
     here.whose("red", long_chain)
     here.whose("red", long_chain)
     assert here.located[-2:] == [long_chain] * 2, "long chains are read anew, so that they fill no memory"

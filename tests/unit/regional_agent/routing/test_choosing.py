@@ -14,8 +14,8 @@ from penstock.routing.reasons import Reason
 from penstock.routing.work import Ask, Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.routing.endpoint_chooser import Chooser, Placement
-from regional_agent.routing.work_estimate import Errand
+from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
+from regional_agent.routing.work_estimate import WorkEstimate
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -37,11 +37,11 @@ class Here:
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
         self.shared_view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
-        self.chooser = Chooser(self.endpoints, self.shared_view, Random(1))
+        self.chooser = EndpointChooser(self.endpoints, self.shared_view, Random(1))
         self.pool = self.endpoints.pool("m")
 
-    def choose(self, errand: Errand, now: float = 0.0) -> Placement:
-        placement = self.chooser.choose(errand, (), now)
+    def choose(self, estimate: WorkEstimate, now: float = 0.0) -> Placement:
+        placement = self.chooser.choose(estimate, (), now)
         assert isinstance(placement, Placement)
         return placement
 
@@ -49,10 +49,10 @@ class Here:
         return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
 
 
-def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> Errand:
-    errand = Errand("t", "m", COST, Ask(520), Work(0.1, 0.5), streaming=streaming)
-    errand.prefix = prefix or []
-    return errand
+def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> WorkEstimate:
+    estimate = WorkEstimate("t", "m", COST, Ask(520), Work(0.1, 0.5), streaming=streaming)
+    estimate.prefix = prefix or []
+    return estimate
 
 
 async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
 
 async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
-    errand = chat(prefix=[1, 2])
-    first = here.choose(errand)
+    estimate = chat(prefix=[1, 2])
+    first = here.choose(estimate)
     here.shared_view.release(first)
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
     assert {one.endpoint.name for one in again} == {first.endpoint.name}

@@ -13,19 +13,19 @@ from penstock.routing.cost_estimate import Expectations
 from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import Asked, classify
-from regional_agent.routing.work_estimate import MOST_AT_ONCE, Errand, errand_of
+from regional_agent.routing.work_estimate import MAX_AT_ONCE, WorkEstimate, work_estimate_of
 
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
 
-def errand(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = b"", **body: Any) -> Errand:
+def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = b"", **body: Any) -> WorkEstimate:
     request = Request()
     request.path, request.whole = path, True
     request.headers = [(b"x-session-id", header)] if header else []
     request.body = msgspec.json.encode({"model": "m", **body})
     asked = classify(request.body)
     assert isinstance(asked, Asked)
-    return errand_of(request, asked, "t", cost, Expectations())
+    return work_estimate_of(request, asked, "t", cost, Expectations())
 
 
 def prompt(text: str) -> list[dict[str, str]]:
@@ -33,56 +33,56 @@ def prompt(text: str) -> list[dict[str, str]]:
 
 
 def test_a_chat_is_prompt_and_limited_answer() -> None:
-    one = errand(TOKENS, messages=prompt("x" * 4000), max_tokens=10)
+    one = estimate(TOKENS, messages=prompt("x" * 4000), max_tokens=10)
     assert one.work.prefill_s == pytest.approx(1.0, rel=0.05)
     assert one.work.decode_s == pytest.approx(0.1)
-    assert errand(TOKENS, messages=prompt("x"), max_tokens=99, max_completion_tokens=10, n=2).work.decode_s == 0.2
+    assert estimate(TOKENS, messages=prompt("x"), max_tokens=99, max_completion_tokens=10, n=2).work.decode_s == 0.2
 
 
 def test_embeddings_have_no_answer() -> None:
-    assert errand(TOKENS, b"/v1/embeddings", input="x" * 4000).work.decode_s == 0.0
+    assert estimate(TOKENS, b"/v1/embeddings", input="x" * 4000).work.decode_s == 0.0
 
 
 def test_images_and_speech() -> None:
     images = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 1.0)
-    assert errand(images, size="1000x500", steps=10, n=2).work.decode_s == pytest.approx(10.0)
-    assert errand(images, size="1000x500", num_inference_steps=4).work.decode_s == pytest.approx(2.0)
-    assert errand(Cost(CostUnit.AUDIO_SECOND, 0.0, 1.0), input="x" * 148).work.decode_s == pytest.approx(10.0)
+    assert estimate(images, size="1000x500", steps=10, n=2).work.decode_s == pytest.approx(10.0)
+    assert estimate(images, size="1000x500", num_inference_steps=4).work.decode_s == pytest.approx(2.0)
+    assert estimate(Cost(CostUnit.AUDIO_SECOND, 0.0, 1.0), input="x" * 148).work.decode_s == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("odd", [None, "7", -3, 1e99, [1], {"a": 1}, True, "x", 10**30])
 def test_odd_values_are_the_engines_business(odd: object) -> None:
     images = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 1.0)
     for cost in (TOKENS, images):
-        work = errand(cost, n=odd, size=odd, steps=odd, input=odd, user=odd, prompt_cache_key=odd).work
+        work = estimate(cost, n=odd, size=odd, steps=odd, input=odd, user=odd, prompt_cache_key=odd).work
         assert 0 < work.decode_s < 1e6
 
 
 def test_counts_are_bounded() -> None:
-    assert errand(TOKENS, messages=[], n=9999, max_tokens=1).work.decode_s == pytest.approx(0.01 * MOST_AT_ONCE)
+    assert estimate(TOKENS, messages=[], n=9999, max_tokens=1).work.decode_s == pytest.approx(0.01 * MAX_AT_ONCE)
 
 
 def test_a_conversations_next_turn_begins_with_the_same_keys() -> None:
     first = prompt("x" * 3 * BLOCK_BYTES)
-    one = errand(TOKENS, temperature=0.1, messages=first)
-    other = errand(TOKENS, messages=[*first, {"role": "assistant", "content": "y"}, *prompt("z" * BLOCK_BYTES)])
+    one = estimate(TOKENS, temperature=0.1, messages=first)
+    other = estimate(TOKENS, messages=[*first, {"role": "assistant", "content": "y"}, *prompt("z" * BLOCK_BYTES)])
     assert len(one.prefix) == 3
     assert other.prefix[:3] == one.prefix
-    assert errand(TOKENS, messages=prompt("short")).prefix == []
+    assert estimate(TOKENS, messages=prompt("short")).prefix == []
 
 
 def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
-    by_header = errand(TOKENS, header=b"s1", prompt_cache_key="k", user="u").session
-    assert by_header == errand(TOKENS, header=b"s1").session
-    assert errand(TOKENS, prompt_cache_key="k", user="u").session == errand(TOKENS, prompt_cache_key="k").session
-    assert errand(TOKENS, user="u").session not in (None, by_header)
-    assert errand(TOKENS).session is None
-    assert errand(TOKENS, user=None).session is None
+    by_header = estimate(TOKENS, header=b"s1", prompt_cache_key="k", user="u").session
+    assert by_header == estimate(TOKENS, header=b"s1").session
+    assert estimate(TOKENS, prompt_cache_key="k", user="u").session == estimate(TOKENS, prompt_cache_key="k").session
+    assert estimate(TOKENS, user="u").session not in (None, by_header)
+    assert estimate(TOKENS).session is None
+    assert estimate(TOKENS, user=None).session is None
 
 
 @pytest.mark.parametrize("limit", [10**400, -(10**400), 0])
 def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
-    bounded = errand(TOKENS, messages=prompt("x"), max_tokens=limit)
+    bounded = estimate(TOKENS, messages=prompt("x"), max_tokens=limit)
     assert bounded.ask.most_tokens is not None
     assert 1 <= bounded.ask.most_tokens <= MAX_TOKENS
     learned = Expectations()

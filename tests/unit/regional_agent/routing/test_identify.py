@@ -60,7 +60,7 @@ def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identify, "MOST_REMEMBERED", 4)
+    monkeypatch.setattr(identify, "MAX_REMEMBERED", 4)
     keyring = Keyring(policy(KEYS))
     for number in range(20):
         assert name(keyring, b"Bearer wrong-%d" % number) == Reason.UNKNOWN_KEY

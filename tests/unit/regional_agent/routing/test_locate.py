@@ -7,7 +7,7 @@ from netaddr import IPSet
 
 from adapters.geoip import BadGeoDatabase
 from penstock.policy.geography import NOWHERE, Location
-from regional_agent.routing.locate import LONGEST_CHAIN_BYTES, Locator, read_place
+from regional_agent.routing.locate import MAX_CHAIN_BYTES, Locator, read_place
 from tests.support.paths import SHARED_DATA
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
@@ -59,7 +59,7 @@ def test_reads_addresses_as_proxies_write_them(locator: Locator, hop: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    "chain", [b"unknown", b"", b"198.51.100.7, ", b"198.51.100.7, _hidden", b"x" * (LONGEST_CHAIN_BYTES + 1)]
+    "chain", [b"unknown", b"", b"198.51.100.7, ", b"198.51.100.7, _hidden", b"x" * (MAX_CHAIN_BYTES + 1)]
 )
 def test_a_chain_that_is_no_chain_is_nowhere_rather_than_the_proxy(locator: Locator, chain: bytes) -> None:
     assert locator.locate_client("10.0.0.1", [chain], []) == NOWHERE

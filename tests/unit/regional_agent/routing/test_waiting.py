@@ -15,7 +15,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import Endpoints
 from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import Place, WaitingRoom
+from regional_agent.routing.admission_queue import AdmissionQueue, Place
 from regional_agent.shared_load import shared_load as told
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -40,7 +40,7 @@ class Here:
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)
         self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
-        self.room = WaitingRoom(self.endpoints, self.view, self.clock)
+        self.room = AdmissionQueue(self.endpoints, self.view, self.clock)
         self.room.ask = self._ask
         self.served: list[str] = []
         self.asked: list[str] = []
@@ -66,7 +66,7 @@ class Here:
             rests_until=0.0,
         )
         ticket.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
-        ticket.errand = SimpleNamespace(tenant="t")
+        ticket.estimate = SimpleNamespace(tenant="t")
 
         def answer(target: Any) -> None:
             if isinstance(target, Refusal):
@@ -177,7 +177,7 @@ async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> 
 async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_queue, "MOST_IN_VAIN", 2)
+    monkeypatch.setattr(admission_queue, "MAX_IN_VAIN", 2)
     for number in range(3):
         here.place(f"bound {number}", residency="here")
     for name in ("free", "free too", "one too many"):
@@ -190,7 +190,7 @@ async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
 
 
 async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_queue, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(admission_queue, "MAX_AT_ONCE", 2)
     for number in range(5):
         here.place(str(number))
     here.credits = {"anywhere": 5}

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.fleet.demand import MOST_CLASSES
+from penstock.fleet.demand import MAX_CLASSES
 from penstock.policy.residency import residency_class
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -71,11 +71,11 @@ def test_reports_each_class_with_its_regions(meter: DemandMeter, clock: Clock) -
 
 
 def test_the_number_of_classes_is_bounded(meter: DemandMeter, clock: Clock) -> None:
-    for number in range(MOST_CLASSES + 100):
+    for number in range(MAX_CLASSES + 100):
         meter.offered(f"m-{number}", EU)
     clock.now += 1.0
     meter.settle()
-    assert len(meter.report()) == MOST_CLASSES
+    assert len(meter.report()) == MAX_CLASSES
 
 
 def test_settling_twice_at_once_changes_nothing(meter: DemandMeter, clock: Clock) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fleet.endpoint_report import MOST_ENDPOINTS, EndpointCondition
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import Standing, Trust
 from regional_agent.endpoints.endpoint import Endpoint, Judge
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import Pool
 from regional_agent.telemetry import endpoint_reports
-from regional_agent.telemetry.endpoint_reports import LARGEST_LIST_BYTES, PER_REPORT, EndpointReports, reported
+from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, reported
 from regional_agent.upstream.upstream_pool import Address
 from tests.support.stores import SetClock
 
@@ -80,17 +80,17 @@ def test_many_are_told_of_more_seldom(count: int, every: int) -> None:
 
 
 def test_a_list_has_a_bound_in_number() -> None:
-    members = some(MOST_ENDPOINTS + 7)
+    members = some(MAX_ENDPOINTS + 7)
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
-    assert (len(told.endpoints), told.left_out) == (MOST_ENDPOINTS, 7)
+    assert (len(told.endpoints), told.left_out) == (MAX_ENDPOINTS, 7)
 
 
 def test_a_list_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     members = some(40, models=tuple(f"{n:03}" + "m" * 200 for n in range(60)))
     told = EndpointReports(lambda: members).next()
     assert told.endpoints is not None
-    assert len(msgspec.msgpack.encode(told.endpoints)) <= LARGEST_LIST_BYTES + 8
+    assert len(msgspec.msgpack.encode(told.endpoints)) <= MAX_LIST_BYTES + 8
     assert 0 < len(told.endpoints) == 40 - told.left_out
-    monkeypatch.setattr(endpoint_reports, "LARGEST_LIST_BYTES", 10)
+    monkeypatch.setattr(endpoint_reports, "MAX_LIST_BYTES", 10)
     assert EndpointReports(lambda: members).next().endpoints == ()

@@ -24,7 +24,7 @@ from penstock.wire import probe
 from penstock.wire.signing import FleetKey
 from regional_agent.config.settings import AgentSettings
 from regional_agent.routing.reservation import Reservation
-from regional_agent.runtime import Knowing
+from regional_agent.runtime import AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
@@ -58,7 +58,7 @@ class Site:
         self.peer = SmallHttp(self._answer_probe)
         self.reports: list[AgentReport] = []
         self.metrics = AgentMetrics()
-        self.knowing: Knowing | None = None
+        self.runtime: AgentRuntime | None = None
 
     def settings(self) -> AgentSettings:
         return AgentSettings(
@@ -76,7 +76,7 @@ class Site:
         )
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Knowing]:
+    async def running(self) -> AsyncIterator[AgentRuntime]:
         async with AsyncExitStack() as stack:
             for server in (self.engine, self.control_plane, self.peer):
                 await stack.enter_async_context(server)
@@ -84,18 +84,18 @@ class Site:
             (self.directory / "endpoints.yaml").write_text(line)
             pool = UpstreamPool()
             stack.callback(pool.close)
-            self.knowing = Knowing(self.settings(), key=KEY, pool=pool, metrics=self.metrics, rng=Random(1))
-            async with self.knowing as knowing:
-                await knowing.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")
-                yield knowing
+            self.runtime = AgentRuntime(self.settings(), key=KEY, pool=pool, metrics=self.metrics, rng=Random(1))
+            async with self.runtime as runtime:
+                await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")
+                yield runtime
 
     def _take_report(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
         return 200, b'{"leading": true, "leader": null}'
 
     def _answer_probe(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
-        assert self.knowing is not None
-        return self.knowing.probe_answers.answer(dict(headers).get(probe.HEADER.encode()))
+        assert self.runtime is not None
+        return self.runtime.probe_answers.answer(dict(headers).get(probe.HEADER.encode()))
 
 
 async def publish(etcd: EtcdServer) -> None:
