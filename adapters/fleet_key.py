@@ -16,4 +16,4 @@ def load_fleet_key(path: Path) -> FleetKey:
     Raises:
         BadSecret: the file cannot be used.
     """
-    return FleetKey(*read_secrets(path, "fleet key", shortest_bytes=MIN_KEY_BYTES, remedy=_REMEDY))
+    return FleetKey(*read_secrets(path, "fleet key", min_bytes=MIN_KEY_BYTES, remedy=_REMEDY))

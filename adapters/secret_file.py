@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-LARGEST_FILE_BYTES = 64 * 1024
+MAX_FILE_BYTES = 64 * 1024
 """A few lines hold a secret; anything larger is another file."""
 
 REMEDY = "make one with `openssl rand -hex 32`"
@@ -16,13 +16,13 @@ class BadSecret(Exception):
     """The file cannot be used; the message names it and the remedy, and shows nothing of what it holds."""
 
 
-def read_secrets(path: Path, what: str, *, shortest_bytes: int, remedy: str = REMEDY) -> list[bytes]:
+def read_secrets(path: Path, what: str, *, min_bytes: int, remedy: str = REMEDY) -> list[bytes]:
     """The secrets of a file, one a line; blank lines and the space around a secret do not count.
 
     Args:
         path: the file, which others than its owner and group must not be able to read or write.
         what: what it holds, for the message, such as "fleet key".
-        shortest_bytes: a shorter secret is refused: it may be guessed.
+        min_bytes: a shorter secret is refused: it may be guessed.
         remedy: where another one is to be had.
 
     Raises:
@@ -33,19 +33,19 @@ def read_secrets(path: Path, what: str, *, shortest_bytes: int, remedy: str = RE
     if not secrets:
         raise BadSecret(f"{path}: the file of the {what} is empty; {remedy}")
     for number, secret in enumerate(secrets, start=1):
-        if len(secret) < shortest_bytes:
+        if len(secret) < min_bytes:
             which = f"{what} {number}" if len(secrets) > 1 else f"the {what}"
-            raise BadSecret(f"{path}: {which} has {len(secret)} bytes, fewer than {shortest_bytes}; {remedy}")
+            raise BadSecret(f"{path}: {which} has {len(secret)} bytes, fewer than {min_bytes}; {remedy}")
     return secrets
 
 
-def read_secret(path: Path, what: str, *, shortest_bytes: int) -> bytes:
+def read_secret(path: Path, what: str, *, min_bytes: int) -> bytes:
     """The one secret of a file; like `read_secrets`.
 
     Raises:
         BadSecret: as there, or the file has several lines.
     """
-    secrets = read_secrets(path, what, shortest_bytes=shortest_bytes)
+    secrets = read_secrets(path, what, min_bytes=min_bytes)
     if len(secrets) > 1:
         raise BadSecret(f"{path}: holds no {what}, which is one line; {REMEDY}")
     return secrets[0]
@@ -55,11 +55,11 @@ def _content(path: Path, what: str, remedy: str) -> bytes:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(LARGEST_FILE_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise BadSecret(f"{path}: cannot read the {what}: {error.strerror}; {remedy}") from None
     if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
         raise BadSecret(f"{path}: the {what} is open to every user of this machine; chmod o-rwx {path}")
-    if len(content) > LARGEST_FILE_BYTES:
-        raise BadSecret(f"{path}: holds no {what}, for it has more than {LARGEST_FILE_BYTES} bytes; {remedy}")
+    if len(content) > MAX_FILE_BYTES:
+        raise BadSecret(f"{path}: holds no {what}, for it has more than {MAX_FILE_BYTES} bytes; {remedy}")
     return content

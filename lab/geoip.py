@@ -109,7 +109,7 @@ def write_geoip(path: Path, sites: Sequence[ClientSite] = SITES) -> None:
     writer.to_db_file(str(path))
 
 
-def sites_from_database(path: Path, rng: Random, most_sites: int = 24) -> list[ClientSite]:
+def sites_from_database(path: Path, rng: Random, max_sites: int = 24) -> list[ClientSite]:
     """A client site in each country of a City database, at a network of its that has a country and a location.
 
     Countries of the lab's own table come first and keep their share of traffic; IPv4 networks go before IPv6.
@@ -117,7 +117,7 @@ def sites_from_database(path: Path, rng: Random, most_sites: int = 24) -> list[C
     Args:
         path: a MaxMind DB with countries and locations.
         rng: picks the network in each country, the countries where there are too many, and samples large databases.
-        most_sites: at most so many sites.
+        max_sites: at most so many sites.
 
     Raises:
         GeoDatabaseError: the file is missing, no MaxMind DB, corrupt in what was read, or locates nothing.
@@ -143,7 +143,7 @@ def sites_from_database(path: Path, rng: Random, most_sites: int = 24) -> list[C
         raise GeoDatabaseError(path, problem, "give a City database, not one of countries or networks")
     chosen = [_pick(sites, rng) for _, sites in sorted(by_country.items())]
     rng.shuffle(chosen)
-    return sorted(chosen, key=lambda site: -site.share)[:most_sites]
+    return sorted(chosen, key=lambda site: -site.share)[:max_sites]
 
 
 def _networks(reader: maxminddb.Reader, rng: Random) -> Iterator[tuple[IPv4Network | IPv6Network, Any]]:

@@ -30,7 +30,7 @@ from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 
 log = structlog.get_logger()
 
-ADMIN_LIMITS = Limits(largest_body_bytes=64 * 1024, most_connections=1024)
+ADMIN_LIMITS = Limits(max_body_bytes=64 * 1024, max_connections=1024)
 """Operators and scrapers send little, and must get through whatever clients do."""
 
 NEW_OBJECTS_PER_COLLECTION = 20_000
@@ -157,15 +157,15 @@ def _limits(limits: Limits) -> dict[str, Limits]:
     bounded = {}
     for face, most in shares._asdict().items():
         wanted = ADMIN_LIMITS if face == "admin" else limits
-        most = min(wanted.most_connections, most)
+        most = min(wanted.max_connections, most)
         # Peers are few, and one of them may have to send what a whole region cannot serve.
-        of_address = wanted.most_connections_per_address or (most if face == "peer" else None)
-        bounded[face] = msgspec.structs.replace(wanted, most_connections=most, most_connections_per_address=of_address)
-    if shares.traffic < limits.most_connections:
+        of_address = wanted.max_connections_per_address or (most if face == "peer" else None)
+        bounded[face] = msgspec.structs.replace(wanted, max_connections=most, max_connections_per_address=of_address)
+    if shares.traffic < limits.max_connections:
         log.warning(
             "fewer connections than the limits allow; raise the hard limit of open files (ulimit -Hn) for more",
             open_files=descriptors,
-            **{face: one.most_connections for face, one in bounded.items()},
+            **{face: one.max_connections for face, one in bounded.items()},
         )
     return bounded
 

@@ -350,6 +350,6 @@ def _judge(settings: AgentSettings, rng: Random) -> Judge:
     rules = EjectionRules(
         server_errors_count=settings.server_errors_eject,
         base_s=settings.ejection_s,
-        most_ejected_share=settings.most_ejected_share,
+        max_ejected_share=settings.max_ejected_share,
     )
     return Judge(rules, settings.warm_up_s, rng=rng)

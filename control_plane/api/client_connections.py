@@ -14,13 +14,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from control_plane.api.problems import problem
 
-LARGEST_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 """Of the request line and the headers; a credential has up to 16 KiB."""
 
 PATIENCE_S = 10.0
 """How long (s) a head may take to be whole, and how long a client may read nothing of what is sent to it."""
 
-MOST_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 """At a time. One more takes the place of the one that has been without a request for longest."""
 
 
@@ -28,7 +28,7 @@ class BoundedConnection(HttpToolsProtocol):
     """For uvicorn's `http`: its own protocol for HTTP/1.1 with bounds."""
 
     patience_s = PATIENCE_S
-    most_connections = MOST_CONNECTIONS
+    max_connections = MAX_CONNECTIONS
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -43,7 +43,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Wait for a head, and make room for it."""
         super().connection_made(transport)
         self._wait()
-        if len(self.connections) > self.most_connections:
+        if len(self.connections) > self.max_connections:
             idle = (
                 one for one in self.connections if isinstance(one, BoundedConnection) and one._waits_since is not None
             )
@@ -60,8 +60,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Take a part of a request; one whose head is too large is refused."""
         self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
-        if self._in_head and self._head_bytes > LARGEST_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the request line and the headers have at most {LARGEST_HEAD_BYTES} bytes")
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the request line and the headers have at most {MAX_HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
         """A request is under way."""

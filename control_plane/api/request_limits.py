@@ -11,7 +11,7 @@ from control_plane.api.body_replay import given
 from control_plane.api.problems import Problem, problem
 from control_plane.auth.authentication import Access
 
-LARGEST_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_BYTES = 4 * 1024 * 1024
 """Of any request; resources ask for less. A policy bundle fits."""
 
 BODY_TIMEOUT_S = 10.0
@@ -89,6 +89,6 @@ class _Body:
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             self._whole = not message.get("more_body", False)
-            if self._bytes > LARGEST_BODY_BYTES:
-                raise Problem(413, f"a request's body has at most {LARGEST_BODY_BYTES} bytes")
+            if self._bytes > MAX_BODY_BYTES:
+                raise Problem(413, f"a request's body has at most {MAX_BODY_BYTES} bytes")
         return message

@@ -37,7 +37,7 @@ def load_admin_token(path: Path) -> AdminToken:
     Raises:
         BadSecret: the file cannot be used, or what it holds is no token.
     """
-    token = read_secret(path, "admin token", shortest_bytes=MIN_TOKEN_BYTES)
+    token = read_secret(path, "admin token", min_bytes=MIN_TOKEN_BYTES)
     if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
         raise BadSecret(f"{path}: holds no admin token, which is one line of letters and digits; {REMEDY}")
     return AdminToken(token.decode("ascii"))

@@ -16,7 +16,7 @@ import yaml
 from adapters.file_stamp import file_stamp
 from control_plane.auth.callers import Caller, Role
 
-LARGEST_FILE_BYTES = 256 * 1024
+MAX_FILE_BYTES = 256 * 1024
 """Room for about a thousand keys."""
 
 LOOK_S = 1.0
@@ -97,11 +97,11 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise BadApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise BadApiKeys(f"{path}: more than {LARGEST_FILE_BYTES} bytes is no file of API keys; {_REMEDY}")
+    if len(content) > MAX_FILE_BYTES:
+        raise BadApiKeys(f"{path}: more than {MAX_FILE_BYTES} bytes is no file of API keys; {_REMEDY}")
     try:
         keys = msgspec.convert(yaml.safe_load(content) or [], tuple[ApiKey, ...])
     except msgspec.ValidationError as error:

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-LARGEST_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
 MAX_NAME_CHARACTERS = 64
 
@@ -72,13 +72,13 @@ def load_contexts() -> Contexts:
     file = contexts_file()
     try:
         with file.open("rb") as opened:
-            content = opened.read(LARGEST_FILE_BYTES + 1)
+            content = opened.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise BadContexts(f"{file}: cannot be read: {error.strerror}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise BadContexts(f"{file}: larger than {LARGEST_FILE_BYTES} bytes")
+    if len(content) > MAX_FILE_BYTES:
+        raise BadContexts(f"{file}: larger than {MAX_FILE_BYTES} bytes")
     if not content.strip():
         return Contexts()
     try:

@@ -18,7 +18,7 @@ import msgspec
 from penstock.policy.countries import country_flaw
 from penstock.what_if.outcomes import Asked, Capacity
 
-LARGEST_FILE_BYTES = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 1_000_000
 """Kinds of request, or pools."""
 
@@ -173,8 +173,8 @@ def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
 
 def _opened(file: Path) -> Any:
     try:
-        if file.stat().st_size > LARGEST_FILE_BYTES:
-            raise BadDemand(f"{file}: larger than {LARGEST_FILE_BYTES} bytes; use a part of it")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise BadDemand(f"{file}: larger than {MAX_FILE_BYTES} bytes; use a part of it")
         # Spreadsheets begin a file with a byte order mark.
         return file.open(encoding="utf-8-sig", newline="")
     except OSError as error:

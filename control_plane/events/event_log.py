@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-MOST_EVENTS = 1_000
+MAX_EVENTS = 1_000
 """Events kept; a reader that is further behind has missed some."""
 
 MAX_NUMBER = 15
@@ -65,7 +65,7 @@ class EventLog:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._next = 0
         self._news = asyncio.Event()
         self.closed = False

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
 
 MAX_FILES = 200
-LARGEST_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 MAX_BUNDLE_BYTES = 4 << 20
 """The compiled policy has to fit into one value of the store, which is smaller than this."""
 
@@ -42,12 +42,12 @@ def text_of(name: str, content: bytes | None) -> str | PolicyError:
     """The text of one file, or why it has none that counts.
 
     Args:
-        content: its bytes, at least one more than LARGEST_FILE_BYTES of a larger one; None for what is no plain file.
+        content: its bytes, at least one more than MAX_FILE_BYTES of a larger one; None for what is no plain file.
     """
     if content is None or PurePosixPath(name).suffix != SUFFIX:
         return not_yaml(name)
-    if len(content) > LARGEST_FILE_BYTES:
-        return PolicyError(name, 0, "", f"larger than {LARGEST_FILE_BYTES} bytes", "split it into several files")
+    if len(content) > MAX_FILE_BYTES:
+        return PolicyError(name, 0, "", f"larger than {MAX_FILE_BYTES} bytes", "split it into several files")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

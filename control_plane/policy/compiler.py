@@ -11,9 +11,9 @@ import msgspec
 from adapters.store.codec import CodecError, encode
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
-    LARGEST_FILE_BYTES,
     MAX_BUNDLE_BYTES,
     MAX_DOCUMENTS,
+    MAX_FILE_BYTES,
     MAX_FILES,
     SUFFIX,
     belongs,
@@ -115,9 +115,9 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
 
 def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
     errors = [
-        PolicyError(file, 0, "", f"larger than {LARGEST_FILE_BYTES} bytes", "split it into several files")
+        PolicyError(file, 0, "", f"larger than {MAX_FILE_BYTES} bytes", "split it into several files")
         for file, text in files.items()
-        if len(text.encode()) > LARGEST_FILE_BYTES
+        if len(text.encode()) > MAX_FILE_BYTES
     ]
     errors += [not_yaml(file) for file in files if not file.endswith(SUFFIX)]
     if len(files) > MAX_FILES:
@@ -228,8 +228,8 @@ def _limit(document: Document, one: SpilloverLimitDocument) -> SpilloverLimit:
         name=one.name,
         origins=frozenset(one.origins),
         models=frozenset(one.models),
-        most_cost_per_gpu_hour=one.most_cost_per_gpu_hour,
-        most_share=one.most_share,
+        max_cost_per_gpu_hour=one.max_cost_per_gpu_hour,
+        max_share=one.max_share,
         source=f"{document.file}:{document.line_of(('name',))}",
     )
 

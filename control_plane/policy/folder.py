@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
-from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES, SUFFIX, belongs, count_error, text_of
+from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, belongs, count_error, text_of
 from control_plane.policy.source.readers import Bundle
 
 POLL_S = 0.5
@@ -80,7 +80,7 @@ def _read(path: Path, inside: str) -> str | PolicyError:
             return PolicyError(path.name, 0, "", "is a symbolic link that leads out of the folder", remedy)
         if path.suffix == SUFFIX and leads_to.is_file():
             with leads_to.open("rb") as file:
-                return text_of(path.name, file.read(LARGEST_FILE_BYTES + 1))
+                return text_of(path.name, file.read(MAX_FILE_BYTES + 1))
     except OSError as error:
         if path.is_symlink():
             remedy = "put the file itself there, or remove the link"

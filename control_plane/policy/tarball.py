@@ -7,8 +7,8 @@ import tarfile
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
-    LARGEST_FILE_BYTES,
     MAX_BUNDLE_BYTES,
+    MAX_FILE_BYTES,
     MAX_FILES,
     belongs,
     count_error,
@@ -64,7 +64,7 @@ def _text(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> str | Pol
     if member.issym() or member.islnk():
         return PolicyError(name, 0, "", "is a link", "put the file itself into the archive")
     inside = tar.extractfile(member) if member.isfile() else None
-    return text_of(name, inside.read(LARGEST_FILE_BYTES + 1) if inside is not None else None)
+    return text_of(name, inside.read(MAX_FILE_BYTES + 1) if inside is not None else None)
 
 
 def _refused(problem: str, remedy: str) -> PolicyRefused:

@@ -51,8 +51,8 @@ MEAN_OUTPUT_TOKENS = 65
 """Longer prompts and outputs are scaled down to these means, so that whatever the trace an answer lasts seconds, the
 story fits its time, and the planet its demand."""
 
-LONGEST_PROMPT_TOKENS = 4_000
-LONGEST_OUTPUT_TOKENS = 180
+MAX_PROMPT_TOKENS = 4_000
+MAX_OUTPUT_TOKENS = 180
 
 PULSE_EVERY_S = 0.1
 PULSE_BEFORE_S = 0.1
@@ -197,7 +197,7 @@ def lay_geography(
     regions = topology.region_names
     nearest = {site.name: nearest_first(site, regions) for site in topology.sites}
     due_s = bend_arrivals(trace, scenario, near_share(topology, scenario.surge_region))
-    lengths = cap_tokens(shorten(trace), LONGEST_PROMPT_TOKENS, LONGEST_OUTPUT_TOKENS)
+    lengths = cap_tokens(shorten(trace), MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS)
     asks = []
     for number, (at_s, length) in enumerate(zip(due_s, lengths, strict=True)):
         weights = [site.share * scenario.demand_factor(nearest[site.name][0], at_s) for site in topology.sites]

@@ -10,8 +10,8 @@ import msgspec
 
 from lab.demo.demo_workload import (
     EU_REGIONS,
-    LONGEST_OUTPUT_TOKENS,
-    LONGEST_PROMPT_TOKENS,
+    MAX_OUTPUT_TOKENS,
+    MAX_PROMPT_TOKENS,
     PULSE_EVERY_S,
     Ask,
     TooShort,
@@ -132,7 +132,7 @@ def _workload(trace_file: Path | None, stretch: Sequence[TraceRequest], scenario
     told = (
         f"played in {scenario.duration_s:.0f} s, {span_s / scenario.duration_s:.2f} times as fast on average and "
         f"faster during the surge; prompts times {by_prompt:.2f} and outputs times {by_output:.2f}, at most "
-        f"{LONGEST_PROMPT_TOKENS} and {LONGEST_OUTPUT_TOKENS} tokens. Besides, {pulses} short requests, one each "
+        f"{MAX_PROMPT_TOKENS} and {MAX_OUTPUT_TOKENS} tokens. Besides, {pulses} short requests, one each "
         f"{PULSE_EVERY_S * 1000:.0f} ms around the region's death, which measure rerouting"
     )
     if trace_file is None:

@@ -50,7 +50,7 @@ class Deployment(msgspec.Struct, frozen=True):
         return self.kv_blocks * KV_BLOCK_TOKENS
 
     @property
-    def longest_sequence_tokens(self) -> int:
+    def max_sequence_tokens(self) -> int:
         """The model's context, or less where the cache cannot hold one such sequence (vLLM refuses to start then)."""
         return min(self.model.context_tokens, self.kv_tokens)
 
@@ -60,7 +60,7 @@ class Deployment(msgspec.Struct, frozen=True):
         return self.model.weight_bytes / self.tensor_parallel / LOAD_BYTES_PER_S + WARM_UP_S
 
 
-def smallest_deployment(model: ServedModel, accelerator: Accelerator) -> Deployment | None:
+def min_deployment(model: ServedModel, accelerator: Accelerator) -> Deployment | None:
     """The fewest devices (1, 2, 4 or 8) that serve the model with room to work in; None where eight are too few."""
     for tensor_parallel in (1, 2, 4, 8):
         deployment = Deployment(model, accelerator, tensor_parallel)

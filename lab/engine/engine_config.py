@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from lab.engine.accelerators import ACCELERATORS
-from lab.engine.deployment import Deployment, smallest_deployment
+from lab.engine.deployment import Deployment, min_deployment
 from lab.engine.models import MODELS
 
 MAX_FILE_BYTES = 1_000_000
@@ -121,7 +121,7 @@ def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
         known = ", ".join(ACCELERATORS)
         raise ConfigError(f"{where}.accelerator: {fields.accelerator!r} is not known; choose one of {known}")
     if fields.tensor_parallel is None:
-        deployment = smallest_deployment(model, accelerator)
+        deployment = min_deployment(model, accelerator)
     else:
         deployment = Deployment(model, accelerator, fields.tensor_parallel)
     if deployment is None or deployment.kv_blocks == 0:
@@ -129,7 +129,7 @@ def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
             f"{where}.tensor_parallel: {model.name} does not fit on {fields.tensor_parallel or 8} {accelerator.name}; "
             "give it more or larger devices"
         )
-    longest = deployment.longest_sequence_tokens
+    longest = deployment.max_sequence_tokens
     max_model_len = longest if fields.max_model_len is None else fields.max_model_len
     if max_model_len > longest:
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 import httptools
 
-MOST_HEAD_BYTES = 65_536
+MAX_HEAD_BYTES = 65_536
 """Header names and values of one answer together; a longer head is no answer."""
 
 
@@ -92,7 +92,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > MOST_HEAD_BYTES:
+        if self._head_bytes > MAX_HEAD_BYTES:
             self._break("the head is too long")
         else:
             self._headers[name.lower()] = value

@@ -36,8 +36,8 @@ def replay(
     key: Annotated[str, typer.Option(envvar="PENSTOCK_API_KEY", help="API key of the tenant.")] = "",
     seconds: Annotated[float, typer.Option(min=0.1, help="How much of the workload to replay.")] = 60.0,
     rate: Annotated[float, typer.Option(min=0.001, help="Factor on the rate: thinned or superposed.")] = 1.0,
-    most_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longer prompts are cut.")] = 8_000,
-    most_output_tokens: Annotated[int, typer.Option(min=1, help="Longer outputs are cut.")] = 1_000,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longer prompts are cut.")] = 8_000,
+    max_output_tokens: Annotated[int, typer.Option(min=1, help="Longer outputs are cut.")] = 1_000,
     hang_up: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of clients that leave mid-stream.")] = 0.0,
     geoip: Annotated[Path | None, typer.Option(help="Take client addresses from this City database.")] = None,
     drain: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the last answers.")] = 60.0,
@@ -51,7 +51,7 @@ def replay(
     rng = Random(seed)
     try:
         requests = _requests(trace, seconds, rate, rng)
-        requests = cap_tokens(requests, most_prompt_tokens, most_output_tokens)
+        requests = cap_tokens(requests, max_prompt_tokens, max_output_tokens)
         sites = sites_from_database(geoip, rng) if geoip is not None else SITES
         senders = [Sender("", key, model)]
         workload = lay_over(requests, sites, senders, lambda site, sender: (), hang_up, rng)

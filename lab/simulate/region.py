@@ -15,7 +15,7 @@ from lab.simulate.clock import VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
 from penstock.admission.fair_queueing import YIELD_S, Head, Turns
-from penstock.admission.queueing import LONGEST_WAIT_S, Queue, Waiting
+from penstock.admission.queueing import MAX_WAIT_S, Queue, Waiting
 from penstock.fleet.expected_wait import mean_with, pool_service_s
 from penstock.policy.policy import Cost
 from penstock.routing.cost_estimate import OVERHEAD_BYTES, Expectations, worked
@@ -211,7 +211,7 @@ class SimulatedAgent:
         self._region.served.append(served)
         if len(self.queue) or self._other_heads or not self._place(served):
             now = self._region.clock.now
-            self.queue.join(served, "", 0, 0, now, now + LONGEST_WAIT_S * UNBOUNDED)
+            self.queue.join(served, "", 0, 0, now, now + MAX_WAIT_S * UNBOUNDED)
             self._pump()
 
     def tell(self) -> Told:

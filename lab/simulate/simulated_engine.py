@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lab.engine.accelerators import ACCELERATORS
 from lab.engine.batching import BatchingModel, Sequence, Step
-from lab.engine.deployment import Deployment, smallest_deployment
+from lab.engine.deployment import Deployment, min_deployment
 from lab.engine.models import MODELS
 from lab.engine.step_time import StepTime
 from lab.simulate.clock import VirtualClock
@@ -23,7 +23,7 @@ class SimulatedEngine:
 
     def __init__(self, clock: VirtualClock, model: str, accelerator: str, max_num_seqs: int) -> None:
         """Idle and loaded."""
-        deployment = smallest_deployment(MODELS[model], ACCELERATORS[accelerator])
+        deployment = min_deployment(MODELS[model], ACCELERATORS[accelerator])
         assert isinstance(deployment, Deployment), f"{model} does not fit on {accelerator}"
         self.busy_s = 0.0
         """Time (s) in which some pass ran."""

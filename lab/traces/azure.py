@@ -16,7 +16,7 @@ from lab.traces.trace import TraceError, TraceRequest
 TIMESTAMP, CONTEXT_TOKENS, GENERATED_TOKENS = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 COLUMNS = (TIMESTAMP, CONTEXT_TOKENS, GENERATED_TOKENS)
 
-MOST_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 """No context window is that long: a larger number is a broken file."""
 
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
@@ -82,7 +82,7 @@ def _instant(path: Path, line: int, text: str) -> tuple[float, float]:
 
 
 def _tokens(path: Path, line: int, field: str, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= MOST_TOKENS):
-        remedy = f"it must be a whole number from {least} to {MOST_TOKENS}"
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= MAX_TOKENS):
+        remedy = f"it must be a whole number from {least} to {MAX_TOKENS}"
         raise TraceError(path, f"{text[:40]!r} is not a count of tokens", remedy, line, field)
     return int(text)

@@ -80,8 +80,8 @@ CHAT_PREFIXES = Prefixes(follow_share=0.387, shared_part=0.71, mean_pause_s=177.
 of their own blocks on average; median pause 123 s. An unbounded cache would hit 36.6 % of all blocks there; in what is
 generated here with Azure's lengths, about 19 %, because those prompts have two or three blocks and not twenty."""
 
-LONGEST_PROMPT_TOKENS = 14_050
-LONGEST_OUTPUT_TOKENS = 1_000
+MAX_PROMPT_TOKENS = 14_050
+MAX_OUTPUT_TOKENS = 1_000
 """The longest in Azure's conversation trace: log-normal tails must end somewhere."""
 
 
@@ -107,8 +107,8 @@ def generate(
     trace = []
     for at_s in times_s:
         cluster = rng.choices(lengths, weights)[0]
-        prompt = _log_normal(cluster.prompt_log_mean, cluster.prompt_log_sd, LONGEST_PROMPT_TOKENS, rng)
-        output = _log_normal(cluster.output_log_mean, cluster.output_log_sd, LONGEST_OUTPUT_TOKENS, rng)
+        prompt = _log_normal(cluster.prompt_log_mean, cluster.prompt_log_sd, MAX_PROMPT_TOKENS, rng)
+        output = _log_normal(cluster.output_log_mean, cluster.output_log_sd, MAX_OUTPUT_TOKENS, rng)
         trace.append(TraceRequest(at_s, prompt, output, library.blocks_for(at_s, blocks_of(prompt))))
     return trace
 

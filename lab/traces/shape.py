@@ -72,19 +72,19 @@ def scale_rate(trace: Sequence[TraceRequest], factor: float, period_s: float, rn
     return thin(superpose(trace, copies, period_s, rng), factor / copies, rng)
 
 
-def cap_tokens(trace: Sequence[TraceRequest], most_prompt_tokens: int, most_output_tokens: int) -> list[TraceRequest]:
+def cap_tokens(trace: Sequence[TraceRequest], max_prompt_tokens: int, max_output_tokens: int) -> list[TraceRequest]:
     """Cut longer prompts and outputs down to the caps.
 
     Arrivals are untouched; the tail of the work per request is gone, with it most of the variance of service time.
     """
-    if most_prompt_tokens < 1 or most_output_tokens < 1:
+    if max_prompt_tokens < 1 or max_output_tokens < 1:
         raise ValueError("caps must be at least one token")
     return [
         msgspec.structs.replace(
             request,
-            prompt_tokens=min(request.prompt_tokens, most_prompt_tokens),
-            output_tokens=min(request.output_tokens, most_output_tokens),
-            prefix_blocks=request.prefix_blocks[: blocks_of(most_prompt_tokens)],
+            prompt_tokens=min(request.prompt_tokens, max_prompt_tokens),
+            output_tokens=min(request.output_tokens, max_output_tokens),
+            prefix_blocks=request.prefix_blocks[: blocks_of(max_prompt_tokens)],
         )
         for request in trace
     ]

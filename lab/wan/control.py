@@ -16,7 +16,7 @@ import msgspec
 from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault
 
-MOST_BODY_BYTES = 65_536
+MAX_BODY_BYTES = 65_536
 PATIENCE_S = 10.0
 """How long a request may take to arrive."""
 
@@ -104,12 +104,12 @@ class _ControlConnection(asyncio.Protocol):
 
     def on_url(self, part: bytes) -> None:
         self._url += part
-        if len(self._url) > MOST_BODY_BYTES:
+        if len(self._url) > MAX_BODY_BYTES:
             self._transport.abort()
 
     def on_body(self, part: bytes) -> None:
         self._body += part
-        if len(self._body) > MOST_BODY_BYTES:
+        if len(self._body) > MAX_BODY_BYTES:
             self._transport.abort()
 
     def on_message_complete(self) -> None:

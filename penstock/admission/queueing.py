@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-LONGEST_WAIT_S = 20.0
+MAX_WAIT_S = 20.0
 """Nobody waits for room longer than this (s): the client, or whoever steers it, knows better by then."""
 
 CREDIT_WAIT_S = 1.0
@@ -75,10 +75,10 @@ class Waiting(Generic[Item]):
 class Queue(Generic[Item]):
     """Requests for one model that wait for room, in the order in which they will get it."""
 
-    def __init__(self, most: int = MAX_WAITING, most_bytes: int = MAX_WAITING_BYTES) -> None:
+    def __init__(self, most: int = MAX_WAITING, max_bytes: int = MAX_WAITING_BYTES) -> None:
         """Empty."""
         self._most = most
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._order: list[Waiting[Item]] = []
         self._by_deadline: list[tuple[float, int, Waiting[Item]]] = []
         self._counts: dict[tuple[int, str], int] = {}
@@ -105,10 +105,10 @@ class Queue(Generic[Item]):
             give_up_at: when (s, the clock of `now`) waiting makes no sense any more; who is first follows from it.
             leave_at: when it gives up before that, without being any more urgent.
         """
-        if size_bytes > self._most_bytes:
+        if size_bytes > self._max_bytes:
             return None, []
         displaced: list[Waiting[Item]] = []
-        while len(self._order) >= self._most or self._bytes + size_bytes > self._most_bytes:
+        while len(self._order) >= self._most or self._bytes + size_bytes > self._max_bytes:
             victim = self._victim(tenant, priority)
             if victim is None:
                 for one in displaced:
@@ -184,7 +184,7 @@ class Queue(Generic[Item]):
 
 def give_up_at(now: float, deadline_at: float) -> float:
     """How long (s, the clock of `now`) a request with this deadline may wait for room."""
-    return min(deadline_at, now + LONGEST_WAIT_S)
+    return min(deadline_at, now + MAX_WAIT_S)
 
 
 def retry_after_s(wait_s: float) -> float:
@@ -193,7 +193,7 @@ def retry_after_s(wait_s: float) -> float:
     Args:
         wait_s: how long one more request would wait now.
     """
-    return max(MIN_RETRY_S, min(wait_s - LONGEST_WAIT_S / 2, 6 * LONGEST_WAIT_S))
+    return max(MIN_RETRY_S, min(wait_s - MAX_WAIT_S / 2, 6 * MAX_WAIT_S))
 
 
 def come_again_in_s(wait_s: float, rng: Random) -> int:

@@ -41,7 +41,7 @@ def burst(quota: Quota, agents: int) -> float:
     return max(1.0, quota.burst_requests / agents)
 
 
-def most_running(quota: Quota, agents: int) -> int | None:
+def max_running(quota: Quota, agents: int) -> int | None:
     """How many requests an agent lets run at once: its part, and at least one. None for no limit."""
     return None if quota.concurrent is None else max(1, round(quota.concurrent / agents))
 
@@ -53,7 +53,7 @@ def start(use: Use, quota: Quota, agents: int, now: float) -> Use | Exceeded:
         agents: of the region, this one among them.
         now: the agent's clock, in seconds; never behind `use.at`.
     """
-    most = most_running(quota, agents)
+    most = max_running(quota, agents)
     if most is not None and use.running >= most:
         return Exceeded(f"{use.running} requests of it are running here, as many as may", None)
     if quota.requests_per_s is None:

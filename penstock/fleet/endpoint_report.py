@@ -9,7 +9,7 @@ import msgspec
 MAX_ENDPOINTS = 1_000
 """Endpoints that one report tells of."""
 
-LONGEST_TEXT = 512
+MAX_TEXT = 512
 """Characters of a name, an address, or a model."""
 
 MAX_MODELS = 64
@@ -50,12 +50,12 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     in_flight: int
     """Requests on it now, of all agents of the region."""
 
-    def is_possible(self, largest_count: int) -> bool:
+    def is_possible(self, max_count: int) -> bool:
         """Whether its numbers and lengths can be."""
         texts = (self.name, self.address, self.zone, self.accelerator, *self.models)
         return (
             bool(self.name)
             and len(self.models) <= MAX_MODELS
-            and all(len(text) <= LONGEST_TEXT for text in texts)
-            and all(0 <= count <= largest_count for count in (self.slots, self.in_flight))
+            and all(len(text) <= MAX_TEXT for text in texts)
+            and all(0 <= count <= max_count for count in (self.slots, self.in_flight))
         )

@@ -140,7 +140,7 @@ MAX_SERIES = 1000
 MAX_LABELS = 16
 """Of one series; Triton has four. Later ones are not read."""
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Of all series of one gauge together; a line that only begins like one counts as NO_SERIES_BYTES. Some ten
 milliseconds."""
 
@@ -164,8 +164,8 @@ def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
             after = at + len(start)
             line = _LINE.match(lines, after, after + MAX_LINE_BYTES)
             read_bytes += NO_SERIES_BYTES if line is None else line.end() - line.start()
-            if read_bytes > MOST_BYTES:
-                raise BadSignals(f"more than {MOST_BYTES} bytes of {name}")
+            if read_bytes > MAX_BYTES:
+                raise BadSignals(f"more than {MAX_BYTES} bytes of {name}")
             if line is not None:
                 series = found.setdefault(name, [])
                 if len(series) >= MAX_SERIES:

@@ -13,7 +13,7 @@ from penstock.health.engine_signals import BadSignals, Signal, checked
 
 HEADER = b"endpoint-load-metrics"
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 """A longer header is not read."""
 
 NAMED = "named_metrics."
@@ -42,7 +42,7 @@ def read_orca(header: bytes) -> dict[Signal, float]:
     Raises:
         BadSignals: it is too long, neither form, or has a value that its signal cannot have.
     """
-    if len(header) > LONGEST_BYTES:
+    if len(header) > MAX_BYTES:
         raise BadSignals(f"a header of {len(header)} bytes")
     form, _, content = header.strip().partition(b" ")
     if form == b"JSON":

@@ -112,11 +112,11 @@ class EjectionRules(msgspec.Struct, frozen=True):
     """Whether 5xx other than gateway errors are failures; false where clients can provoke them."""
     base_s: float = 5.0
     """Time (s) of a first ejection; the next ones in a row take as many times as long."""
-    longest_s: float = 120.0
+    max_s: float = 120.0
     """No ejection is longer, in seconds."""
     forgive_s: float = 30.0
     """Each so many seconds of trust, one earlier ejection is forgotten."""
-    most_ejected_share: float = 0.5
+    max_ejected_share: float = 0.5
     """Share of a pool's endpoints [0-1] that may be out at once, by this agent's judgement."""
     panic_share: float = 0.3
     """With a smaller share of a pool left [0-1], ejections are ignored: a bad chance is better than none."""
@@ -233,7 +233,7 @@ def at(standing: Standing, now: float) -> Standing:
 
 def room_to_eject(out: int, members: int, rules: EjectionRules) -> bool:
     """Whether one more of a pool's `members` may be ejected when `out` of them are."""
-    return out + 1 <= members * rules.most_ejected_share
+    return out + 1 <= members * rules.max_ejected_share
 
 
 def panicking(left: int, members: int, rules: EjectionRules) -> bool:
@@ -257,8 +257,8 @@ def _is_outlier(standing: Standing, rules: EjectionRules) -> bool:
 
 def _ejected(standing: Standing, now: float, rules: EjectionRules, rng: Random) -> Standing:
     forgiven = int((now - standing.since) / rules.forgive_s) if standing.ejections and not standing.out else 0
-    ejections = min(max(0, standing.ejections - forgiven) + 1, ceil(rules.longest_s / rules.base_s))
-    for_s = min(rules.longest_s, rules.base_s * ejections) * rng.uniform(0.8, 1.0)
+    ejections = min(max(0, standing.ejections - forgiven) + 1, ceil(rules.max_s / rules.base_s))
+    for_s = min(rules.max_s, rules.base_s * ejections) * rng.uniform(0.8, 1.0)
     trust = TRANSITIONS[standing.trust, TrustEvent.OUTLIER]
     return Standing(trust, ejections=ejections, since=now, until=now + for_s)
 

@@ -83,7 +83,7 @@ def objection(
                 classes[one.residency, model] = one
             share = _withdrawn(policy, after, model, slots)
             if (
-                share > policy.guard_rails.most_withdrawn_share
+                share > policy.guard_rails.max_withdrawn_share
                 and share > _withdrawn(policy, before, model, slots) + EPSILON
             ):
                 withdrawn[model] = max(share, withdrawn.get(model, 0.0))
@@ -150,7 +150,7 @@ def _told(policy: Policy, wanted: Override, classes: tuple[EmptiedClass, ...], w
     ]
     if len(classes) > 3:
         parts.append(f"and {len(classes) - 3} more classes")
-    most = policy.guard_rails.most_withdrawn_share
+    most = policy.guard_rails.max_withdrawn_share
     parts += [
         f"would take {share:.0%} of the fleet's capacity for {model} out of use, more than {most:.0%}"
         for model, share in sorted(withdrawn.items())[:3]

@@ -41,7 +41,7 @@ class Orders(msgspec.Struct, frozen=True):
     """Regions that nothing holds back any more but the failback ramp."""
     because: Mapping[str, str] = {}
     """By region, the override or spillover limit that holds it back, in a few words for people."""
-    most_away: float = 1.0
+    max_away: float = 1.0
     """How much (0-1) of a class's demand may be served elsewhere while its origin serves."""
     dear: frozenset[str] = frozenset()
     """Closed regions that no override closes: they are too dear while another can serve that is not being emptied."""
@@ -150,7 +150,7 @@ def _limited(orders: Orders, limits: Bounds, origin: str) -> Orders:
         closed=orders.closed | dear,
         dear=dear,
         because={**{name: f"spillover limit {limits.closed[name]}" for name in dear}, **orders.because},
-        most_away=1.0 if origin in orders.weights else limits.most_away,
+        max_away=1.0 if origin in orders.weights else limits.max_away,
     )
 
 
@@ -225,7 +225,7 @@ def stays(standing: Mapping[str, float], orders: Orders, alive: Collection[str])
     )
 
 
-def emptied(entry: ClassPlan, orders: Orders, alive: Collection[str], largest_step: float) -> ClassPlan:
+def emptied(entry: ClassPlan, orders: Orders, alive: Collection[str], max_step: float) -> ClassPlan:
     """The entry of an origin that nobody hears from, moved on out of closed regions as far as its fallbacks can serve.
 
     Such an origin keeps what it had, but nobody knows whether it is silent to us alone: what operators want still
@@ -233,14 +233,14 @@ def emptied(entry: ClassPlan, orders: Orders, alive: Collection[str], largest_st
 
     Args:
         alive: regions that can take traffic for the model.
-        largest_step: the part (0-1) of the traffic that may change its server now.
+        max_step: the part (0-1) of the traffic that may change its server now.
     """
     shares = {arc.server: arc.share for arc in entry.arcs}
     if not shares.keys() & orders.closed:
         return entry
     serving = [name for name in entry.fallbacks if name in alive and name not in orders.weights]
     target = ramped(shares, dict.fromkeys(orders.closed, 0.0), serving)
-    moved = step_towards(shares, target, largest_step, shares.keys() - orders.at_once)
+    moved = step_towards(shares, target, max_step, shares.keys() - orders.at_once)
     kept = tuple(msgspec.structs.replace(arc, share=moved[arc.server]) for arc in entry.arcs if arc.server in moved)
     new = tuple(Arc(name, moved[name], ArcReason.FAILOVER) for name in serving if name in moved.keys() - shares.keys())
     others = tuple(name for name in entry.fallbacks if name not in moved)

@@ -20,9 +20,9 @@ def moved_share(before: Mapping[str, float], after: Mapping[str, float]) -> floa
 
 
 def step_towards(
-    before: Mapping[str, float], target: Mapping[str, float], largest_step: float, alive: Container[str]
+    before: Mapping[str, float], target: Mapping[str, float], max_step: float, alive: Container[str]
 ) -> dict[str, float]:
-    """Move from one share table towards another by at most `largest_step` of the traffic.
+    """Move from one share table towards another by at most `max_step` of the traffic.
 
     A server that had a share and is no longer `alive` is an emergency: the target is taken whole. A move within the
     deadband is not made, unless it takes away the last of a server's share: spillover that is over must end.
@@ -30,7 +30,7 @@ def step_towards(
     Args:
         before: shares in force, which sum to 1; empty where there are none, and then the target is taken whole.
         target: shares wanted, which sum to 1.
-        largest_step: the part (0-1) of the traffic that may change its server now.
+        max_step: the part (0-1) of the traffic that may change its server now.
         alive: servers that can take traffic.
     """
     if not before or any(share > 0.0 and server not in alive for server, share in before.items()):
@@ -38,9 +38,9 @@ def step_towards(
     distance = moved_share(before, target)
     if distance <= DEADBAND and before.keys() <= target.keys():
         return dict(before)
-    if distance <= largest_step:
+    if distance <= max_step:
         return dict(target)
-    part = largest_step / distance
+    part = max_step / distance
     mixed = {
         server: before.get(server, 0.0) + part * (target.get(server, 0.0) - before.get(server, 0.0))
         for server in before.keys() | target.keys()

@@ -103,12 +103,12 @@ def slices(
         resting: what was learned in earlier ticks of the same planner.
     """
     alive = _alive(supply)
-    largest_step = policy.spillover.step_per_s * edition.elapsed_s
+    max_step = policy.spillover.step_per_s * edition.elapsed_s
     spoke = heard(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
     for region in policy.regions.keys() - spoke:
         classes[region] = [
-            emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), largest_step)
+            emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), max_step)
             for one in _still_standing(previous.get(region), policy)
         ]
     words = Words.of(snapshot)
@@ -128,7 +128,7 @@ def slices(
             move = Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions)
             found.append((key.origin, move))
     moves = [one for _, one in found if isinstance(one, Move)]
-    step = _Step(snapshot, ramps, largest_step, homeward(moves, demands, targets, largest_step), detail)
+    step = _Step(snapshot, ramps, max_step, homeward(moves, demands, targets, max_step), detail)
     for origin, way in found:
         classes[origin].append(step.taken(way, resting) if isinstance(way, Move) else way)
     return {

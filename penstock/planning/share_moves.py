@@ -89,8 +89,8 @@ class Move(NamedTuple):
         nearest = nearest_first(one.origin, one.regions)
         if orders.weights:
             target = capped(target, orders, [name for name in nearest if name in serving])
-        if orders.most_away < 1.0 and one.origin in serving and one.origin in one.regions:
-            target = kept_home(target, one.origin, orders.most_away)
+        if orders.max_away < 1.0 and one.origin in serving and one.origin in one.regions:
+            target = kept_home(target, one.origin, orders.max_away)
         rests = not standing or standing == target or stays(standing, orders, serving)
         distance = 0.0 if rests else moved_share(standing, target)
         home = words.home(nearest, one.model)
@@ -107,7 +107,7 @@ def homeward(
     moves: Iterable[Move],
     demands: Mapping[Key, Demand],
     targets: Mapping[Key, Mapping[str, float]],
-    largest_step: float,
+    max_step: float,
 ) -> dict[tuple[str, str], float]:
     """How much (0-1) of their way home the classes of an origin and model go now; on other ways each goes by the step.
 
@@ -125,4 +125,4 @@ def homeward(
         for key, one in demands.items():
             if (one.origin, one.model) in coming and targets.get(key):
                 asked[one.origin, one.model] += one.requests_per_s
-    return {at: min(1.0, largest_step * (asked[at] / per_s)) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
+    return {at: min(1.0, max_step * (asked[at] / per_s)) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}

@@ -19,7 +19,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     dear: frozenset[str] = frozenset()
     """Regions that take none of it while another can: they cost more than a limit allows."""
-    most_away: float = 1.0
+    max_away: float = 1.0
     """How much (0-1) of a class's demand may be served elsewhere while the origin serves."""
     closed: Mapping[str, str] = MappingProxyType({})
     """Regions that get what the plan gives them and nothing else, neither as the nearest nor on a credit; by the limit
@@ -40,14 +40,14 @@ def bounds(policy: Policy, origin: str, model: str) -> Bounds:
     return found
 
 
-def kept_home(target: Mapping[str, float], origin: str, most_away: float) -> Mapping[str, float]:
-    """Wanted shares with no more than `most_away` (0-1) of them elsewhere than at their origin."""
+def kept_home(target: Mapping[str, float], origin: str, max_away: float) -> Mapping[str, float]:
+    """Wanted shares with no more than `max_away` (0-1) of them elsewhere than at their origin."""
     away = sum(share for server, share in target.items() if server != origin)
-    if away <= most_away:
+    if away <= max_away:
         return target
-    part = most_away / away
+    part = max_away / away
     kept = {server: share * part for server, share in target.items() if server != origin and share * part > 0.0}
-    return {origin: 1.0 - most_away, **kept} if most_away < 1.0 else kept
+    return {origin: 1.0 - max_away, **kept} if max_away < 1.0 else kept
 
 
 def cite(limit: SpilloverLimit) -> str:
@@ -58,17 +58,17 @@ def cite(limit: SpilloverLimit) -> str:
 def _bounds(policy: Policy, origin: str, model: str) -> Bounds:
     dear: set[str] = set()
     closed: dict[str, str] = {}
-    most_away = 1.0
+    max_away = 1.0
     for limit in policy.spillover_limits:
         if (limit.origins and origin not in limit.origins) or (limit.models and model not in limit.models):
             continue
         for name, region in policy.regions.items():
-            ceiling = limit.most_cost_per_gpu_hour
+            ceiling = limit.max_cost_per_gpu_hour
             too_dear = ceiling is not None and region.cost_per_gpu_hour > ceiling
             if name != origin and too_dear:
                 dear.add(name)
-            if name != origin and (too_dear or limit.most_share is not None):
+            if name != origin and (too_dear or limit.max_share is not None):
                 closed.setdefault(name, cite(limit))
-        if limit.most_share is not None:
-            most_away = min(most_away, limit.most_share)
-    return Bounds(frozenset(dear), most_away, closed)
+        if limit.max_share is not None:
+            max_away = min(max_away, limit.max_share)
+    return Bounds(frozenset(dear), max_away, closed)

@@ -77,7 +77,7 @@ def pour(
         if choices:
             pourings.append(_Pouring(key, one.requests_per_s, choices, able))
     for pouring in pourings:
-        pouring.keep(1.0 - interventions.of(pouring.key.origin, pouring.key.model).most_away, free)
+        pouring.keep(1.0 - interventions.of(pouring.key.origin, pouring.key.model).max_away, free)
     for pouring in pourings:
         pouring.pour_into(pouring.choices[0], free)
     for pouring in pourings:

@@ -195,9 +195,9 @@ class SpilloverLimit(Noun, frozen=True):
     origins: frozenset[str] = frozenset()
     """Names of the regions that demand lands on."""
     models: frozenset[str] = frozenset()
-    most_cost_per_gpu_hour: float | None = None
+    max_cost_per_gpu_hour: float | None = None
     """Regions with a dearer GPU hour take none of it while another can; None for any price."""
-    most_share: float | None = None
+    max_share: float | None = None
     """How much (0-1) of a class's demand may be served elsewhere; None for all of it."""
     source: str = ""
     """The file and line it was written at."""
@@ -256,7 +256,7 @@ class Objective(Noun, frozen=True):
 class GuardRails(Noun, frozen=True):
     """What operators may do by an override without saying that they know what it does."""
 
-    most_withdrawn_share: float = 0.5
+    max_withdrawn_share: float = 0.5
     """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
 
 
@@ -291,7 +291,7 @@ class RolloutRules(Noun, frozen=True):
 
     shadow_s: float = 0.0
     """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
-    most_moved_share: float = 1.0
+    max_moved_share: float = 1.0
     """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
     canary_regions: tuple[str, ...] = ()
     """Regions that obey the new policy before all others; none tries it nowhere first."""
@@ -301,9 +301,9 @@ class RolloutRules(Noun, frozen=True):
     """An agent there that has not taken it after this long (s) is reason to roll back."""
     least_requests: int = 0
     """Requests that must have ended there before anything is judged by them, and before the others follow."""
-    most_failures_added: float = 1.0
+    max_failures_added: float = 1.0
     """How much (0-1) the part of requests that fail or are refused may grow."""
-    most_latency_factor: float = 1000.0
+    max_latency_factor: float = 1000.0
     """How many times as long as before the mean time to the first byte may become."""
     watch_s: float = 0.0
     """How long (s) it is watched, by the same limits, once every region obeys it."""

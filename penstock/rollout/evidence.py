@@ -108,8 +108,8 @@ def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tup
         return Event.AGREED, "rules ask for no shadow"
     if elapsed_s < rules.shadow_s or moved is None:
         return None
-    if moved > rules.most_moved_share:
-        return Event.DIFFERED, f"it would move {moved:.1%} of demand, more than {rules.most_moved_share:.1%}"
+    if moved > rules.max_moved_share:
+        return Event.DIFFERED, f"it would move {moved:.1%} of demand, more than {rules.max_moved_share:.1%}"
     return Event.AGREED, f"it moves {moved:.1%} of demand"
 
 
@@ -152,9 +152,9 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
         usual, against = _since(rollout.marks, _those(evidence, lambda word: not obeys(word))), "elsewhere"
     if usual.ended < enough:
         usual, against = Answers(), "of none known"
-    if now.failed_share > usual.failed_share + rules.most_failures_added:
+    if now.failed_share > usual.failed_share + rules.max_failures_added:
         return Event.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {against}"
-    if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.most_latency_factor:
+    if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.max_latency_factor:
         told = f"answers begin after {now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {against}"
         return Event.REGRESSED, told
     return None

@@ -44,7 +44,7 @@ NOTHING_HELD: Mapping[int, float] = {}
 NOBODY: Final = float("inf")
 """The score of an endpoint that may not have the request."""
 
-MOST_S: Final = float_info.max
+MAX_S: Final = float_info.max
 """What every other score is below."""
 
 MAX_DRAWS: Final = 8
@@ -176,7 +176,7 @@ def choose_endpoint(
         holders = _spared(endpoints, work, held, tried)
         index = min(holders, key=holders.__getitem__)
         best = min(best, holders[index])
-        if holders[index] <= min(best + held_gap_s, MOST_S):
+        if holders[index] <= min(best + held_gap_s, MAX_S):
             return Who(index)
     if best == NOBODY:
         return Who(None, rejections(endpoints, tried))
@@ -225,7 +225,7 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
     One look at each: this is the choice's only step that grows with the pool.
     """
     prefill_s, decode_s = work.prefill_s, work.decode_s
-    best, bound = NOBODY, MOST_S
+    best, bound = NOBODY, MAX_S
     found: list[tuple[float, int]] = []
     for index, one in candidates:
         ahead_s, prefill, decode = one.terms

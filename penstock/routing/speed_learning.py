@@ -62,13 +62,13 @@ def left_of(age_s: float) -> float:
 class Line:
     """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
 
-    __slots__ = ("_cross", "_least_slope", "_mean_x", "_mean_y", "_square", "_weight", "at_zero", "mean_at", "slope")
+    __slots__ = ("_cross", "_mean_x", "_mean_y", "_min_slope", "_square", "_weight", "at_zero", "mean_at", "slope")
 
     def __init__(self, at_zero: float, slope: float) -> None:
         """The prior."""
         self.at_zero = at_zero
         self.slope = slope
-        self._least_slope = slope * MIN_OF_PRIOR
+        self._min_slope = slope * MIN_OF_PRIOR
         self._weight = 0.0
         self._mean_x = self._mean_y = self._square = self._cross = 0.0
         self.mean_at = -inf
@@ -97,7 +97,7 @@ class Line:
     def _fit(self) -> None:
         # Where x hardly varies, data say nothing of the slope, and the one before it holds.
         ridge = PRIOR_WEIGHT * self._mean_x * self._mean_x + 1e-12
-        self.slope = max(self._least_slope, (self._cross + self.slope * ridge) / (self._square + ridge))
+        self.slope = max(self._min_slope, (self._cross + self.slope * ridge) / (self._square + ridge))
         self.at_zero = self._mean_y - self.slope * self._mean_x
         if self.at_zero < 0.0:
             self.at_zero, self.slope = 0.0, self._mean_y / self._mean_x

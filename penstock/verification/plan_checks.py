@@ -38,7 +38,7 @@ class Plans(msgspec.Struct, frozen=True):
 
     made: int
     """Plans for the planet."""
-    most_lost: int
+    max_lost: int
     """Every loss of up to so many regions was planned for."""
     breaches: tuple[Breach, ...]
 
@@ -50,14 +50,14 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
         examples: of each class, requests that have it.
     """
     classes = tuple(examples)
-    most_lost = min(len(policy.regions), 2 if len(policy.regions) <= MAX_FOR_PAIRS else 1)
+    max_lost = min(len(policy.regions), 2 if len(policy.regions) <= MAX_FOR_PAIRS else 1)
     named = {one.name: (one.regions, example) for one, example in examples.items()}
     breaches: list[Breach] = []
     made = 0
     for per_s in (AMPLE_PER_S, SCARCE_PER_S):
         whole = _snapshot(policy, classes, (), per_s)
         before = pour_plan(policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
-        for size in range(most_lost + 1):
+        for size in range(max_lost + 1):
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
                 for logic in LOGICS:
@@ -65,7 +65,7 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
                     one = by.decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
                     made += 1
                     breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))
-    return Plans(made, most_lost, tuple(breaches))
+    return Plans(made, max_lost, tuple(breaches))
 
 
 def _outside(

@@ -107,7 +107,7 @@ def verify(policy: Policy) -> Verified:
         situations=len(found),
         decisions=sum(one.decisions for one in reached.values()),
         plans=plans.made,
-        lost_at_once=plans.most_lost,
+        lost_at_once=plans.max_lost,
         whole=tuple(name for name, one in reached.items() if one.whole),
         partly=tuple(name for name, one in reached.items() if not one.whole),
         breaches=(*breaches, *plans.breaches),

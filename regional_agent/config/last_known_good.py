@@ -18,7 +18,7 @@ import structlog
 
 VERSION = 1
 
-LARGEST_FILE_BYTES = 8 * 1024 * 1024
+MAX_FILE_BYTES = 8 * 1024 * 1024
 """A policy and a plan have at most a mebibyte each in the store; more than this is not ours."""
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -41,7 +41,7 @@ class LastKnownGood(Generic[T]):
         """What was saved last, or None where nothing usable is there; a damaged file is logged and left alone."""
         try:
             with self.path.open("rb") as file:
-                content = file.read(LARGEST_FILE_BYTES + 1)
+                content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -90,7 +90,7 @@ class LastKnownGood(Generic[T]):
     def _parse(self, content: bytes) -> T:
         header, newline, body = content.partition(b"\n")
         words = header.decode("ascii", "replace").split(" ")
-        if len(content) > LARGEST_FILE_BYTES or not newline or len(words) != 4 or words[0] != "penstock":
+        if len(content) > MAX_FILE_BYTES or not newline or len(words) != 4 or words[0] != "penstock":
             raise ValueError("not a file of ours")
         if words[1] != str(VERSION):
             raise ValueError(f"written in version {words[1]}, this agent reads version {VERSION}")

@@ -154,7 +154,7 @@ class AgentSettings(BaseSettings):
     """Time (s) over which an endpoint that has become ready, or was ejected, comes to get its whole share."""
     ejection_s: Annotated[float, Field(gt=0.0, le=120.0)] = 5.0
     """How long (s) an endpoint is out that failed requests for the first time; in a row it grows, to two minutes."""
-    most_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    max_ejected_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the endpoints of one model (0-1) that failed requests may take out at once; 0 ejects none."""
     server_errors_eject: bool = True
     """Whether 5xx answers other than 502, 503 and 504 count as failures; false where clients can provoke them."""

@@ -30,7 +30,7 @@ from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_addres
 from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, Wrong
 from regional_agent.upstream.upstream_pool import Address
 
-LARGEST_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_ENDPOINTS = 4096
 DEEPEST = 8
 """Levels of nesting that are looked at; the format has three."""
@@ -47,12 +47,12 @@ class BadEndpointFile(Exception):
 
 
 def read_endpoint_file(path: Path) -> bytes:
-    """The bytes of the file, up to LARGEST_FILE_BYTES and one more; raises BadEndpointFile."""
+    """The bytes of the file, up to MAX_FILE_BYTES and one more; raises BadEndpointFile."""
     try:
         if not S_ISREG(path.stat().st_mode):  # to open a pipe, say, would wait for ever
             raise BadEndpointFile(f"{path}: cannot read the endpoints: not a plain file; put one there")
         with path.open("rb") as file:
-            return file.read(LARGEST_FILE_BYTES + 1)
+            return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise BadEndpointFile(f"{path}: cannot read the endpoints: {error.strerror}; put the file there") from None
 
@@ -63,8 +63,8 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
     Raises:
         BadEndpointFile: anything in it is wrong; nothing of it may be used then.
     """
-    if len(content) > LARGEST_FILE_BYTES:
-        raise BadEndpointFile(f"{path}: more than {LARGEST_FILE_BYTES} bytes; is this the endpoints file?")
+    if len(content) > MAX_FILE_BYTES:
+        raise BadEndpointFile(f"{path}: more than {MAX_FILE_BYTES} bytes; is this the endpoints file?")
     try:
         text = content.decode()
     except UnicodeDecodeError:

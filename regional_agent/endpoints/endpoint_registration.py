@@ -38,7 +38,7 @@ USUAL_TTL_S = 30.0
 """How long (s) a lease lasts that does not say."""
 
 MAX_REGISTERED = 1024
-LARGEST_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 MAX_TOKEN_FILE_BYTES = 4096
 MIN_TOKEN_BYTES = 16
 
@@ -277,8 +277,8 @@ def _is_nobodys(host: str) -> bool:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    if len(body) > LARGEST_BODY_BYTES:
-        raise _BadField(None, f"more than {LARGEST_BODY_BYTES} bytes; send one endpoint")
+    if len(body) > MAX_BODY_BYTES:
+        raise _BadField(None, f"more than {MAX_BODY_BYTES} bytes; send one endpoint")
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

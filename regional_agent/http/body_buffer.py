@@ -18,7 +18,7 @@ class KeptBodies:
 
     def may_keep(self, more_bytes: int) -> bool:
         """Whether this much more of a large body may be kept."""
-        return self.bytes_kept + more_bytes <= self._limits.most_kept_bytes
+        return self.bytes_kept + more_bytes <= self._limits.max_kept_bytes
 
     def fits(self, request: Request, chunk: bytes) -> bool:
         """Whether more of a body may be kept, by what is kept of it and of all."""

@@ -197,9 +197,9 @@ class ClientConnection(ClientTurns):
         problem = complete_head(request, parser.get_http_version())
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
-        elif len(request.headers) > self._limits.most_headers or (
+        elif len(request.headers) > self._limits.max_headers or (
             # Headers are counted one by one only where so much was read that it matters.
-            self._fed_bytes > self._limits.largest_head_bytes and head_bytes(request) > self._limits.largest_head_bytes
+            self._fed_bytes > self._limits.max_head_bytes and head_bytes(request) > self._limits.max_head_bytes
         ):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
@@ -259,7 +259,7 @@ class ClientConnection(ClientTurns):
         """
         if self._known is not None:
             found = self._known.again(data)
-            if found is not None and found[1] <= self._limits.largest_head_bytes:
+            if found is not None and found[1] <= self._limits.max_head_bytes:
                 request, body_at = found
                 length = request.length or 0
                 if length <= SMALL_BODY_BYTES:
@@ -292,7 +292,7 @@ class ClientConnection(ClientTurns):
 
     def _expect_body(self, request: Request) -> None:
         """A body is on its way: refuse from the head what will not be served, and say `100 Continue` only then."""
-        limit = self._limits.largest_body_bytes
+        limit = self._limits.max_body_bytes
         if request.length is not None and request.length > limit:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {limit} bytes")
             return
@@ -312,8 +312,8 @@ class ClientConnection(ClientTurns):
 
     def _take_large(self, request: Request, chunk: bytes) -> None:
         """More of a body above SMALL_BODY_BYTES: keep it, or pass it on where its request is being handled."""
-        if request.received_bytes > self._limits.largest_body_bytes:
-            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.largest_body_bytes} bytes")
+        if request.received_bytes > self._limits.max_body_bytes:
+            self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
         elif request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
@@ -402,9 +402,9 @@ class ClientConnection(ClientTurns):
         if self._mode is not REQUESTS or self._current is None:
             return
         if self._in_head:
-            if self._fed_bytes > self._limits.largest_head_bytes + MAX_READ_BYTES:
+            if self._fed_bytes > self._limits.max_head_bytes + MAX_READ_BYTES:
                 self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif self._current.length is None:
             overhead_bytes = self._fed_bytes - self._read_bytes - 9 * self._current.received_bytes
-            if overhead_bytes > self._limits.largest_head_bytes + CHUNK_OVERHEAD_BYTES:
+            if overhead_bytes > self._limits.max_head_bytes + CHUNK_OVERHEAD_BYTES:
                 self._refuse(Reason.BAD_REQUEST, "the body's chunks have more around them than in them")

@@ -14,10 +14,10 @@ from typing import Final
 
 from regional_agent.http.messages import Header
 
-LONGEST_HEAD_BYTES: Final = 4096
+MAX_HEAD_BYTES: Final = 4096
 """Longer ones are not remembered: each connection holds one."""
 
-LONGEST_VALUE_BYTES: Final = 256
+MAX_VALUE_BYTES: Final = 256
 
 MAX_MISSES: Final = 8
 """A connection on which so many heads in a row were others than before is no longer compared: one of a proxy, say, that
@@ -37,7 +37,7 @@ def raw_head(read: bytes, begins: bytes) -> bytes:
     Args:
         begins: how it must begin: the parser passes over empty lines before it.
     """
-    end = read.find(b"\r\n\r\n", 0, LONGEST_HEAD_BYTES)
+    end = read.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     return read[: end + 4] if end >= 0 and read.startswith(begins) else b""
 
 
@@ -77,7 +77,7 @@ class RepeatedHead:
             if data.startswith(same, at):
                 at += len(same)
                 continue
-            end = data.find(b"\r\n", at, at + LONGEST_VALUE_BYTES)
+            end = data.find(b"\r\n", at, at + MAX_VALUE_BYTES)
             value = data[at:end]
             if end < 0 or looks.fullmatch(value) is None or not data.startswith(after, end):
                 return None

@@ -10,17 +10,17 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # what a client may send
 
-    largest_head_bytes: int = 64 * 1024
+    max_head_bytes: int = 64 * 1024
     """Request line and headers together."""
-    most_headers: int = 128
-    largest_body_bytes: int = 512 * 1024 * 1024
+    max_headers: int = 128
+    max_body_bytes: int = 512 * 1024 * 1024
     """A larger body is refused with 413, from its Content-Length where it has one."""
     kept_body_bytes: int = 16 * 1024 * 1024
     """This much of a body is kept so that the request can be sent again elsewhere; of a larger one the rest is passed
     on as it comes, and what was passed on is not sent again. JSON must name its model within this much."""
-    most_kept_bytes: int = 1024 * 1024 * 1024
+    max_kept_bytes: int = 1024 * 1024 * 1024
     """What all bodies above 64 KiB that are kept at one time may take together; beyond it they are refused with 429."""
-    most_pipelined: int = 16
+    max_pipelined: int = 16
     """Requests parsed ahead on one connection before reading stops."""
 
     # how long a client may take
@@ -38,10 +38,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # how many
 
-    most_connections: int = 32_768
+    max_connections: int = 32_768
     """Connections at once, TLS handshakes counted; more are answered 429 and closed; many more, and those over TLS, are
     just closed. Fewer where the process may have fewer open files: two for each connection, and some besides."""
-    most_connections_per_address: int | None = None
+    max_connections_per_address: int | None = None
     """Connections at once from one client address (of IPv6, from one /64); null is a quarter of all that there may be.
     Trusted proxies are exempt. A balancer or NAT that is none and hides its clients' addresses is one address."""
 

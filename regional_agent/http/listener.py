@@ -90,7 +90,7 @@ class Listener:
         self.draining = False
         self.draining_since = 0.0
         self._tls = tls
-        self._most_of_address = limits.most_connections_per_address or max(1, limits.most_connections // ADDRESS_PART)
+        self._max_of_address = limits.max_connections_per_address or max(1, limits.max_connections // ADDRESS_PART)
         self._of_address: Counter[str | bytes] = Counter()
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -167,7 +167,7 @@ class Listener:
     @property
     def crowded(self) -> bool:
         """There are so many that who is turned away is not even told: to tell takes time, and with it a descriptor."""
-        most = self.limits.most_connections
+        most = self.limits.max_connections
         return len(self.connections) > most + most // 8 + 1
 
     def left(self, connection: ClientConnection) -> None:
@@ -194,9 +194,9 @@ class Listener:
         return self._fits(address, len(self.connections) + self.handshakes + 1, of_address + 1)
 
     def _fits(self, address: str, together: int, of_address: int) -> bool:
-        if together > self.limits.most_connections:
+        if together > self.limits.max_connections:
             return False
-        return of_address <= self._most_of_address or self.trusts(address)
+        return of_address <= self._max_of_address or self.trusts(address)
 
     async def _sweep(self) -> None:
         while True:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from regional_agent.http.listener import Listener
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""A body above this is looked at before it is whole, and counts towards `Limits.most_kept_bytes`."""
+"""A body above this is looked at before it is whole, and counts towards `Limits.max_kept_bytes`."""
 
 LINGER_S: Final = 2.0
 """After a refusal, what the client still sends is read and dropped for this long (s): closing at once would reset the
@@ -193,7 +193,7 @@ class ClientTurns(ClientWire):
     def _far_ahead(self) -> bool:
         """Whether so many requests wait that no more are read for now."""
         waiting = self._waiting
-        return len(waiting) >= self._limits.most_pipelined or (
+        return len(waiting) >= self._limits.max_pipelined or (
             len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES
         )
 

@@ -15,7 +15,7 @@ from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import Endpoints
 from regional_agent.routing.admission_queue import AdmissionQueue
 
-LONGEST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 """What an infinite wait looks like on the wire: JSON has no infinity."""
 
 
@@ -71,7 +71,7 @@ class ProbeAnswers:
     def _of(self, model: str, question: Question, policy: Policy) -> ModelAnswer:
         if self.leaving:
             return ModelAnswer(ready=False, expected_wait_s=0.0)
-        wait_s = min(LONGEST_WAIT_S, self._waiting.wait_s(model))
+        wait_s = min(MAX_WAIT_S, self._waiting.wait_s(model))
         return ModelAnswer(self._endpoints.pool(model).ready > 0, wait_s, self._grant(model, question, policy))
 
     def _grant(self, model: str, question: Question, policy: Policy) -> int:

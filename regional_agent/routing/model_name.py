@@ -16,7 +16,7 @@ from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, Asked, clas
 
 MODEL_HEADER: Final = b"x-model"
 
-MOST_TOKENS: Final = 50_000
+MAX_TOKENS: Final = 50_000
 """Strings and brackets of a large JSON body's beginning that are looked at: some ten milliseconds."""
 
 MAX_FORM_HEAD_BYTES: Final = 16 * 1024
@@ -93,7 +93,7 @@ def model_span(body: bytes | bytearray) -> tuple[int, int] | None:
             depth -= 1
         elif depth == 1 and token[1] == b"model" and token[2] is not None:
             return token.span(2) if b"\\" not in token[2] else None
-        if count >= MOST_TOKENS:
+        if count >= MAX_TOKENS:
             return None
     return None
 

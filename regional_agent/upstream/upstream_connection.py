@@ -22,7 +22,7 @@ from regional_agent.upstream.whole_chunk import is_whole_chunk
 if TYPE_CHECKING:
     from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 
-LARGEST_HEAD_BYTES: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 """Response heads (status line and headers) above this are garbage, and so is more than this without a body byte."""
 
 MAX_HEADERS: Final = 256
@@ -213,7 +213,7 @@ class UpstreamConnection:
         else:
             if self._done:
                 self._end()
-            elif self._fed_bytes > LARGEST_HEAD_BYTES:
+            elif self._fed_bytes > MAX_HEAD_BYTES:
                 self._break(TooLarge("the response's head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LARGEST_BODY_BYTES: Final = 4096
+MAX_BODY_BYTES: Final = 4096
 """Larger ones are rare and go through the parser, as everything else does."""
 
 _END: Final = b"\r\n"
@@ -15,7 +15,7 @@ _END: Final = b"\r\n"
 
 def _size_lines() -> dict[int, bytes]:
     """The first line of each chunk by the length of the whole."""
-    lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, LARGEST_BODY_BYTES + 1)]
+    lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, MAX_BODY_BYTES + 1)]
     return {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
 
 

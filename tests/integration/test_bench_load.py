@@ -69,7 +69,7 @@ def test_request_and_answer_have_the_sizes_they_promise() -> None:
 
 def test_a_closed_loop_counts_right_answers(backend: Backend) -> None:
     load = Load(backend.port, [ASK] * 4, answer())
-    run = load.closed_loop(30.0, most_answers=200)
+    run = load.closed_loop(30.0, max_answers=200)
     load.close()
     assert run.answers >= 200
     assert run.errors == 0

@@ -122,7 +122,7 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
     tmp_path: Path, rest: bytes, status: int, why: str
 ) -> None:
     slow = 0.2 if status == 408 else 20.0
-    limits = replace(LIMITS, largest_body_bytes=500_000, body_timeout_s=slow, slowest_body_bytes_per_s=1 << 30)
+    limits = replace(LIMITS, max_body_bytes=500_000, body_timeout_s=slow, slowest_body_bytes_per_s=1 << 30)
     async with taker() as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         gpu.read_on.set()
         client = await RawClient.connect(one.traffic)
@@ -249,7 +249,7 @@ async def test_continue_is_not_said_to_who_did_not_wait_for_it(tmp_path: Path) -
 
 async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None:
     large = json.dumps({"model": MODEL, "prompt": "x" * 100_000}).encode()
-    room_for_one = Limits(most_kept_bytes=150_000, idle_linger_s=0.0)
+    room_for_one = Limits(max_kept_bytes=150_000, idle_linger_s=0.0)
     async with engine(streams_forever) as gpu, agent(tmp_path, [gpu.address], limits=room_for_one) as one:
         clients = [await RawClient.connect(one.traffic) for _ in range(3)]
         for client, body in zip(clients, (BODY, large, large), strict=True):
@@ -262,7 +262,7 @@ async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None
 
 
 async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None:
-    limits = Limits(most_kept_bytes=300_000, idle_linger_s=0.0)
+    limits = Limits(max_kept_bytes=300_000, idle_linger_s=0.0)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         first = await RawClient.connect(one.traffic)
         first.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)

@@ -134,7 +134,7 @@ async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, le
 
 
 async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
-    limits = replace(LIMITS, most_kept_bytes=100_000)
+    limits = replace(LIMITS, max_kept_bytes=100_000)
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, limits=limits) as (one, _):
         client = await RawClient.connect(one.traffic)
         client.say(HALF)

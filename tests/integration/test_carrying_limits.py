@@ -11,7 +11,7 @@ import pytest
 from regional_agent.http.client_addresses import counted_as
 from regional_agent.http.client_connection import MAX_AHEAD, ClientConnection
 from regional_agent.http.limits import Limits
-from tests.support.agents import LARGEST_BODY_BYTES, Agent, agent
+from tests.support.agents import MAX_BODY_BYTES, Agent, agent
 from tests.support.chats import (
     BODY,
     CHAT,
@@ -31,7 +31,7 @@ from tests.support.wait import PATIENCE_S, until
 
 
 def limits(**changed: float) -> Limits:
-    return Limits(**{"largest_body_bytes": LARGEST_BODY_BYTES, "idle_linger_s": 0.0, **changed})  # type: ignore[arg-type]
+    return Limits(**{"max_body_bytes": MAX_BODY_BYTES, "idle_linger_s": 0.0, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ async def test_half_a_request_is_not_waited_for_for_ever(tmp_path: Path, said: b
 
 
 async def test_a_body_may_take_its_time_while_it_keeps_a_rate(tmp_path: Path) -> None:
-    slow = limits(body_timeout_s=0.2, slowest_body_bytes_per_s=1000, largest_body_bytes=1 << 20)
+    slow = limits(body_timeout_s=0.2, slowest_body_bytes_per_s=1000, max_body_bytes=1 << 20)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=slow) as one:
         client = await RawClient.connect(one.traffic)
         body = json.dumps({"model": json.loads(BODY)["model"], "messages": ["x" * 20_000]}).encode()
@@ -140,7 +140,7 @@ async def test_a_client_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -> None:
-    few = limits(most_connections_per_address=2)
+    few = limits(max_connections_per_address=2)
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=few) as one:
         allowed = [await RawClient.connect(one.traffic) for _ in range(2)]
         await until(lambda: len(one.listener.connections) == 2)
@@ -154,7 +154,7 @@ async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -
         fourth = await RawClient.connect(one.traffic)
         fourth.say(post(BODY))
         assert (await fourth.answer()).status == 200
-    total = limits(most_connections=1, most_connections_per_address=1)
+    total = limits(max_connections=1, max_connections_per_address=1)
     async with engine(answers) as gpu, agent(tmp_path / "b", [gpu.address], limits=total, trusted=True) as one:
         first = await RawClient.connect(one.traffic)
         await until(lambda: len(one.listener.connections) == 1)
@@ -163,7 +163,7 @@ async def test_connections_are_counted_by_address_and_together(tmp_path: Path) -
 
 
 async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(most_connections=8)) as one:
+    async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_connections=8)) as one:
         clients = [await RawClient.connect(one.traffic) for _ in range(3)]
         assert (await clients[2].answer()).status == 429
         clients[0].say(post(BODY))
@@ -182,7 +182,7 @@ async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path)
         name = heard.header("x-request-id") or ""
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name.encode()))
 
-    async with engine(numbers) as gpu, agent(tmp_path, [gpu.address], limits=limits(most_pipelined=2)) as one:
+    async with engine(numbers) as gpu, agent(tmp_path, [gpu.address], limits=limits(max_pipelined=2)) as one:
         client = await RawClient.connect(one.traffic)
         client.say(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]

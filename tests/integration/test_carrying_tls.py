@@ -214,7 +214,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, made: Path) -> None
 
 
 async def handshakes_are_counted(directory: Path, made: Path) -> None:
-    limits = Limits(most_connections_per_address=2, idle_linger_s=0.0)
+    limits = Limits(max_connections_per_address=2, idle_linger_s=0.0)
     async with engine(answers) as gpu, agent(directory, [gpu.address], tls=server(made), limits=limits) as one:
         silent = [await RawClient.connect(one.traffic) for _ in range(2)]
         third = await RawClient.connect(one.traffic)

@@ -295,7 +295,7 @@ async def test_close_returns_at_once_while_etcd_is_hung_and_leaves_no_thread(own
 
 
 def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
-    async def longest_pause_s() -> float:
+    async def max_pause_s() -> float:
         store = EtcdStore([own_etcd.endpoint])
         longest, last = 0.0, time.monotonic()
 
@@ -317,7 +317,7 @@ def test_calls_and_watches_do_not_block_a_uvloop(own_etcd: EtcdServer) -> None:
         return longest
 
     # The calls wait 2 s for an answer; the loop must not.
-    assert uvloop.run(longest_pause_s()) < 1.0
+    assert uvloop.run(max_pause_s()) < 1.0
 
 
 async def test_slow_consumer_holds_etcd_back_and_misses_nothing(store: EtcdStore, operator: EtcdStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dulwich import porcelain
 from dulwich.porcelain import NoneStream
 
-from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES
+from control_plane.policy.bundle_limits import MAX_FILE_BYTES
 from control_plane.policy.source.judgement import Origin
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.readers import Unreadable
@@ -270,4 +270,4 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
 
 
 def test_the_files_of_the_tests_are_larger_than_allowed() -> None:
-    assert LARGEST_FILE_BYTES < 10 << 20
+    assert MAX_FILE_BYTES < 10 << 20

@@ -17,7 +17,7 @@ from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, Rout
 from penstock.wire.signing import FleetKey
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.access_log import AccessLog
-from tests.support.agents import KEY, LARGEST_BODY_BYTES, agent
+from tests.support.agents import KEY, MAX_BODY_BYTES, agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, engine, post
@@ -37,7 +37,7 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
         (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
         (post(BODY, "Authorization: Bearer nobody"), 401, "unknown_key"),
         (post(BODY, "Authorization: Basic Zm9v"), 401, "unknown_key"),
-        (post(b"x" * (LARGEST_BODY_BYTES + 1)), 413, "body_too_large"),
+        (post(b"x" * (MAX_BODY_BYTES + 1)), 413, "body_too_large"),
         (post(BODY, "X-Big: " + "x" * 70_000), 431, "head_too_large"),
         (post(BODY, *(f"X-{n}: 1" for n in range(200))), 431, "head_too_large"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nX-Endless: " + b"x" * 700_000, 431, "head_too_large"),

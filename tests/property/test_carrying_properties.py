@@ -23,7 +23,7 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
-BOUNDS = Limits(largest_body_bytes=1 << 20, kept_body_bytes=1 << 18, largest_head_bytes=4096, most_pipelined=4)
+BOUNDS = Limits(max_body_bytes=1 << 20, kept_body_bytes=1 << 18, max_head_bytes=4096, max_pipelined=4)
 
 
 class Wire(asyncio.Transport):

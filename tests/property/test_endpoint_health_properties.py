@@ -42,7 +42,7 @@ def test_from_any_history_time_and_one_served_trial_restore_trust(
         now += passes_s
     if standing.trust is Trust.TRYING:
         standing = ended(standing, Outcome.INCONCLUSIVE, now, now, RULES, Random(1))
-    now += RULES.longest_s
+    now += RULES.max_s
     standing = at(standing, now)
     assert standing.open
     assert ended(taken(standing), Outcome.SERVED, now, now + 1.0, RULES, Random(1)).trust is Trust.TRUSTED
@@ -54,7 +54,7 @@ def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, Outco
     for passes_s, takes, outcome, lasted_s in history:
         standing = lived(standing, now, passes_s, takes, outcome, lasted_s)
         now += passes_s
-        assert standing.until <= now + RULES.longest_s
+        assert standing.until <= now + RULES.max_s
         assert 0.0 <= standing.failing <= 1.0
 
 
@@ -66,7 +66,7 @@ def test_no_ejection_outlasts_its_longest(history: list[tuple[float, bool, Outco
 def test_never_more_of_a_pool_is_out_than_the_cap(
     members: int, history: list[tuple[int, Outcome, float]], share: float
 ) -> None:
-    rules = EjectionRules(most_ejected_share=share)
+    rules = EjectionRules(max_ejected_share=share)
     pool, now = [Standing() for _ in range(members)], 0.0
     for which, outcome, passes_s in history:
         now += passes_s

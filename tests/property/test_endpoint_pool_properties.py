@@ -48,10 +48,10 @@ def happen(members: Sequence[Endpoint], which: int, event: Event, pools: Sequenc
 
 @given(st.lists(st.tuples(st.integers(0, MEMBERS - 1), events), max_size=120), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
 def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
-    history: list[tuple[int, Event]], most_ejected_share: float
+    history: list[tuple[int, Event]], max_ejected_share: float
 ) -> None:
     now = [0.0]
-    rules = EjectionRules(consecutive_failures=1, most_ejected_share=most_ejected_share)
+    rules = EjectionRules(consecutive_failures=1, max_ejected_share=max_ejected_share)
     judge = Judge(rules, 30.0, lambda: now[0], Random(1))
     pool = Pool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m",), 4), judge) for n in range(MEMBERS)]
@@ -64,10 +64,10 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         alive = [each for each in members if each.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
         assert pool.in_flight == sum(each.view.in_flight for each in ready)
-        assert pool.out == sum(each.standing.out for each in members) <= MEMBERS * most_ejected_share
+        assert pool.out == sum(each.standing.out for each in members) <= MEMBERS * max_ejected_share
         assert all(each.health.ready for each in ready)
         assert len(ready) >= len(alive) - pool.out
-        assert ready or not alive or most_ejected_share == 1.0
+        assert ready or not alive or max_ejected_share == 1.0
         assert all(0.0 < each.view.weight <= 1.0 for each in members)
 
 
@@ -76,7 +76,7 @@ def test_pools_that_share_members_agree_with_them(
     history: list[tuple[int, Event]],
 ) -> None:
     now = [0.0]
-    rules = EjectionRules(consecutive_failures=1, most_ejected_share=1.0)
+    rules = EjectionRules(consecutive_failures=1, max_ejected_share=1.0)
     judge = Judge(rules, 30.0, lambda: now[0], Random(1))
     pools = Pool(rules=rules), Pool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m", "n"), 4), judge) for n in range(MEMBERS)]

@@ -15,7 +15,7 @@ from lab.engine.step_time import StepTime
 
 STEP_TIME = StepTime(Deployment(MODELS["llama-3.1-8b"], ACCELERATORS["h100"], 1))
 KV_BLOCKS = 200
-LONGEST_TOKENS = KV_BLOCKS * KV_BLOCK_TOKENS
+MAX_TOKENS = KV_BLOCKS * KV_BLOCK_TOKENS
 
 
 class Scheduler(RuleBasedStateMachine):
@@ -28,9 +28,9 @@ class Scheduler(RuleBasedStateMachine):
         self.live: list[Sequence] = []
         self.step: Step | None = None
 
-    @rule(prompt=st.integers(1, LONGEST_TOKENS - 1), output=st.integers(1, 300), family=st.integers(0, 2))
+    @rule(prompt=st.integers(1, MAX_TOKENS - 1), output=st.integers(1, 300), family=st.integers(0, 2))
     def add(self, prompt: int, output: int, family: int) -> None:
-        sequence = Sequence(prompt, min(output, LONGEST_TOKENS - prompt), tuple(range(family * 100, family * 100 + 6)))
+        sequence = Sequence(prompt, min(output, MAX_TOKENS - prompt), tuple(range(family * 100, family * 100 + 6)))
         self.live.append(sequence)
         self.model.add(sequence)
 

@@ -24,7 +24,7 @@ from tests.support.override_builders import drain, fail_over, weight
 from tests.support.planet import MODEL
 
 REGIONS = ("eu-de", "eu-es", "us-east")
-POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(most_withdrawn_share=1.0))
+POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(max_withdrawn_share=1.0))
 EVEN = {(region, MODEL): 10.0 for region in REGIONS}
 DUTY = Caller("duty", Role.OPERATOR)
 

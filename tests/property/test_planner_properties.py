@@ -121,7 +121,7 @@ def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
         assert cost(found).total <= cost(other).total * (1.0 + 1e-4) + 1e-4
 
 
-@given(worlds(healthy=True, reserve=True, largest_rate=15.0))
+@given(worlds(healthy=True, reserve=True, max_rate=15.0))
 @few
 def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
     for problem in world.problems(fresh=True):

@@ -19,7 +19,7 @@ from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_carrying_properties import Repeater, Wire
 
-BOUNDS = Limits(largest_head_bytes=400, most_headers=8)
+BOUNDS = Limits(max_head_bytes=400, max_headers=8)
 
 
 class Tells(Repeater):

@@ -18,12 +18,12 @@ seconds = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 rules = st.builds(
     RolloutRules,
     shadow_s=seconds,
-    most_moved_share=st.sampled_from([0.0, 0.5, 1.0]),
+    max_moved_share=st.sampled_from([0.0, 0.5, 1.0]),
     canary_s=seconds,
     acknowledge_within_s=st.sampled_from([1.0, 10.0]),
     least_requests=st.sampled_from([0, 10]),
-    most_failures_added=st.sampled_from([0.0, 0.5]),
-    most_latency_factor=st.sampled_from([1.0, 2.0]),
+    max_failures_added=st.sampled_from([0.0, 0.5]),
+    max_latency_factor=st.sampled_from([1.0, 2.0]),
     watch_s=seconds,
 )
 counters = st.integers(0, 100).flatmap(

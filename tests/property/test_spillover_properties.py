@@ -87,7 +87,7 @@ def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: 
             assert not shares.keys() & here.dear
         # On its failback ramp an origin serves no more than that grants, whatever the limit says.
         if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
-            assert 1.0 - shares.get(one.origin, 0.0) <= here.most_away + EPSILON
+            assert 1.0 - shares.get(one.origin, 0.0) <= here.max_away + EPSILON
 
 
 @given(limited_worlds())

@@ -23,7 +23,7 @@ PLACES = [
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -> None:
-    policy = World(seed, most_regions=5).policy
+    policy = World(seed, max_regions=5).policy
     found = verify(policy)
     assert found.breaches == ()
     classes = {frozenset(one.regions) for one in found.classes}
@@ -45,7 +45,7 @@ def test_every_class_is_found_and_nothing_is_seen_that_is_not_there(seed: int) -
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_class_survives_as_many_losses_as_leave_it_a_region(seed: int) -> None:
-    for one in verify(World(seed, most_regions=5).policy).classes:
+    for one in verify(World(seed, max_regions=5).policy).classes:
         if len(one.regions) > 2:
             assert one.ends == ()
         else:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from penstock.admission.queueing import LONGEST_WAIT_S
+from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
@@ -175,7 +175,7 @@ class Room(RuleBasedStateMachine):
         self.view._shown_weight = 1.0
         self.inside(self.view.on_heard)
 
-    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, LONGEST_WAIT_S]))
+    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, MAX_WAIT_S]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 

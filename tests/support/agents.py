@@ -42,7 +42,7 @@ from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from tests.support.planet import MODEL, policy
 
 KEY = FleetKey(b"tests-only-tests-only-tests-only")
-LARGEST_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 
 
 class FixedPeers:
@@ -194,7 +194,7 @@ async def agent(
     runtime: Any = FixedRuntime(endpoints, region, in_force, plan, name, redis_url, metrics, locator)
     runtime.peers = FixedPeers(peers or {}, credits or {})
     road = Router(region, cast(Any, runtime), KEY, Random(1), time.monotonic)
-    bounds = limits or Limits(largest_body_bytes=LARGEST_BODY_BYTES, idle_linger_s=0.0)
+    bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
     carrier = Proxy(
         road,
         connections,

@@ -20,7 +20,7 @@ from penstock.routing.spill_credits import Grants, Wallet, grant, wanted
 if TYPE_CHECKING:
     from tests.support.closed_loop import Loop
 
-LONGEST_WAIT_S = 30.0
+MAX_WAIT_S = 30.0
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
@@ -167,8 +167,8 @@ class Site:
         """Offer room that has appeared to those who wait, first come first served."""
         for _ in range(len(self.queue)):
             request = self.queue[0]
-            if self.loop.now - request.came_at > LONGEST_WAIT_S:
-                self.loop.ended.append(Ended(request.came_at, request.home, None, LONGEST_WAIT_S, False))
+            if self.loop.now - request.came_at > MAX_WAIT_S:
+                self.loop.ended.append(Ended(request.came_at, request.home, None, MAX_WAIT_S, False))
                 self.queue.popleft()
                 continue
             request.tried = {

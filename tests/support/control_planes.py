@@ -267,13 +267,13 @@ def rollout_rules(**fields: object) -> bytes:
     """Rules of a bundle's rollouts: at once, but for `fields`."""
     usual: dict[str, object] = {
         "shadow_s": 0,
-        "most_moved_share": 1,
+        "max_moved_share": 1,
         "canary_regions": "[]",
         "canary_s": 0,
         "acknowledge_within_s": 15,
         "least_requests": 0,
-        "most_failures_added": 0.05,
-        "most_latency_factor": 10,
+        "max_failures_added": 0.05,
+        "max_latency_factor": 10,
         "watch_s": 0,
     }
     lines = [

@@ -57,7 +57,7 @@ def plans_before(draw: st.DrawFn) -> dict[str, RegionPlan]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0, reserve: bool | None = None) -> World:
+def worlds(draw: st.DrawFn, *, healthy: bool = False, max_rate: float = 60.0, reserve: bool | None = None) -> World:
     regions = {
         name: Region(
             name,
@@ -78,7 +78,7 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, largest_rate: float = 60.0
         objective=Objective(survive_one_loss=draw(st.booleans()) if reserve is None else reserve),
     )
     keys = st.tuples(st.sampled_from(NAMES), st.sampled_from(MODELS), subsets)
-    asked = draw(st.dictionaries(keys, st.floats(0.0, largest_rate), max_size=8))
+    asked = draw(st.dictionaries(keys, st.floats(0.0, max_rate), max_size=8))
     states = SERVING if healthy else (*SERVING, RegionState.FAILED, RegionState.UNKNOWN)
     agents, health, usable, ramps = {}, {}, {}, {}
     for name in NAMES:

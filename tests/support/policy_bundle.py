@@ -105,19 +105,19 @@ forecast_ahead_s: 10
 apiVersion: penstock/v1
 kind: Rollout
 shadow_s: 10
-most_moved_share: 0.25
+max_moved_share: 0.25
 canary_regions: [eu-de]
 canary_s: 60
 acknowledge_within_s: 15
 least_requests: 50
-most_failures_added: 0.02
-most_latency_factor: 1.5
+max_failures_added: 0.02
+max_latency_factor: 1.5
 watch_s: 300
 """,
     "operating.yaml": """\
 apiVersion: penstock/v1
 kind: GuardRails
-most_withdrawn_share: 0.5
+max_withdrawn_share: 0.5
 ---
 apiVersion: penstock/v1
 kind: MaintenanceWindow

@@ -66,9 +66,9 @@ class Tally(msgspec.Struct):
 class World:
     """One planet; every answer that depends on few things is remembered."""
 
-    def __init__(self, seed: int, most_regions: int = len(NAMES)) -> None:
+    def __init__(self, seed: int, max_regions: int = len(NAMES)) -> None:
         self.rng = Random(seed)
-        self.names = NAMES[: self.rng.randint(2, most_regions)]
+        self.names = NAMES[: self.rng.randint(2, max_regions)]
         self.policy = self._policy([])
         self.next_policy = self._policy(list(self.policy.residency)) if self.rng.random() < 0.5 else self.policy
         self.facts = [
@@ -162,8 +162,8 @@ class World:
         return SpilloverLimit(
             f"limit-{number}",
             origins=_some(rng, self.names, 0.5),
-            most_cost_per_gpu_hour=rng.choice((None, 0.5, 2.0)),
-            most_share=rng.choice((None, 0.0, 0.3)),
+            max_cost_per_gpu_hour=rng.choice((None, 0.5, 2.0)),
+            max_share=rng.choice((None, 0.0, 0.3)),
         )
 
     def _rule(self, number: int) -> ResidencyRule:

@@ -10,7 +10,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.upstream.upstream_pool import Address
 from tests.support.sockets import Heard
 
-LIMITS = Limits(kept_body_bytes=256 * 1024, largest_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
+LIMITS = Limits(kept_body_bytes=256 * 1024, max_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)
 """Under which an upload is soon too large to be kept."""
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -19,7 +19,7 @@ PATIENT_S = 30.0
 
 def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
     sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.most_confined)
+    price = prices(problem, sets.max_confined)
     master = Master(problem, sets if problem.survive_one_loss else None)
     answer = solve(master, problem, price, PATIENT_S)
     return Flows(problem, sets, *master.flows(answer)), answer.cost, price

@@ -28,7 +28,7 @@ from penstock.overrides.maintenance import windows
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
 from penstock.policy.policy import Policy
 
-LONGEST_S = 366 * 86_400
+MAX_S = 366 * 86_400
 """Seconds that an override may last, unless it is said to have no end."""
 
 _NO_TIME_S = 1e300
@@ -250,8 +250,8 @@ def _reach(caller: Caller, there: Override) -> None:
 
 def _seconds(given: float | str) -> float:
     seconds = float(given)
-    if not 0.0 < seconds <= LONGEST_S or not math.isfinite(seconds):
-        raise Problem(422, f"expires_in_s: give more than 0 and at most {LONGEST_S} seconds, or `none`")
+    if not 0.0 < seconds <= MAX_S or not math.isfinite(seconds):
+        raise Problem(422, f"expires_in_s: give more than 0 and at most {MAX_S} seconds, or `none`")
     return seconds
 
 

@@ -29,7 +29,7 @@ class GuardRailsDocument(PolicyDocument):
     """
 
     kind: Literal["GuardRails"]
-    most_withdrawn_share: float = Field(gt=0, le=1)
+    max_withdrawn_share: float = Field(gt=0, le=1)
     """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
 
 

@@ -15,7 +15,7 @@ class RolloutDocument(PolicyDocument):
     kind: Literal["Rollout"]
     shadow_s: float = Field(ge=0, le=86_400)
     """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
-    most_moved_share: float = Field(ge=0, le=1)
+    max_moved_share: float = Field(ge=0, le=1)
     """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
     canary_regions: EachOnce[Label]
     """Regions that obey the new policy before all others; `[]` tries it nowhere first."""
@@ -25,9 +25,9 @@ class RolloutDocument(PolicyDocument):
     """An agent there that has not taken it after this long (s) is reason to roll back; reports come once a second."""
     least_requests: int = Field(ge=0, le=1_000_000_000)
     """Requests that must have ended there before anything is judged by them, and before the others follow."""
-    most_failures_added: float = Field(ge=0, le=1)
+    max_failures_added: float = Field(ge=0, le=1)
     """How much (0-1) the part of requests that fail or are refused may grow."""
-    most_latency_factor: float = Field(ge=1, le=1000)
+    max_latency_factor: float = Field(ge=1, le=1000)
     """How many times as long as before the mean time to the first byte may become."""
     watch_s: float = Field(ge=0, le=86_400)
     """How long (s) it is watched, by the same limits, once every region obeys it; then it is stable."""

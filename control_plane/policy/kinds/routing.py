@@ -95,17 +95,17 @@ class SpilloverLimitDocument(PolicyDocument):
     """Names of the regions whose overflow it is about; absent for all."""
     models: SomeOf[ModelName] = Field(default_factory=list)
     """Names of the models that it is about; absent for all."""
-    most_cost_per_gpu_hour: float | None = Field(ge=0, le=1e6)
+    max_cost_per_gpu_hour: float | None = Field(ge=0, le=1e6)
     """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
-    most_share: float | None = Field(ge=0, le=1)
+    max_share: float | None = Field(ge=0, le=1)
     """How much (0-1) of an origin's demand in one traffic class may be served elsewhere while the origin can serve, all
     other regions together. Plans alone can see to that, so nothing leaves on spill credits then. null for any part."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:
-        if self.most_cost_per_gpu_hour is None and self.most_share is None:
+        if self.max_cost_per_gpu_hour is None and self.max_share is None:
             raise PydanticCustomError(
-                REMEDY, "limits nothing", {"remedy": "give a number for one of most_cost_per_gpu_hour and most_share"}
+                REMEDY, "limits nothing", {"remedy": "give a number for one of max_cost_per_gpu_hour and max_share"}
             )
         return self
 

@@ -24,7 +24,7 @@ from dulwich.objects import S_ISGITLINK, Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import MemoryRepo
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
-from control_plane.policy.bundle_limits import LARGEST_FILE_BYTES, MAX_BUNDLE_BYTES, belongs, count_error, text_of
+from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, belongs, count_error, text_of
 from control_plane.policy.source.repository_url import shown, without_secrets
 from penstock.policy.provenance import Provenance
 
@@ -34,7 +34,7 @@ MAX_PACK_BYTES = 64 << 20
 MAX_MEMORY_BYTES = 512 << 20
 """Address space of the process: an object may unfold to far more than was sent."""
 
-LARGEST_TEXT = 200
+MAX_TEXT = 200
 """Characters of a subject or an author that are kept."""
 
 MAX_TAGS = 8
@@ -189,13 +189,13 @@ def _text(repository: MemoryRepo, name: str, mode: int, sha: Any) -> str | Polic
     if S_ISGITLINK(mode):
         return PolicyError(name, 0, "", "is a submodule", "commit the files themselves")
     blob = repository[sha] if stat.S_ISREG(mode) else None
-    content = blob.as_raw_string()[: LARGEST_FILE_BYTES + 1] if isinstance(blob, Blob) else None
+    content = blob.as_raw_string()[: MAX_FILE_BYTES + 1] if isinstance(blob, Blob) else None
     return text_of(name, content)
 
 
 def _one_line(text: bytes) -> str:
     first = text.decode("utf-8", "replace").strip().partition("\n")[0]
-    return "".join(letter if letter.isprintable() else " " for letter in first)[:LARGEST_TEXT]
+    return "".join(letter if letter.isprintable() else " " for letter in first)[:MAX_TEXT]
 
 
 def answer(request: Request) -> Answer:

@@ -140,11 +140,11 @@ async def _talk(process: asyncio.subprocess.Process, request: bytes) -> tuple[by
     return said, complained
 
 
-async def _up_to(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
-    """Everything up to the end; what is beyond `most_bytes` is dropped, so that whoever writes it may end."""
+async def _up_to(stream: asyncio.StreamReader, max_bytes: int) -> bytes:
+    """Everything up to the end; what is beyond `max_bytes` is dropped, so that whoever writes it may end."""
     kept = bytearray()
     while chunk := await stream.read(65_536):
-        kept += chunk[: most_bytes - len(kept)]
+        kept += chunk[: max_bytes - len(kept)]
     return bytes(kept)
 
 

@@ -59,4 +59,4 @@ def load_webhook_secret(path: Path) -> WebhookSecret:
     Raises:
         BadSecret: the file cannot be used.
     """
-    return WebhookSecret(read_secret(path, "webhook's secret", shortest_bytes=MIN_SECRET_BYTES))
+    return WebhookSecret(read_secret(path, "webhook's secret", min_bytes=MIN_SECRET_BYTES))

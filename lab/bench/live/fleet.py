@@ -35,7 +35,7 @@ on an engine."""
 SOURCE_S = 1800.0
 """How much (s) of a trace is drawn from."""
 
-MOST_PROMPT_TOKENS, MOST_OUTPUT_TOKENS = 8_000, 1_000
+MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS = 8_000, 1_000
 
 INSTANCES = 3
 """The most instances of a balancer; clients are spread over them by where they are."""
@@ -113,7 +113,7 @@ def workload_of(
         raise TraceError(trace_file or Path("generated"), f"lasts {span_s:.0f} s of {seconds:.0f} s", remedy)
     factor = rate_per_s / (len(source) / span_s)
     scaled = _stretch(scale_rate(source, factor, span_s, rng), seconds, rate_per_s)
-    requests = compress_time(cap_tokens(scaled, MOST_PROMPT_TOKENS, MOST_OUTPUT_TOKENS), time_scale)
+    requests = compress_time(cap_tokens(scaled, MAX_PROMPT_TOKENS, MAX_OUTPUT_TOKENS), time_scale)
     senders = [Sender("open", "demo-open", MODEL)]
     return lay_over(requests, CLIENT_SITES, senders, lambda site, sender: (), 0.0, rng)
 

@@ -59,7 +59,7 @@ def check_leak(field: Field, requests: int, tell: Told) -> LeakCheck:
         resident = [resident_bytes(pid)]
         for look in range(LOOKS):
             tell(f"memory over {requests} requests: {done} so far")
-            run = load.closed_loop(CLOSED_LOOP_S, most_answers=requests * (look + 1) // LOOKS - done)
+            run = load.closed_loop(CLOSED_LOOP_S, max_answers=requests * (look + 1) // LOOKS - done)
             done += run.answers
             errors += run.errors
             streams_left += _leave_streams(contestant.port)

@@ -71,7 +71,7 @@ class Load:
                 connection.sock.close()
         self._epoll.close()
 
-    def closed_loop(self, seconds: float, most_answers: float = float("inf")) -> Run:
+    def closed_loop(self, seconds: float, max_answers: float = float("inf")) -> Run:
         """Every connection asks again as soon as it has its answer, for `seconds` or until there are enough."""
         run = self._run = Run()
         began = time.perf_counter()
@@ -79,7 +79,7 @@ class Load:
         for connection in self._all:
             self._ask(connection)
         last_answers, last_progress = 0, began
-        while (now := time.perf_counter()) < ends and run.answers < most_answers:
+        while (now := time.perf_counter()) < ends and run.answers < max_answers:
             for fd, _ in self._epoll.poll(0.1):
                 connection = self._by_fd[fd]
                 if self._hear(connection):

@@ -95,7 +95,7 @@ class FlowPlanner:
             master = self._master(problem, sets)
             before_s = master.ran_s
             try:
-                answer = solve(master, problem, prices(problem, sets.most_confined), left_s)
+                answer = solve(master, problem, prices(problem, sets.max_confined), left_s)
                 answers.append(Flows(problem, sets, *master.flows(answer)))
             except Unsolved as stopped:
                 late[problem.shape.model] = str(stopped)

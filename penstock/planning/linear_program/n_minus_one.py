@@ -33,7 +33,7 @@ class Confinements:
     """By set: nobody from outside may enter, so that no plan changes its excess, only capacity does."""
 
     @property
-    def most_confined(self) -> int:
+    def max_confined(self) -> int:
         """How many losses one request more in a pool can make worse."""
         return int(self.pools[~self.settled].sum(axis=1).max(initial=0))
 

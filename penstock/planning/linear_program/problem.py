@@ -120,7 +120,7 @@ class Problem:
         """For each pair: how many requests per second of the key may go to the pool."""
         return np.where(self.capped[key] & (self.most[pool] < 1.0), self.most[pool] * self.demand[key], np.inf)
 
-    def least_per_s(self, key: Ints, pool: Ints) -> Floats:
+    def min_per_s(self, key: Ints, pool: Ints) -> Floats:
         """For each pair: how many requests per second of the key must go to the pool, as far as a ramp allows."""
         least: Floats = np.where(pool == self.origin[key], self.kept[key] * self.demand[key], 0.0)
         return np.minimum(least, self.limits_per_s(key, pool))
@@ -138,11 +138,11 @@ class Prices:
     no_room: float
 
 
-def prices(problem: Problem, most_confined: int) -> Prices:
+def prices(problem: Problem, max_confined: int) -> Prices:
     """Prices in powers of two of the largest ordinary cost, so that noise does not change them from tick to tick.
 
     Args:
-        most_confined: how many regions' losses one request more in a pool can make worse at once.
+        max_confined: how many regions' losses one request more in a pool can make worse at once.
     """
     ordinary = float(
         problem.reach_s.max(initial=0.0)
@@ -152,7 +152,7 @@ def prices(problem: Problem, most_confined: int) -> Prices:
     )
     largest = 2.0 ** np.ceil(np.log2(max(ordinary, 1.0)))
     reserve = 4.0 * largest
-    past_target = 2.0 * largest + most_confined * reserve
+    past_target = 2.0 * largest + max_confined * reserve
     return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
 
 

@@ -171,7 +171,7 @@ class Builder:
         kept = np.zeros(len(self.distances.names))
         if interventions:
             for at in np.unique(shape.origin_of).tolist():
-                kept[at] = 1.0 - interventions.of(self.distances.names[at], shape.model).most_away
+                kept[at] = 1.0 - interventions.of(self.distances.names[at], shape.model).max_away
         return kept[shape.origin_of]
 
     def _home(self, shape: Shape, alive: Flags) -> Ints:

@@ -156,7 +156,7 @@ class Program:
         upper[self.arcs_at :] = np.where(self.arc_stays, staying, limits - beside)
         if problem.kept.any():
             # What stays costs no more than what moves, so an optimum has it first.
-            least = problem.least_per_s(self.arc_key, self.arc_pool)
+            least = problem.min_per_s(self.arc_key, self.arc_pool)
             held_back = np.where(self.arc_stays, np.minimum(staying, least), np.maximum(0.0, least - beside))
             lower[self.arcs_at :] = held_back
         return cost, lower, upper

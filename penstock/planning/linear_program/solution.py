@@ -59,7 +59,7 @@ def shares(one: Flows) -> dict[Key, dict[str, float]]:
 def cost(one: Flows) -> Cost:
     """By the same objective, whatever decided the flows."""
     sets = one.sets if one.problem.survive_one_loss else None
-    return evaluate(one.problem, sets, prices(one.problem, one.sets.most_confined), one.key, one.pool, one.flow)
+    return evaluate(one.problem, sets, prices(one.problem, one.sets.max_confined), one.key, one.pool, one.flow)
 
 
 def lacking(every: Iterable[Flows]) -> tuple[Shortfall, ...]:

@@ -17,7 +17,7 @@ PIECES = 6
 BREAKS = (0.0, 0.5, 0.75, 0.9, 1.0)
 """Where the first pieces begin and end, as parts of the target utilisation."""
 
-LARGEST_WAIT_S = 2.0
+MAX_WAIT_S = 2.0
 """A piece costs no more than this (s) a request: past every round trip on Earth, waiting longer ranks nothing."""
 
 MIN_WAIT_S = 0.001
@@ -48,6 +48,6 @@ def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: 
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = np.diff(queue, axis=1) / widths[:, :4]
     costs = np.zeros((len(slots), PIECES))
-    costs[:, :4] = np.where(there[:, None], np.minimum(weight * slope, LARGEST_WAIT_S), 0.0)
+    costs[:, :4] = np.where(there[:, None], np.minimum(weight * slope, MAX_WAIT_S), 0.0)
     costs = np.maximum.accumulate(MIN_WAIT_S * np.round(costs / MIN_WAIT_S), axis=1)
     return widths, costs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.secret_file import LARGEST_FILE_BYTES, BadSecret, read_secret, read_secrets
+from adapters.secret_file import MAX_FILE_BYTES, BadSecret, read_secret, read_secrets
 
 SECRET = b"0123456789abcdef"
 
@@ -20,12 +20,12 @@ def path(tmp_path: Path) -> Path:
 
 def test_one_secret_a_line(path: Path) -> None:
     path.write_bytes(b"\n  " + SECRET + b" \r\n\n" + SECRET[::-1] + b"\n")
-    assert read_secrets(path, "test key", shortest_bytes=16) == [SECRET, SECRET[::-1]]
+    assert read_secrets(path, "test key", min_bytes=16) == [SECRET, SECRET[::-1]]
 
 
 def test_one_that_is_alone(path: Path) -> None:
     path.write_bytes(SECRET + b"\n")
-    assert read_secret(path, "test key", shortest_bytes=16) == SECRET
+    assert read_secret(path, "test key", min_bytes=16) == SECRET
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_one_that_is_alone(path: Path) -> None:
         (SECRET[:15], "the test key has 15 bytes, fewer than 16"),
         (SECRET + b"\nshort-secret", "test key 2 has 12 bytes, fewer than 16"),
         (SECRET * 2 + b"\n" + SECRET, "holds no test key, which is one line"),
-        (b"x" * (LARGEST_FILE_BYTES + 1), "holds no test key, for it has more than 65536 bytes"),
+        (b"x" * (MAX_FILE_BYTES + 1), "holds no test key, for it has more than 65536 bytes"),
     ],
 )
 def test_what_cannot_be_used_is_refused_unshown(path: Path, content: bytes, problem: str) -> None:
     path.write_bytes(content)
     with pytest.raises(BadSecret) as caught:
-        read_secret(path, "test key", shortest_bytes=16)
+        read_secret(path, "test key", min_bytes=16)
     assert str(caught.value).startswith(f"{path}: {problem}")
     for line in content.split():
         assert line.decode() not in str(caught.value)
@@ -53,24 +53,24 @@ def test_one_that_is_open_to_everybody_is_refused(path: Path, mode: int) -> None
     path.write_bytes(SECRET)
     path.chmod(mode)
     with pytest.raises(BadSecret, match=f"open to every user of this machine; chmod o-rwx {path}"):
-        read_secret(path, "test key", shortest_bytes=16)
+        read_secret(path, "test key", min_bytes=16)
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o440])
 def test_its_owner_and_group_may_read_it(path: Path, mode: int) -> None:
     path.write_bytes(SECRET)
     path.chmod(mode)
-    assert read_secret(path, "test key", shortest_bytes=16) == SECRET
+    assert read_secret(path, "test key", min_bytes=16) == SECRET
 
 
 def test_a_link_counts_as_what_it_leads_to(path: Path, tmp_path: Path) -> None:
     path.write_bytes(SECRET)
     (tmp_path / "link").symlink_to(path)
-    assert read_secret(tmp_path / "link", "test key", shortest_bytes=16) == SECRET
+    assert read_secret(tmp_path / "link", "test key", min_bytes=16) == SECRET
 
 
 def test_one_that_is_not_there_and_one_that_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(BadSecret, match="absent: cannot read the test key: No such file or directory; make one"):
-        read_secret(tmp_path / "absent", "test key", shortest_bytes=16)
+        read_secret(tmp_path / "absent", "test key", min_bytes=16)
     with pytest.raises(BadSecret, match="cannot read the test key: Is a directory"):
-        read_secret(tmp_path, "test key", shortest_bytes=16)
+        read_secret(tmp_path, "test key", min_bytes=16)

@@ -108,7 +108,7 @@ def test_any_damage_gives_sites_or_one_clear_line(ours: Path, tmp_path: Path, se
 @needs_real_databases
 def test_a_real_city_database_gives_sites_that_it_locates_itself() -> None:
     path = REAL / "GeoIP2-City-Test.mmdb"
-    sites = sites_from_database(path, Random(2), most_sites=40)
+    sites = sites_from_database(path, Random(2), max_sites=40)
     assert len(sites) == len({site.country for site in sites}) == 40
     with geoip2.database.Reader(str(path)) as reader:
         for site in sites:

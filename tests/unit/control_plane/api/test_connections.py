@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from control_plane.api.client_connections import LARGEST_HEAD_BYTES, BoundedConnection
+from control_plane.api.client_connections import MAX_HEAD_BYTES, BoundedConnection
 from control_plane.serve import Server
 from tests.support.wait import PATIENCE_S
 
@@ -22,7 +22,7 @@ class Hasty(BoundedConnection):
     """One that soon loses patience."""
 
     patience_s = 0.2
-    most_connections = 4
+    max_connections = 4
 
 
 class Served:
@@ -88,9 +88,9 @@ async def test_a_request_is_answered(served: Served) -> None:
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"GET / HTTP/1.1\r\nx: " + b"a" * LARGEST_HEAD_BYTES, 431),
-        (b"GET /" + b"a" * LARGEST_HEAD_BYTES, 431),
-        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (LARGEST_HEAD_BYTES // 6), 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES, 431),
+        (b"GET /" + b"a" * MAX_HEAD_BYTES, 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (MAX_HEAD_BYTES // 6), 431),
         (b"not a method / HTTP/1.1\r\n\r\n", 400),
     ],
 )
@@ -120,7 +120,7 @@ async def test_who_never_reads_is_cut_off(served: Served) -> None:
 
 async def test_idle_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hasty, "patience_s", PATIENCE_S)
-    idle = [await served.connect() for _ in range(Hasty.most_connections)]
+    idle = [await served.connect() for _ in range(Hasty.max_connections)]
     for _ in range(2):
         reader, _ = await served.connect(REQUEST)
         assert b"here" in await reader.readuntil(b"0\r\n\r\n")

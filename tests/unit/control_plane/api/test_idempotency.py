@@ -237,7 +237,7 @@ async def test_nothing_of_a_request_but_its_digest_is_kept(http: httpx.AsyncClie
 async def test_a_body_that_is_too_large_or_too_slow(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, changes: Changes, key: str | None
 ) -> None:
-    assert (await make(http, "x" * request_limits.LARGEST_BODY_BYTES, key)).status_code == 413
+    assert (await make(http, "x" * request_limits.MAX_BODY_BYTES, key)).status_code == 413
     monkeypatch.setattr(request_limits, "BODY_TIMEOUT_S", 0.05)
 
     async def dawdle() -> AsyncIterator[bytes]:

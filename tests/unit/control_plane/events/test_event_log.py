@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from control_plane.events.event_log import MOST_EVENTS, Event, EventLog, Kind, event_id
+from control_plane.events.event_log import MAX_EVENTS, Event, EventLog, Kind, event_id
 from tests.support.stores import SetClock
 
 
@@ -68,11 +68,11 @@ def test_what_is_told_by_this_one_alone_has_no_id_and_breaks_no_sequence(events:
 
 
 def test_what_is_forgotten_is_told(events: EventLog) -> None:
-    add(events, range(1, MOST_EVENTS + 6))
-    assert (events.oldest, events.end) == (5, MOST_EVENTS + 5)
+    add(events, range(1, MAX_EVENTS + 6))
+    assert (events.oldest, events.end) == (5, MAX_EVENTS + 5)
     assert events.read(4) is None
-    assert resumed(events, "7-3") == (list(range(6, MOST_EVENTS + 6)), False)
-    assert resumed(events, "7-6") == (list(range(7, MOST_EVENTS + 6)), True)
+    assert resumed(events, "7-3") == (list(range(6, MAX_EVENTS + 6)), False)
+    assert resumed(events, "7-6") == (list(range(7, MAX_EVENTS + 6)), True)
 
 
 async def test_a_reader_waits_a_moment_for_what_it_saw_elsewhere(events: EventLog) -> None:

@@ -17,13 +17,13 @@ class Work:
     """Counts runs, which last as long as a test wants."""
 
     def __init__(self) -> None:
-        self.begun = self.ended = self.most_at_once = 0
+        self.begun = self.ended = self.max_at_once = 0
         self.go_on = asyncio.Event()
         self.go_on.set()
 
     async def __call__(self) -> None:
         self.begun += 1
-        self.most_at_once = max(self.most_at_once, self.begun - self.ended)
+        self.max_at_once = max(self.max_at_once, self.begun - self.ended)
         await self.go_on.wait()
         self.ended += 1
 
@@ -46,7 +46,7 @@ async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: Asy
         rounds.wake()
         work.go_on.set()
         await until(lambda times=times: work.ended == 2 * times)  # type: ignore[misc]
-    assert work.most_at_once == 1
+    assert work.max_at_once == 1
 
 
 async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIOScheduler) -> None:

@@ -253,7 +253,7 @@ def test_every_value_arrives() -> None:
     assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
     assert policy.objective.plan_logic is PlanLogic.WATERFALL
     assert policy.anonymous_tenant is None
-    assert policy.guard_rails.most_withdrawn_share == 0.5
+    assert policy.guard_rails.max_withdrawn_share == 0.5
     (window,) = policy.maintenance
     assert (window.regions, window.recurrence, window.source) == ({"us-east"}, "weekly", "operating.yaml:7")
     assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.policy.bundle_errors import PolicyRefused
-from control_plane.policy.compiler import LARGEST_FILE_BYTES, MAX_FILES
+from control_plane.policy.compiler import MAX_FILE_BYTES, MAX_FILES
 from control_plane.policy.folder import read_folder
 
 
@@ -80,10 +80,10 @@ def test_a_missing_and_an_empty_folder(tmp_path: Path) -> None:
 
 def test_all_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"a: 1\nb: \xff")
-    (tmp_path / "b.yaml").write_bytes(b"#" * (LARGEST_FILE_BYTES + 1))
+    (tmp_path / "b.yaml").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     assert refused(tmp_path) == [
         "a.yaml:2: is not UTF-8; save it as UTF-8",
-        f"b.yaml: larger than {LARGEST_FILE_BYTES} bytes; split it into several files",
+        f"b.yaml: larger than {MAX_FILE_BYTES} bytes; split it into several files",
     ]
 
 

@@ -120,7 +120,7 @@ def test_blocs_within_blocs_without_end_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("bound", "value", "files", "problem"),
     [
-        ("LARGEST_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
+        ("MAX_FILE_BYTES", 100, lambda: BUNDLE, "larger than 100 bytes"),
         ("MAX_BUNDLE_BYTES", 1000, lambda: BUNDLE, "larger than 1000 bytes in all"),
         (
             "MAX_BUNDLE_BYTES",

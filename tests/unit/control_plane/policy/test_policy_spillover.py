@@ -25,8 +25,8 @@ def test_limits_and_orders_are_part_of_the_policy() -> None:
     policy = compile_bundle(FILES)
     assert policy.spillover_orders == {"us-east": ("eu-de", "us-west")}
     little, dear = policy.spillover_limits
-    assert dear == SpilloverLimit("nothing-dear", most_cost_per_gpu_hour=1.2, source="spillover.yaml:18")
-    assert (little.origins, little.models, little.most_share) == ({"br-sao"}, {"llama-3.1-8b"}, 0.2)
+    assert dear == SpilloverLimit("nothing-dear", max_cost_per_gpu_hour=1.2, source="spillover.yaml:18")
+    assert (little.origins, little.models, little.max_share) == ({"br-sao"}, {"llama-3.1-8b"}, 0.2)
     assert compile_bundle({**FILES, "spillover.yaml": TEXT.replace("0.2\n", "0.3\n")}).digest() != policy.digest()
 
 
@@ -39,12 +39,12 @@ def test_limits_and_orders_are_part_of_the_policy() -> None:
         ("[eu-de, us-west]", "[eu-de, eu-de]", "spillover.yaml:14: regions: 'eu-de' is listed twice"),
         ("origins: [br-sao]", "origins: []", "spillover.yaml:28: origins: "),
         ("models: [llama-3.1-8b]", "models: [llama]", "spillover.yaml:29: models[0]: there is no Model llama"),
-        ("most_share: 0.2", "most_share: null", "spillover.yaml:24: limits nothing; give a number for one of"),
-        ("most_share: 0.2", "most_share: 1.2", "spillover.yaml:31: most_share: "),
-        ("most_share: null", "", "spillover.yaml:16: most_share: is missing; write it; nothing has a default"),
+        ("max_share: 0.2", "max_share: null", "spillover.yaml:24: limits nothing; give a number for one of"),
+        ("max_share: 0.2", "max_share: 1.2", "spillover.yaml:31: max_share: "),
+        ("max_share: null", "", "spillover.yaml:16: max_share: is missing; write it; nothing has a default"),
         (
-            "most_share: 0.2\n",
-            "most_share: 0.2\n" + SECOND_ORDER,
+            "max_share: 0.2\n",
+            "max_share: 0.2\n" + SECOND_ORDER,
             "origin: us-east has an order already; keep one; see ",
         ),
     ],

@@ -37,13 +37,13 @@ from tests.support.wait import until
 
 RULES = RolloutRules(
     shadow_s=2.0,
-    most_moved_share=0.25,
+    max_moved_share=0.25,
     canary_regions=("eu-es",),
     canary_s=5.0,
     acknowledge_within_s=3.0,
     least_requests=0,
-    most_failures_added=0.05,
-    most_latency_factor=2.0,
+    max_failures_added=0.05,
+    max_latency_factor=2.0,
     watch_s=5.0,
 )
 OLD = msgspec.structs.replace(planet.policy(), rollout=RULES)

@@ -10,7 +10,7 @@ import pytest
 
 from lab.demo.demo_workload import (
     EEA,
-    LONGEST_OUTPUT_TOKENS,
+    MAX_OUTPUT_TOKENS,
     MEAN_OUTPUT_TOKENS,
     MEAN_PROMPT_TOKENS,
     TENANT_KEYS,
@@ -58,7 +58,7 @@ def test_requests_are_in_order_within_the_story_and_named_once() -> None:
     assert due_s[0] >= 0
     assert due_s[-1] < SCENARIO.duration_s
     assert len({ask.planned.id for ask in story}) == len(story)
-    assert all(1 <= ask.planned.lengths.output_tokens <= LONGEST_OUTPUT_TOKENS for ask in story)
+    assert all(1 <= ask.planned.lengths.output_tokens <= MAX_OUTPUT_TOKENS for ask in story)
 
 
 def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lab.engine.accelerators import ACCELERATORS, Accelerator
-from lab.engine.deployment import Deployment, smallest_deployment
+from lab.engine.deployment import Deployment, min_deployment
 from lab.engine.models import MODELS
 from lab.engine.step_time import StepTime
 
@@ -74,7 +74,7 @@ def test_a_model_takes_as_few_devices_as_hold_it_and_some_kv() -> None:
         (model, accelerator): deployment and deployment.tensor_parallel
         for model in MODELS
         for accelerator in ACCELERATORS
-        for deployment in [smallest_deployment(MODELS[model], ACCELERATORS[accelerator])]
+        for deployment in [min_deployment(MODELS[model], ACCELERATORS[accelerator])]
     }
     assert devices["llama-3.1-8b", "l4"] == 1
     assert devices["llama-3.1-8b", "h100"] == 1
@@ -84,14 +84,14 @@ def test_a_model_takes_as_few_devices_as_hold_it_and_some_kv() -> None:
 
 def test_a_model_too_large_for_eight_devices_has_no_deployment() -> None:
     huge = msgspec.structs.replace(MODELS["llama-3.1-70b"], parameters=405_000_000_000)
-    assert smallest_deployment(huge, ACCELERATORS["l4"]) is None
+    assert min_deployment(huge, ACCELERATORS["l4"]) is None
     assert Deployment(huge, ACCELERATORS["l4"], 8).kv_blocks == 0
 
 
 def test_a_sequence_can_be_no_longer_than_the_cache() -> None:
     on_l4 = Deployment(LLAMA_8B, ACCELERATORS["l4"], 1)
-    assert on_l4.longest_sequence_tokens == on_l4.kv_tokens < LLAMA_8B.context_tokens
-    assert Deployment(LLAMA_8B, ACCELERATORS["h100"], 1).longest_sequence_tokens == LLAMA_8B.context_tokens
+    assert on_l4.max_sequence_tokens == on_l4.kv_tokens < LLAMA_8B.context_tokens
+    assert Deployment(LLAMA_8B, ACCELERATORS["h100"], 1).max_sequence_tokens == LLAMA_8B.context_tokens
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)

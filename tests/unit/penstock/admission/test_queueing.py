@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.queueing import LONGEST_WAIT_S, Queue, Waiting, come_again_in_s, give_up_at, retry_after_s
+from penstock.admission.queueing import MAX_WAIT_S, Queue, Waiting, come_again_in_s, give_up_at, retry_after_s
 
 
 def join(queue: Queue[str], item: str, *, tenant: str = "t", priority: int = 0, at: float = 0.0, until: float = 20.0):
@@ -78,7 +78,7 @@ def test_nothing_of_who_left_is_kept() -> None:
 
 
 def test_making_room_in_vain_changes_nothing() -> None:
-    queue: Queue[str] = Queue(most_bytes=300)
+    queue: Queue[str] = Queue(max_bytes=300)
     for name, priority in (("low", 0), ("high", 1), ("higher", 1)):
         queue.join(name, "t", priority, 100, 0.0, 20.0)
     assert queue.join("huge", "other", 1, 300, 0.0, 20.0) == (None, [])
@@ -129,7 +129,7 @@ def test_who_fills_the_queue_makes_room_for_who_has_little_in_it() -> None:
 
 
 def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_same() -> None:
-    queue: Queue[str] = Queue(most_bytes=250)
+    queue: Queue[str] = Queue(max_bytes=250)
     join(queue, "a", tenant="one")
     join(queue, "b", tenant="one")
     assert queue.join("huge", "two", 0, 251, 0.0, 20.0) == (None, [])
@@ -138,10 +138,10 @@ def test_bytes_are_bounded_and_nobody_leaves_for_one_that_does_not_fit_all_the_s
 
 
 def test_how_long_one_waits_and_when_to_come_again() -> None:
-    assert give_up_at(100.0, 500.0) == 100.0 + LONGEST_WAIT_S
+    assert give_up_at(100.0, 500.0) == 100.0 + MAX_WAIT_S
     assert give_up_at(100.0, 103.0) == 103.0
     assert retry_after_s(2.0) == 1.0
-    assert retry_after_s(LONGEST_WAIT_S) == LONGEST_WAIT_S / 2
+    assert retry_after_s(MAX_WAIT_S) == MAX_WAIT_S / 2
     assert retry_after_s(float("inf")) < 300
 
 

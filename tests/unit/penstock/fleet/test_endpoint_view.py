@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fleet.endpoint_report import LONGEST_TEXT, MAX_ENDPOINTS, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import LATE_S, endpoints, left_out
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import MAX_COUNT, Snapshot, Verdict, take_in
@@ -63,9 +63,9 @@ def test_of_one_region_alone() -> None:
     "wrong",
     [
         {"name": ""},
-        {"name": "x" * (LONGEST_TEXT + 1)},
-        {"address": "x" * (LONGEST_TEXT + 1)},
-        {"models": ("x" * (LONGEST_TEXT + 1),)},
+        {"name": "x" * (MAX_TEXT + 1)},
+        {"address": "x" * (MAX_TEXT + 1)},
+        {"models": ("x" * (MAX_TEXT + 1),)},
         {"models": ("m",) * 65},
         {"slots": -1},
         {"in_flight": MAX_COUNT + 1},

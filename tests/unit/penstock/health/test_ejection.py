@@ -16,7 +16,7 @@ from penstock.health.outlier_ejection import (
     taken,
 )
 
-RULES = EjectionRules(consecutive_failures=3, base_s=10.0, longest_s=35.0, forgive_s=60.0)
+RULES = EjectionRules(consecutive_failures=3, base_s=10.0, max_s=35.0, forgive_s=60.0)
 FAILURES = (
     Outcome.UNREACHABLE,
     Outcome.GATEWAY_ERROR,

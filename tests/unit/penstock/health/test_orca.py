@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.health.engine_signals import BadSignals, Signal
-from penstock.health.orca import LONGEST_BYTES, read_orca
+from penstock.health.orca import MAX_BYTES, read_orca
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_reads_both_forms(header: bytes, told: dict[Signal, float]) -> None:
         b'JSON {"application_utilization": "x"}',
         b'JSON {"named_metrics": {"kv_cache_usage_perc": 7}}',
         b"JSON " + b"[" * 3000,
-        b"TEXT " + b"a=1," * LONGEST_BYTES,
+        b"TEXT " + b"a=1," * MAX_BYTES,
     ],
 )
 def test_refuses_what_is_neither_or_cannot_be(header: bytes) -> None:

@@ -15,7 +15,7 @@ from tests.support.override_builders import drain, fail_over, freeze, weight
 from tests.support.planet import MODEL
 
 REGIONS = ("eu-de", "eu-es", "us-east")
-POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(most_withdrawn_share=0.7))
+POLICY = msgspec.structs.replace(planet.policy(), guard_rails=GuardRails(max_withdrawn_share=0.7))
 EVEN = {(region, MODEL): 10.0 for region in REGIONS}
 
 
@@ -87,7 +87,7 @@ def test_more_than_the_set_share_of_a_models_capacity_is_too_much() -> None:
 
 
 def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() -> None:
-    policy = msgspec.structs.replace(POLICY, guard_rails=GuardRails(most_withdrawn_share=0.5))
+    policy = msgspec.structs.replace(POLICY, guard_rails=GuardRails(max_withdrawn_share=0.5))
     capacity = EVEN | {("us-east", MODEL): 20.0}
     small = [drain("us-east", origin=origin) for origin in REGIONS]
     assert against(small[-1], *small[:-1], policy=policy, capacity=capacity) is None

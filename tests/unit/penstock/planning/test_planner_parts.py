@@ -21,7 +21,7 @@ from penstock.planning.linear_program.n_minus_one import MAX_UNIONS, confinement
 from penstock.planning.linear_program.problem import Problem, prices
 from penstock.planning.linear_program.problem_builder import Builder
 from penstock.planning.linear_program.solver import solve
-from penstock.planning.linear_program.waiting_cost import BREAKS, LARGEST_WAIT_S, PIECES, pieces, waiting
+from penstock.planning.linear_program.waiting_cost import BREAKS, MAX_WAIT_S, PIECES, pieces, waiting
 from penstock.planning.plan_slices import in_force, planned_for
 from penstock.policy.policy import NearestBy
 from tests.support.written_out import WrittenOut
@@ -80,7 +80,7 @@ def test_pieces_end_at_the_target_at_the_slots_and_nowhere_and_cost_ever_more() 
     assert widths[0].tolist() == [0.0] * PIECES
     assert np.isinf(widths[1:, -1]).all()
     assert (np.diff(costs[:, : len(BREAKS) - 1], axis=1) >= 0.0).all()
-    assert costs.max() <= LARGEST_WAIT_S
+    assert costs.max() <= MAX_WAIT_S
 
 
 def test_nested_classes_have_as_many_confinements_as_there_are_classes() -> None:
@@ -104,7 +104,7 @@ def test_a_program_that_begins_with_few_arcs_grows_to_the_same_optimum(
     monkeypatch.setattr(warm_start, "NEAREST", nearest)
     problem = problem_of(small(seed), seed)
     sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.most_confined)
+    price = prices(problem, sets.max_confined)
     master = Master(problem, sets)
     first = len(master.program.arc_key)
     answer = solve(master, problem, price, PATIENT_S)
@@ -121,7 +121,7 @@ def test_a_program_of_another_shape_starts_from_what_the_one_before_knew() -> No
     (fewer,) = builder.problems(dict(list(demands.items())[:-3]), able, {})
     (more,) = builder.problems(demands, able, {})
     sets = confinements(fewer.shape.permitted)
-    price = prices(fewer, sets.most_confined)
+    price = prices(fewer, sets.max_confined)
     earlier, cold = Master(fewer, sets), Master(more, sets)
     solve(earlier, fewer, price, PATIENT_S)
     expected = solve(cold, more, price, PATIENT_S)
@@ -136,7 +136,7 @@ def test_a_program_of_another_shape_starts_from_what_the_one_before_knew() -> No
 def test_a_solve_cut_short_goes_on_where_it_stopped() -> None:
     problem = problem_of(planet(Size(100, 30, 5, 1), 5))
     sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.most_confined)
+    price = prices(problem, sets.max_confined)
     master = Master(problem, sets)
     with pytest.raises(OutOfTime):
         solve(master, problem, price, 0.0)

@@ -55,7 +55,7 @@ def life(by: Planner, seed: int) -> list[dict[str, RegionPlan]]:
                     factor = events.choice((0.2, 1.0, 3.0))
                     world.rates |= {key: rate * factor for key, rate in rates.items() if key[0] == region}
         if tick == 60:
-            limit = SpilloverLimit("dear", most_cost_per_gpu_hour=1.1, most_share=0.3)
+            limit = SpilloverLimit("dear", max_cost_per_gpu_hour=1.1, max_share=0.3)
             policy = msgspec.structs.replace(policy, bias_ms={region: 200.0}, spillover_limits=(limit,))
         health |= {
             name: RegionHealth(RegionState.HEALTHY)

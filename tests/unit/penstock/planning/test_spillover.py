@@ -29,9 +29,9 @@ from tests.support.planet import MODEL, policy
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 RESIDENCY = residency_class(frozenset(EVERYWHERE))
-CHEAP = SpilloverLimit("cheap", origins=frozenset({"eu-de"}), most_cost_per_gpu_hour=2.0, source="spill.yaml:3")
-LITTLE = SpilloverLimit("little", origins=frozenset({"eu-de"}), most_share=0.1)
-NOTHING = SpilloverLimit("nothing", most_share=0.0)
+CHEAP = SpilloverLimit("cheap", origins=frozenset({"eu-de"}), max_cost_per_gpu_hour=2.0, source="spill.yaml:3")
+LITTLE = SpilloverLimit("little", origins=frozenset({"eu-de"}), max_share=0.1)
+NOTHING = SpilloverLimit("nothing", max_share=0.0)
 
 
 def planet(*limits: SpilloverLimit, order: tuple[str, ...] = (), dear: str = "us-east") -> Policy:
@@ -146,7 +146,7 @@ def test_each_class_leaves_as_far_as_it_may_where_both_want_to(plan: Plan) -> No
     other = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
     both = msgspec.structs.replace(held.report, demand=(*held.report.demand, other))
     snapshot.agents["eu-de", "1"] = Held(both, 0.0)
-    half = SpilloverLimit("half", origins=frozenset({"eu-de"}), most_share=0.5)
+    half = SpilloverLimit("half", origins=frozenset({"eu-de"}), max_share=0.5)
     assert served(plan(planet(half), snapshot), snapshot) == {"eu-de": 100.0, "eu-es": 50.0, "us-east": 50.0}
 
 
@@ -270,11 +270,11 @@ def test_agents_spend_credits_in_the_order_that_policy_says() -> None:
 
 
 def test_limits_are_of_their_origins_and_models_and_all_that_fit_hold() -> None:
-    known = planet(CHEAP, LITTLE, SpilloverLimit("other", models=frozenset({"none"}), most_share=0.0))
+    known = planet(CHEAP, LITTLE, SpilloverLimit("other", models=frozenset({"none"}), max_share=0.0))
     here = bounds(known, "eu-de", MODEL)
-    assert (here.dear, here.most_away) == ({"us-east"}, 0.1)
+    assert (here.dear, here.max_away) == ({"us-east"}, 0.1)
     assert here.closed == {"us-east": "cheap (spill.yaml:3)", "eu-es": "little"}
-    assert bounds(known, "eu-es", MODEL).most_away == 1.0
+    assert bounds(known, "eu-es", MODEL).max_away == 1.0
     assert bounds(planet(), "eu-de", MODEL) is UNBOUNDED
     assert bounds(planet(CHEAP, dear="eu-de"), "eu-de", MODEL).dear == set(), "home is never too dear for itself"
 

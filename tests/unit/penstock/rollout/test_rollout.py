@@ -28,13 +28,13 @@ from penstock.rollout.state_machine import (
 
 RULES = RolloutRules(
     shadow_s=10.0,
-    most_moved_share=0.25,
+    max_moved_share=0.25,
     canary_regions=("b",),
     canary_s=60.0,
     acknowledge_within_s=15.0,
     least_requests=50,
-    most_failures_added=0.02,
-    most_latency_factor=1.5,
+    max_failures_added=0.02,
+    max_latency_factor=1.5,
     watch_s=300.0,
 )
 OLD, NEW, NEXT = "old", "new", "next"

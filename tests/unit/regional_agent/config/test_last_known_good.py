@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from regional_agent.config.last_known_good import LARGEST_FILE_BYTES, LastKnownGood
+from regional_agent.config.last_known_good import MAX_FILE_BYTES, LastKnownGood
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ async def test_another_kind_version_or_size_is_not_ours(kept: LastKnownGood[Kept
     assert LastKnownGood(kept.path, Other).load() is None
     kept.path.write_bytes(kept.path.read_bytes().replace(b"penstock 1 ", b"penstock 2 "))
     assert kept.load() is None
-    kept.path.write_bytes(b"x" * (LARGEST_FILE_BYTES + 1))
+    kept.path.write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     assert kept.load() is None
 
 

@@ -34,7 +34,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         TRUSTED_PROXIES="10.0.0.0/8,::1/128",
         LOCATION_HEADER="CF-IPCountry",
         GEOIP_FILE="",
-        LIMITS='{"idle_timeout_s": 5, "most_connections": 10}',
+        LIMITS='{"idle_timeout_s": 5, "max_connections": 10}',
     )
     settings = load_settings()
     assert (settings.region, settings.name) == ("eu-de", "agent-1")
@@ -47,7 +47,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.location_header == "CF-IPCountry"
     assert settings.endpoints_file == Path("/etc/penstock/endpoints.yaml")
     assert settings.geoip_file is None
-    assert settings.limits == Limits(idle_timeout_s=5.0, most_connections=10)
+    assert settings.limits == Limits(idle_timeout_s=5.0, max_connections=10)
     assert settings.redis_url is not None
     assert "hidden" not in repr(settings)
 

@@ -7,7 +7,7 @@ from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.endpoint_dns import DnsEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import (
-    LARGEST_FILE_BYTES,
+    MAX_FILE_BYTES,
     MAX_PROBLEMS,
     BadEndpointFile,
     Entry,
@@ -139,7 +139,7 @@ def test_a_byte_order_mark_and_other_line_ends_are_no_mistake() -> None:
     assert parse("\ufeff" + GOOD.replace("\n", "\r\n")) == parse(GOOD)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (LARGEST_FILE_BYTES + 1), b"[" * 100_000, b"- !!python/x {}"])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (MAX_FILE_BYTES + 1), b"[" * 100_000, b"- !!python/x {}"])
 def test_hostile_content_is_refused(content: bytes) -> None:
     with pytest.raises(BadEndpointFile, match=r"endpoints\.yaml"):
         parse_endpoints(content, PATH)

@@ -9,7 +9,7 @@ import pytest
 
 from regional_agent.endpoints.endpoint_leases import LeaseMemory
 from regional_agent.endpoints.endpoint_registration import (
-    LARGEST_BODY_BYTES,
+    MAX_BODY_BYTES,
     MAX_REGISTERED,
     BadRegistrationToken,
     Registrations,
@@ -190,7 +190,7 @@ def test_what_must_be_said_is_asked_for(api: Api, missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (LARGEST_BODY_BYTES + 1), b'{"url": NaN}']
+    "body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (MAX_BODY_BYTES + 1), b'{"url": NaN}']
 )
 def test_a_body_that_is_no_endpoint_is_refused(api: Api, body: bytes) -> None:
     assert api.ask("PUT", "gpu-9", body)[0] == 400

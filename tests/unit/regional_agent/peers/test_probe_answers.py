@@ -10,7 +10,7 @@ from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.wire.probe import Answer, Question, ask, heard
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.peers.probe_responder import LONGEST_WAIT_S, ProbeAnswers
+from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeAnswers
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedView
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -77,7 +77,7 @@ def test_says_what_is_ready_and_how_long_one_waits(here: Here) -> None:
     answer = here.ask()
     assert (answer.region, answer.agent, answer.credit_ttl_s) == ("here", "agent-1", 0.75)
     assert (answer.models["m"].ready, answer.models["m"].expected_wait_s) == (True, 0.0)
-    assert (answer.models["cold"].ready, answer.models["cold"].expected_wait_s) == (False, LONGEST_WAIT_S)
+    assert (answer.models["cold"].ready, answer.models["cold"].expected_wait_s) == (False, MAX_WAIT_S)
     assert "untold" not in answer.models
     for _ in range(24):
         here.gpu.take()

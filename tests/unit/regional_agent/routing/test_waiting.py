@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.admission.queueing import LONGEST_WAIT_S
+from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import Endpoints
@@ -149,7 +149,7 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
     names = [f"n{n}" for n in range(50)]
     refusals = [one for name in names if isinstance(one := here.join(name), Refusal)]
-    expected = int(LONGEST_WAIT_S / (here.endpoints.pool("m").service_s / 2))
+    expected = int(MAX_WAIT_S / (here.endpoints.pool("m").service_s / 2))
     assert here.room.waiting("m") == pytest.approx(expected, abs=1)
     assert {one.reason for one in refusals} == {Reason.SATURATED}
     assert all(one.retry_after_s is not None and one.retry_after_s >= 1 for one in refusals)
@@ -157,7 +157,7 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
 
 async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
     here.place("a")
-    here.clock.now += LONGEST_WAIT_S + 1
+    here.clock.now += MAX_WAIT_S + 1
     await until(lambda: bool(here.refused))
     assert here.refused["a"].reason is Reason.SATURATED
     assert here.room.waiting("m") == 0
