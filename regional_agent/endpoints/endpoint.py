@@ -7,23 +7,21 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.fleet.expected_wait import mean_with
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Readings, Signal, heard, pressure
-from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, room_to_eject, taken
+from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, taken
 from penstock.health.warm_up import warm_since, warm_up_weight
 from penstock.policy.policy import Model
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.pool_totals import PoolTotals
 
-if TYPE_CHECKING:
-    from regional_agent.endpoints.endpoint_pool import Pool
-
-UNTOLD_SERVICE_S: Final = Model("").expected_service_s
+DEFAULT_SERVICE_S: Final = Model("").expected_service_s
 """The prior of a model that policy does not name."""
 
 MODELS_EVERY_S: Final = 5.0
@@ -127,7 +125,7 @@ class Endpoint:
         self.service_s: float | None = None
         """Mean time (s) a request holds its slot, lately; None before the first completion."""
         self.completions = 0
-        self.pools: tuple[Pool, ...] = ()
+        self.pools: tuple[PoolTotals, ...] = ()
         """The pools that it counts in."""
         self.wake = asyncio.Event()
         """Set to have it probed at once."""
@@ -271,7 +269,7 @@ class Endpoint:
         judge, before = self._judge, self.standing
         if (outcome is _SERVED and before.spotless) or (outcome is _INCONCLUSIVE and not before.out):
             return False
-        may_eject = all(room_to_eject(pool.out, len(pool.endpoints), judge.rules) for pool in self.pools)
+        may_eject = all(pool.has_room_to_eject() for pool in self.pools)
         now = judge.clock()
         standing = ended(before, outcome, started_at, now, judge.rules, judge.rng, may_eject=may_eject)
         self._trust(standing)
@@ -290,7 +288,7 @@ class Endpoint:
             self.view.pressure = pressure(self.readings, self.spec.slots, now)
         self.view.reckon()
 
-    def show(self) -> None:
+    def update_readiness(self) -> None:
         """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
@@ -313,7 +311,7 @@ class Endpoint:
         return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
 
     def _prior_s(self) -> float:
-        return self.pools[0].service_s if self.pools else UNTOLD_SERVICE_S
+        return self.pools[0].service_s if self.pools else DEFAULT_SERVICE_S
 
     def _believe(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health
@@ -329,6 +327,6 @@ class Endpoint:
 
     def _recount(self) -> None:
         for pool in self.pools:
-            pool.judge()
+            pool.update_readiness()
         if not self.pools:
-            self.show()
+            self.update_readiness()

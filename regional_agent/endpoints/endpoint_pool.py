@@ -1,4 +1,4 @@
-"""A pool: the endpoints of a region that serve one model, with their numbers summed."""
+"""A pool: the endpoints of a region that serve one model, and the sums of their numbers."""
 
 from __future__ import annotations
 
@@ -6,107 +6,104 @@ from penstock.fleet.expected_wait import pool_service_s
 from penstock.health.outlier_ejection import EjectionRules, panicking
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.speed_learning import speeds
-from regional_agent.endpoints.endpoint import UNTOLD_SERVICE_S, Endpoint
+from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, Endpoint
+from regional_agent.endpoints.pool_totals import PoolTotals
 
 
-class Pool:
-    """The endpoints of the region that serve one model. Its numbers are kept up to date, so reading costs nothing."""
+class EndpointPool(PoolTotals):
+    """The endpoints of the region that serve one model. The sums are updated on every change, so reads cost nothing."""
 
     __slots__ = (
-        "_rules",
         "_zone",
         "endpoints",
-        "in_flight",
         "missing",
         "near",
-        "out",
-        "panics",
         "positions",
         "prior_s",
         "ready",
-        "service_s",
         "shares_endpoints",
         "slots",
         "views",
     )
 
-    def __init__(self, prior_s: float = UNTOLD_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
-        """Empty.
+    def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
+        """Create an empty pool.
 
         Args:
-            prior_s: its mean service time (s) before any completion.
-            zone: the agent's own.
+            prior_s: mean service time (s) before any completion.
+            rules: outlier detection; None takes the defaults.
+            zone: the agent's zone; empty prefers no zone.
         """
-        self._rules = rules or EjectionRules()
+        super().__init__(prior_s, rules or EjectionRules())
         self._zone = zone
-        self.out = 0
-        """Endpoints that are ejected, or on trial."""
         self.missing = 0
-        """Endpoints that should serve the model and have not loaded it."""
-        self.panics = False
-        """So few are left that ejections are ignored."""
+        """Endpoints that are configured for the model and have not loaded it."""
         self.endpoints: list[Endpoint] = []
         self.views: list[EndpointView] = []
-        """Of `endpoints`, in the same order."""
+        """The views of `endpoints`, in the same order."""
         self.positions: dict[str, int] = {}
-        """Of `endpoints`, by name."""
+        """Index in `endpoints` by endpoint name."""
         self.near: tuple[int, ...] = ()
-        """Positions of those in the agent's zone; empty where that makes no difference."""
+        """Indexes of the endpoints in the agent's zone; empty if all or none are."""
         self.shares_endpoints = False
-        """Some of them serve other models too."""
+        """Whether some endpoints serve other models too."""
         self.prior_s = prior_s
         self.ready = 0
         """Endpoints that may take a request."""
         self.slots = 0
-        """Requests that those run at once."""
-        self.in_flight = 0
-        """Requests on those, all agents of the region counted."""
-        self.service_s = prior_s
-        """Mean time (s) a request holds its slot."""
+        """Requests that the ready endpoints run at once."""
 
     def fill(self, endpoints: list[Endpoint], missing: int = 0) -> None:
-        """Replace its members."""
+        """Replace the members of the pool.
+
+        Args:
+            missing: endpoints that are configured for the model and have not loaded it.
+        """
         self.endpoints = endpoints
+        self.size = len(endpoints)
         self.missing = missing
         self.views = [endpoint.view for endpoint in endpoints]
         self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
-        near = tuple(at for at, one in enumerate(endpoints) if self._zone and one.spec.zone == self._zone)
+        near = tuple(
+            index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
+        )
         self.near = near if len(near) < len(endpoints) else ()
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
-        self.judge()
-        self.learn()
+        self.update_readiness()
+        self.update_speeds()
 
-    def learn(self) -> None:
-        """Reckon with what completions have taught of its members since; called a few times a second."""
-        for one, speed in zip(self.endpoints, speeds(one.learner for one in self.endpoints), strict=True):
-            one.view.speed = speed
-            one.view.service_s = one.service_s if one.service_s is not None else self.service_s
-            one.view.reckon()
+    def update_speeds(self) -> None:
+        """Apply the speeds and service times learned from completions. Called a few times a second."""
+        learned = speeds(endpoint.learner for endpoint in self.endpoints)
+        for endpoint, speed in zip(self.endpoints, learned, strict=True):
+            endpoint.view.speed = speed
+            endpoint.view.service_s = endpoint.service_s if endpoint.service_s is not None else self.service_s
+            endpoint.view.reckon()
 
-    def judge(self) -> None:
-        """Say of each member whether it may take requests, and sum up; whoever changes what is believed does this."""
-        left = out = 0
-        for one in self.endpoints:
-            if one.standing.out:
-                out += 1
-            elif one.health.ready:
+    def update_readiness(self) -> None:
+        """Decide which endpoints may take requests, and sum up this pool and every pool that shares one of them."""
+        left = ejected = 0
+        for endpoint in self.endpoints:
+            if endpoint.standing.out:
+                ejected += 1
+            elif endpoint.health.ready:
                 left += 1
-        self.out = out
-        self.panics = out > 0 and panicking(left, len(self.endpoints), self._rules)
-        changed = {self}
-        for one in self.endpoints:
-            was_ready = one.view.ready
-            one.show()
-            if one.view.ready is not was_ready:
-                changed.update(one.pools)
+        self.ejected = ejected
+        self.panics = ejected > 0 and panicking(left, len(self.endpoints), self.rules)
+        changed: set[PoolTotals] = {self}
+        for endpoint in self.endpoints:
+            was_ready = endpoint.view.ready
+            endpoint.update_readiness()
+            if endpoint.view.ready is not was_ready:
+                changed.update(endpoint.pools)
         for pool in changed:
             pool.recount()
 
     def recount(self) -> None:
-        """Sum its members up again; whoever changes what is on one of them does this."""
-        ready = [one for one in self.endpoints if one.view.ready and not one.view.draining]
+        """Sum the numbers of the endpoints again. Called after a change on one of them."""
+        ready = [endpoint for endpoint in self.endpoints if endpoint.view.ready and not endpoint.view.draining]
         self.ready = len(ready)
-        self.slots = sum([one.view.slots for one in ready])
-        self.in_flight = sum([one.view.in_flight for one in ready])
-        known = [(one.view.slots, one.service_s) for one in ready if one.service_s is not None]
+        self.slots = sum([endpoint.view.slots for endpoint in ready])
+        self.in_flight = sum([endpoint.view.in_flight for endpoint in ready])
+        known = [(endpoint.view.slots, endpoint.service_s) for endpoint in ready if endpoint.service_s is not None]
         self.service_s = pool_service_s(known, self.prior_s)

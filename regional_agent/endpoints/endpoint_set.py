@@ -25,11 +25,11 @@ from penstock.health.outlier_ejection import Outcome, outcome_of
 from penstock.policy.policy import Policy
 from regional_agent.background_tasks import beat, cancel, keep_running
 from regional_agent.endpoints import endpoint_probes, endpoint_signals
-from regional_agent.endpoints.endpoint import NOTHING, UNTOLD_SERVICE_S, Endpoint, Judge, Load
+from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, NOTHING, Endpoint, Judge, Load
 from regional_agent.endpoints.endpoint_dns import DnsAnswers, Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
-from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.http.messages import Header
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 
@@ -88,7 +88,7 @@ class Endpoints:
         self._on_ejected = on_ejected
         self._by_name: dict[str, Endpoint] = {}
         self._retired: list[Endpoint] = []
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, EndpointPool] = {}
         self._entries: tuple[Entry, ...] = ()
         self._registered: dict[str, EndpointSpec] = {}
         self._others: Mapping[str, Load] = {}
@@ -117,13 +117,13 @@ class Endpoints:
         self._tasks, self._probes = [], {}
         self.dns.close()
 
-    def pool(self, model: str) -> Pool:
+    def pool(self, model: str) -> EndpointPool:
         """The endpoints that serve a model; an empty pool where none does."""
         pool = self._pools.get(model)
         return pool if pool is not None else _EMPTY
 
     @property
-    def pools(self) -> Mapping[str, Pool]:
+    def pools(self) -> Mapping[str, EndpointPool]:
         """Every pool, by model."""
         return self._pools
 
@@ -268,10 +268,10 @@ class Endpoints:
             loaded = members.get(model, [])
             pool.fill(loaded, configured[model] - len(loaded))
         for endpoint in self._by_name.values():
-            endpoint.show()
+            endpoint.update_readiness()
 
-    def _new_pool(self, model: str) -> Pool:
-        return Pool(self._prior_s.get(model, UNTOLD_SERVICE_S), self._judge.rules, self._zone)
+    def _new_pool(self, model: str) -> EndpointPool:
+        return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), self._judge.rules, self._zone)
 
     def _recount(self) -> None:
         for pool in self._pools.values():
@@ -308,9 +308,9 @@ class Endpoints:
             for endpoint in self._by_name.values():
                 endpoint.tick()
             for pool in self._pools.values():
-                pool.judge()
+                pool.update_readiness()
             for pool in self._pools.values():
-                pool.learn()
+                pool.update_speeds()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -338,5 +338,5 @@ def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:
     return list(by_name.values())
 
 
-_EMPTY: Final = Pool()
+_EMPTY: Final = EndpointPool()
 _NEVER_READ: Final = (-1, -1, -1)

@@ -20,7 +20,7 @@ from regional_agent.shared_load import shared_load as told
 from regional_agent.telemetry.agent_metrics import WaitEnd
 
 if TYPE_CHECKING:
-    from regional_agent.endpoints.endpoint_pool import Pool
+    from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import Endpoints
     from regional_agent.routing.request_context import RequestContext, Target
     from regional_agent.shared_load.shared_load import SharedView
@@ -286,7 +286,7 @@ class AdmissionQueue:
         return Head(-place.priority, place.since, self._numbers_from + place.number)
 
 
-def _has_room(pool: Pool) -> bool:
+def _has_room(pool: EndpointPool) -> bool:
     return any(view.takes_more for view in pool.views)
 
 

@@ -21,7 +21,7 @@ from regional_agent.routing.work_estimate import WorkEstimate
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint import Endpoint
-    from regional_agent.endpoints.endpoint_pool import Pool
+    from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import Endpoints
     from regional_agent.shared_load.shared_load import SharedView
 
@@ -170,7 +170,9 @@ class EndpointChooser:
             streams = (placement.streams + endpoint.view.in_flight) / 2
             endpoint.learner.saw_end(_decode_s(estimate, usage), now - begun_at, streams, now)
 
-    def _held(self, pool: Pool, estimate: WorkEstimate, known: Held, now: float) -> tuple[Mapping[int, float], float]:
+    def _held(
+        self, pool: EndpointPool, estimate: WorkEstimate, known: Held, now: float
+    ) -> tuple[Mapping[int, float], float]:
         """Positions of endpoints that hold something of a request, with the prefill (s) that it spares there."""
         if known is not NOTHING:
             per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s

@@ -120,7 +120,7 @@ async def test_a_clients_mistakes_eject_nobody(process: EngineProcess, tmp_path:
             client.say(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
             assert (await client.answer()).status == 400
             client.close()
-        assert one.runtime.endpoints.pool(MODEL).out == 0
+        assert one.runtime.endpoints.pool(MODEL).ejected == 0
 
 
 async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
             while await client.chunk():
                 pass
             client.close()
-        assert one.runtime.endpoints.pool(MODEL).out == 0
+        assert one.runtime.endpoints.pool(MODEL).ejected == 0

@@ -14,7 +14,7 @@ from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import Outcome
 from penstock.policy.policy import Model, Policy
 from penstock.routing.endpoint_selection import choose_endpoint
-from regional_agent.endpoints.endpoint import UNTOLD_SERVICE_S, Endpoint, Load
+from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, Endpoint, Load
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import Endpoints
@@ -166,7 +166,7 @@ async def test_service_time_starts_at_what_policy_expects(endpoints: Endpoints) 
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
-    assert pool.service_s == UNTOLD_SERVICE_S
+    assert pool.service_s == DEFAULT_SERVICE_S
     endpoints.use_priors(Policy(regions={}, models={"m": Model("m", 2.0)}, tenants={}, residency=()))
     assert pool.service_s == 2.0
     for _ in range(200):

@@ -10,7 +10,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import EjectionRules, Outcome
 from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.upstream_pool import Address
 
 MEMBERS = 5
@@ -27,7 +27,9 @@ events = st.one_of(
 Event = ProbeOutcome | Outcome | str | float | int
 
 
-def happen(members: Sequence[Endpoint], which: int, event: Event, pools: Sequence[Pool], now: list[float]) -> None:
+def happen(
+    members: Sequence[Endpoint], which: int, event: Event, pools: Sequence[EndpointPool], now: list[float]
+) -> None:
     """One thing to one member, or time to all of them; a string is a break."""
     one = members[which]
     if isinstance(event, ProbeOutcome):
@@ -41,7 +43,7 @@ def happen(members: Sequence[Endpoint], which: int, event: Event, pools: Sequenc
         for each in members:
             each.tick()
         for pool in pools:
-            pool.judge()
+            pool.update_readiness()
     else:
         one.broke()
 
@@ -53,7 +55,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, max_ejected_share=max_ejected_share)
     judge = Judge(rules, 30.0, lambda: now[0], Random(1))
-    pool = Pool(rules=rules)
+    pool = EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m",), 4), judge) for n in range(MEMBERS)]
     for one in members:
         one.pools = (pool,)
@@ -64,9 +66,9 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
         alive = [each for each in members if each.health.ready]
         assert (pool.ready, pool.slots) == (len(ready), 4 * len(ready))
         assert pool.in_flight == sum(each.view.in_flight for each in ready)
-        assert pool.out == sum(each.standing.out for each in members) <= MEMBERS * max_ejected_share
+        assert pool.ejected == sum(each.standing.out for each in members) <= MEMBERS * max_ejected_share
         assert all(each.health.ready for each in ready)
-        assert len(ready) >= len(alive) - pool.out
+        assert len(ready) >= len(alive) - pool.ejected
         assert ready or not alive or max_ejected_share == 1.0
         assert all(0.0 < each.view.weight <= 1.0 for each in members)
 
@@ -78,7 +80,7 @@ def test_pools_that_share_members_agree_with_them(
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, max_ejected_share=1.0)
     judge = Judge(rules, 30.0, lambda: now[0], Random(1))
-    pools = Pool(rules=rules), Pool(rules=rules)
+    pools = EndpointPool(rules=rules), EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m", "n"), 4), judge) for n in range(MEMBERS)]
     for one, in_pools in zip(members, (pools[:1], pools[:1], pools, pools, pools[1:]), strict=True):
         one.pools = in_pools

@@ -9,7 +9,7 @@ from penstock.routing.endpoint_selection import choose_endpoint
 from penstock.routing.speed_learning import prior
 from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.upstream_pool import Address
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
@@ -28,8 +28,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> Pool:
-    pool = Pool(rules=RULES)
+def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
+    pool = EndpointPool(rules=RULES)
     judge = Judge(RULES, warm_up_s, clock, Random(1))
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("127.0.0.1", 1 + n), ("m",), 4), judge) for n in range(count)]
     for one in members:
@@ -44,14 +44,14 @@ def fail(endpoint: Endpoint, clock: Clock, times: int = 2) -> bool:
     return any(endpoint.ended(Outcome.GATEWAY_ERROR, clock.now) for _ in range(times))
 
 
-def later(pool: Pool, clock: Clock, seconds: float) -> None:
+def later(pool: EndpointPool, clock: Clock, seconds: float) -> None:
     clock.now += seconds
     for one in pool.endpoints:
         one.tick()
-    pool.judge()
+    pool.update_readiness()
 
 
-def readiness(pool: Pool) -> list[bool]:
+def readiness(pool: EndpointPool) -> list[bool]:
     return [view.ready for view in pool.views]
 
 
@@ -59,14 +59,14 @@ def test_an_ejected_endpoint_leaves_its_pool_and_returns_by_one_trial(clock: Clo
     pool = pool_of(3, clock)
     first = pool.endpoints[0]
     assert fail(first, clock)
-    assert (readiness(pool), pool.ready, pool.slots, pool.out) == ([False, True, True], 2, 8, 1)
+    assert (readiness(pool), pool.ready, pool.slots, pool.ejected) == ([False, True, True], 2, 8, 1)
     later(pool, clock, 10.0)
     assert (readiness(pool)[0], pool.ready) == (True, 3)
     first.take()
     assert (readiness(pool)[0], first.standing.trust) == (False, Trust.TRYING)
     first.give_back()
     assert not first.ended(Outcome.SERVED, clock.now)
-    assert (readiness(pool), pool.out, pool.in_flight) == ([True, True, True], 0, 0)
+    assert (readiness(pool), pool.ejected, pool.in_flight) == ([True, True, True], 0, 0)
 
 
 def test_a_good_health_probe_does_not_take_an_ejected_endpoint_back(clock: Clock) -> None:
@@ -136,11 +136,11 @@ def test_a_dead_endpoint_stays_out_even_in_panic(clock: Clock) -> None:
 
 
 @pytest.fixture
-def warming(clock: Clock) -> Pool:
+def warming(clock: Clock) -> EndpointPool:
     return pool_of(2, clock, warm_up_s=30.0)
 
 
-def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: Pool, clock: Clock) -> None:
+def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: EndpointPool, clock: Clock) -> None:
     assert [view.weight for view in warming.views] == [0.1, 0.1]
     later(warming, clock, 15.0)
     assert [view.weight for view in warming.views] == [0.5, 0.5]
@@ -155,7 +155,7 @@ def test_a_newcomer_and_one_that_was_ejected_warm_up(warming: Pool, clock: Clock
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 
 
-def test_a_blink_costs_no_warmth_and_a_fall_does(warming: Pool, clock: Clock) -> None:
+def test_a_blink_costs_no_warmth_and_a_fall_does(warming: EndpointPool, clock: Clock) -> None:
     later(warming, clock, 60.0)
     first = warming.endpoints[0]
     first.broke()
@@ -171,7 +171,7 @@ def test_a_blink_costs_no_warmth_and_a_fall_does(warming: Pool, clock: Clock) ->
 
 
 def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock) -> None:
-    pool, alone = pool_of(3, clock), Pool(rules=RULES)
+    pool, alone = pool_of(3, clock), EndpointPool(rules=RULES)
     shared = pool.endpoints[0]
     shared.pools = (pool, alone)
     alone.fill([shared])

@@ -116,7 +116,7 @@ async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) 
     view = first.endpoint.view
     here.pool.prior_s = 0.1
     here.pool.recount()
-    here.pool.learn()
+    here.pool.update_speeds()
     first.endpoint.heard_signals({Signal.KV_USED: 0.94})
     first.endpoint.tick()
     assert view.pressure == pytest.approx(0.4)

@@ -10,7 +10,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import Standing, Trust
 from regional_agent.endpoints.endpoint import Endpoint, Judge
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.endpoint_pool import Pool
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.telemetry import endpoint_reports
 from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, reported
 from regional_agent.upstream.upstream_pool import Address
@@ -23,7 +23,7 @@ def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None
         Endpoint(EndpointSpec(f"gpu-{n}", Address("10.0.0.1", 8000 + n, tls=True), models, 4, zone="z"), judge)
         for n in range(count)
     ]
-    Pool().fill(members)
+    EndpointPool().fill(members)
     return members
 
 
