@@ -1,6 +1,6 @@
 """Everything an agent knows, started and stopped in the right order, and shown to whoever asks.
 
-Directives say what is wanted; endpoints, the shared view and peers say what there is; the demand meter says what is
+ActiveConfig say what is wanted; endpoints, the shared view and peers say what there is; the demand meter says what is
 asked for; reports carry all of it upward. Each part lives on when the others are gone.
 """
 
@@ -31,26 +31,26 @@ from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import wanted
 from penstock.wire.signing import FleetKey
 from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.config.active_config import Directives
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.config.start_epoch import next_epoch
-from regional_agent.endpoints.endpoint import Judge
+from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseMemory
 from regional_agent.endpoints.endpoint_registration import Registrations
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import describe
 from regional_agent.peers.agent_directory import AgentDirectory
-from regional_agent.peers.peer_prober import Peers
-from regional_agent.peers.probe_responder import ProbeAnswers
+from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.endpoint_reports import EndpointReports
 from regional_agent.telemetry.reporter import Reporter
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -96,7 +96,7 @@ class AgentRuntime:
         self._epoch = next_epoch(settings.state_dir, time.time())
         self._store = store or EtcdStore(settings.etcd_endpoints, tls=_etcd_tls(settings))
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
-        self.endpoints = Endpoints(
+        self.endpoints = EndpointSet(
             settings.endpoints_file,
             pool,
             rng,
@@ -110,12 +110,12 @@ class AgentRuntime:
         )
         self._loops: list[asyncio.Task[None]] = []
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
-        self.shared_view = SharedView(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
-        self.waiting = AdmissionQueue(self.endpoints, self.shared_view, self._clock, metrics.waited)
+        self.shared_load = SharedLoad(settings.region, settings.name, self._epoch, self.endpoints, redis_url, rng)
+        self.admission_queue = AdmissionQueue(self.endpoints, self.shared_load, self._clock, metrics.waited)
         self.demand = DemandMeter(self._clock)
-        self.answers = AnswerTally()
+        self.request_tally = RequestTally()
         self._directory = AgentDirectory(self._store, settings.state_dir, settings.peer_urls, rng)
-        self.peers = Peers(
+        self.peers = PeerProber(
             settings.region,
             settings.name,
             key,
@@ -123,24 +123,30 @@ class AgentRuntime:
             self._directory,
             rng,
             wanted=self._wanted_credits,
-            on_credit=self.waiting.credit_arrived,
+            on_credit=self.admission_queue.credit_arrived,
             clock=self._clock,
         )
-        self.probe_answers = ProbeAnswers(
+        self.probe_responder = ProbeResponder(
             settings.region,
             settings.name,
             key,
             self.endpoints,
-            self.waiting,
-            policy=lambda: self.directives.policy,
-            plan=lambda: self.directives.plan,
+            self.admission_queue,
+            policy=lambda: self.active_config.policy,
+            plan=lambda: self.active_config.plan,
             agents_here=lambda: self._directory.names(settings.region),
             clock=self._clock,
         )
         self.quotas = Quotas(lambda: len(self._directory.names(settings.region)))
-        self.directives = Directives(settings.region, self._store, settings.state_dir, rng, self._use)
+        self.active_config = ActiveConfig(settings.region, self._store, settings.state_dir, rng, self._use)
         self._state_metrics = StateMetrics(
-            metrics, self.directives, self.endpoints, self.shared_view, self.peers, self.waiting, self.answers
+            metrics,
+            self.active_config,
+            self.endpoints,
+            self.shared_load,
+            self.peers,
+            self.admission_queue,
+            self.request_tally,
         )
         self._reporter = Reporter(self._store, settings.control_plane_urls, pool, key, rng, self._report)
 
@@ -149,9 +155,9 @@ class AgentRuntime:
         self._loops.append(keep_running("registrations", self.registrations.keep_expiring))
         if self.locator.geoip.available:
             self._loops.append(keep_running("geoip", self.locator.geoip.keep_reloading))
-        self.shared_view.start()
+        self.shared_load.start()
         self._directory.start()
-        self.directives.start()
+        self.active_config.start()
         self._reporter.start()
         return self
 
@@ -160,11 +166,11 @@ class AgentRuntime:
     ) -> None:
         await self.withdraw()
         await self._reporter.stop()
-        await self.directives.stop()
+        await self.active_config.stop()
         await self._directory.stop()
         await self.peers.stop()
-        self.waiting.close()
-        await self.shared_view.stop()
+        self.admission_queue.close()
+        await self.shared_load.stop()
         await cancel(self._loops)
         await self.endpoints.stop()
         await self._store.close()
@@ -189,7 +195,7 @@ class AgentRuntime:
         Not where its successor listens at the same place already: to peers the place is as ready as before.
         """
         self.leaving = True
-        self.probe_answers.leaving = not self._is_succeeded()
+        self.probe_responder.leaving = not self._is_succeeded()
         registration, self._registration = self._registration, None
         if registration is not None:
             await registration.stop()
@@ -204,18 +210,18 @@ class AgentRuntime:
         return RegionView(
             RegionState.HEALTHY,
             ready=pool.ready > 0,
-            expected_wait_s=self.waiting.wait_s(model),
+            expected_wait_s=self.admission_queue.wait_s(model),
         )
 
     def at_ease(self, model: str) -> bool:
         """Whether one more request for a model would start here at once, with nobody before it."""
         pool = self.endpoints.pool(model)
-        return pool.in_flight < pool.slots and not self.waiting.is_awaited(model)
+        return pool.in_flight < pool.slots and not self.admission_queue.is_awaited(model)
 
     def why_not_ready(self) -> str | None:
         """Why this agent should be sent no clients; None when it may."""
-        if self.directives.policy is None:
-            return self.directives.why_none()
+        if self.active_config.policy is None:
+            return self.active_config.why_none()
         if not any(pool.ready for pool in self.endpoints.pools.values()):
             return "no endpoint is ready"
         return None
@@ -223,7 +229,7 @@ class AgentRuntime:
     def has_settled(self) -> bool:
         """Whether it knows enough to serve as well as an agent that has run for long: policy, and every endpoint."""
         return (
-            self.directives.policy is not None
+            self.active_config.policy is not None
             and self.endpoints.dns.has_asked()
             and not any(endpoint.health.state is EndpointState.NEW for endpoint in self.endpoints.every())
         )
@@ -234,22 +240,22 @@ class AgentRuntime:
 
     def status(self) -> dict[str, Any]:
         """What this agent believes, for people."""
-        plan = self.directives.plan
+        plan = self.active_config.plan
         return {
             "epoch": self._epoch,
             "ready": self.why_not_ready() is None,
             "not_ready_because": self.why_not_ready(),
-            "policy_digest": self.directives.policy_digest,
+            "policy_digest": self.active_config.policy_digest,
             "plan": plan,
-            "config_age_s": _finite(self.directives.age_s()),
-            "refused_plan": self.directives.refused,
+            "config_age_s": _finite(self.active_config.age_s()),
+            "refused_plan": self.active_config.refused,
             "endpoints_problem": self.endpoints.problem,
             "dns": self.endpoints.dns.status(),
             "registration_problem": self.registrations.problem or None,
             "geoip_problem": self.locator.geoip.problem,
-            "shared_view": {"up": self.shared_view.up, "age_s": _finite(self.shared_view.age_s())},
+            "shared_view": {"up": self.shared_load.up, "age_s": _finite(self.shared_load.age_s())},
             "pools": self._pool_reports(),
-            "waiting": {model: self.waiting.waiting_here(model) for model in self.endpoints.pools},
+            "waiting": {model: self.admission_queue.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": [
                 describe(endpoint, self.registrations.lease_left_s(endpoint.name))
                 for endpoint in self.endpoints.every()
@@ -268,17 +274,17 @@ class AgentRuntime:
     def _use(self, policy: Policy) -> None:
         """A policy has come into force."""
         self._metrics.use_names(policy.models, policy.regions)
-        self.answers.use(policy.models)
+        self.request_tally.use(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)
 
     def _wanted_credits(self, model: str) -> int:
-        policy = self.directives.policy
+        policy = self.active_config.policy
         if policy is None:
             return 0
         pool, spillover = self.endpoints.pool(model), policy.spillover
         return wanted(
-            pool.in_flight + self.waiting.waiting(model),
+            pool.in_flight + self.admission_queue.waiting(model),
             pool.slots,
             spillover.target_utilisation,
             pool.service_s,
@@ -289,7 +295,7 @@ class AgentRuntime:
     def _report(self) -> AgentReport:
         self._seq += 1
         self.demand.settle()
-        plan = self.directives.plan
+        plan = self.active_config.plan
         told = self._endpoint_reports.next()
         return AgentReport(
             region=self._settings.region,
@@ -300,13 +306,13 @@ class AgentRuntime:
             pools=self._pool_reports(),
             demand=self.demand.report(),
             peers=self.peers.report(),
-            policy_digest=self.directives.policy_digest,
+            policy_digest=self.active_config.policy_digest,
             plan_epoch=plan.epoch if plan else 0,
             plan_generation=plan.generation if plan else 0,
-            refused_plan=self.directives.refused,
-            refused_digest=self.directives.refused_digest,
-            answers=self.answers.report(),
-            objectives=self.answers.report_objectives(self._clock()),
+            refused_plan=self.active_config.refused,
+            refused_digest=self.active_config.refused_digest,
+            answers=self.request_tally.report(),
+            objectives=self.request_tally.report_objectives(self._clock()),
             endpoints=told.endpoints,
             endpoints_left_out=told.left_out,
         )
@@ -318,7 +324,7 @@ class AgentRuntime:
                 endpoints=len(pool.endpoints) + pool.missing,
                 ready=pool.ready,
                 slots=pool.slots,
-                in_flight=pool.in_flight + self.waiting.waiting(model),
+                in_flight=pool.in_flight + self.admission_queue.waiting(model),
                 service_s=pool.service_s,
                 completions=min(MEMORY_COMPLETIONS, sum(one.completions for one in pool.endpoints)),
             )
@@ -346,10 +352,10 @@ def _etcd_tls(settings: AgentSettings) -> Tls | None:
     return Tls(settings.etcd_ca_file, settings.etcd_certificate_file, settings.etcd_key_file)
 
 
-def _judge(settings: AgentSettings, rng: Random) -> Judge:
+def _judge(settings: AgentSettings, rng: Random) -> OutlierDetection:
     rules = EjectionRules(
         server_errors_count=settings.server_errors_eject,
         base_s=settings.ejection_s,
         max_ejected_share=settings.max_ejected_share,
     )
-    return Judge(rules, settings.warm_up_s, rng=rng)
+    return OutlierDetection(rules, settings.warm_up_s, rng=rng)

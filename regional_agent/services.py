@@ -118,7 +118,7 @@ class TrafficService(_Service):
 
     def _models(self, request: Request, connection: ClientTurns) -> None:
         refusal = self._road.admission.refuse_unknown(request)
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         if refusal is not None or policy is None:
             self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
             return
@@ -137,7 +137,7 @@ class PeerService(_Service):
     def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
-            status, body = self._runtime.probe_answers.answer(request.header(probe.HEADER.encode()))
+            status, body = self._runtime.probe_responder.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
             ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())

@@ -18,7 +18,7 @@ import uvloop
 
 from adapters.etcd.etcd_store import EtcdStore
 from penstock.policy.policy import Policy
-from regional_agent.config.active_config import Directives
+from regional_agent.config.active_config import ActiveConfig
 
 
 async def obey(endpoint: str, directory: Path, regions: list[str]) -> None:
@@ -26,12 +26,12 @@ async def obey(endpoint: str, directory: Path, regions: list[str]) -> None:
     agents = []
     for at, region in enumerate(regions):
         store = EtcdStore((endpoint,))
-        directives = Directives(region, store, directory / str(at), Random(at), partial(_in_force, str(at)))
-        directives.start()
-        agents.append((directives, store))
+        config = ActiveConfig(region, store, directory / str(at), Random(at), partial(_in_force, str(at)))
+        config.start()
+        agents.append((config, store))
     await asyncio.to_thread(sys.stdin.read)
-    for directives, store in agents:
-        await directives.stop()
+    for config, store in agents:
+        await config.stop()
         await store.close()
 
 

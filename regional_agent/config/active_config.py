@@ -52,7 +52,7 @@ class Refused(Exception):
         self.digest = digest
 
 
-class Directives:
+class ActiveConfig:
     """What the control plane wants of this region."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Directives:
         if remembered is not None and remembered.plan.region == self._region:
             self._take(remembered)
         self._informer.start()
-        self._task = keep_running("directives", self._keep_up)
+        self._task = keep_running("active configuration", self._keep_up)
 
     async def stop(self) -> None:
         """Stop following; what is in force stays."""

@@ -45,10 +45,10 @@ class Load(NamedTuple):
     """Reserved for the rest, in microseconds."""
 
 
-NOTHING: Final = Load(0, 0, 0)
+NO_LOAD: Final = Load(0, 0, 0)
 
 
-class Judge(NamedTuple):
+class OutlierDetection(NamedTuple):
     """What all endpoints of an agent are judged by."""
 
     rules: EjectionRules = EjectionRules()
@@ -80,9 +80,9 @@ class Endpoint:
         "load_heard_at",
         "loaded",
         "name",
-        "others",
         "pools",
         "readings",
+        "remote_load",
         "service_s",
         "signals_problem",
         "spec",
@@ -91,7 +91,9 @@ class Endpoint:
         "wake",
     )
 
-    def __init__(self, spec: EndpointSpec, judge: Judge, on_models: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, spec: EndpointSpec, judge: OutlierDetection, on_models: Callable[[], None] = lambda: None
+    ) -> None:
         """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
         self.spec = spec
         self.name = spec.name
@@ -118,7 +120,7 @@ class Endpoint:
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
-        self.others = NOTHING
+        self.remote_load = NO_LOAD
         """What the region's other agents have on it, as far as they are believed."""
         self.learner = SpeedLearner(spec.accelerator)
         """How fast it is, by what it has finished."""
@@ -136,9 +138,9 @@ class Endpoint:
         return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
     @property
-    def own(self) -> Load:
+    def local_load(self) -> Load:
         """What this agent has on it: whatever others do not."""
-        view, others = self.view, self.others
+        view, others = self.view, self.remote_load
         return Load(
             view.in_flight - others.requests, view.prefill_us - others.prefill_us, view.decode_us - others.decode_us
         )
@@ -172,9 +174,9 @@ class Endpoint:
             for pool in self.pools:
                 pool.in_flight -= 1
 
-    def heard_of_others(self, others: Load) -> None:
+    def set_remote_load(self, others: Load) -> None:
         """What the other agents are now believed to have on it."""
-        view, before, self.others = self.view, self.others, others
+        view, before, self.remote_load = self.view, self.remote_load, others
         more = others.requests - before.requests
         view.in_flight += more
         view.prefill_us += others.prefill_us - before.prefill_us

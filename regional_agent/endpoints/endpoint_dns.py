@@ -79,7 +79,7 @@ class Answer(msgspec.Struct):
     """Why the latest question has no good answer; empty when it has."""
 
 
-class DnsAnswers:
+class DnsResolver:
     """Asks for the hosts of a file's entries, and remembers what it heard last of each."""
 
     def __init__(

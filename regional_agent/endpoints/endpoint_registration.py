@@ -27,7 +27,7 @@ from regional_agent.background_tasks import beat
 from regional_agent.config.settings import BadSettings
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, Wrong
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseMemory
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import describe
 from regional_agent.proxy.error_responses import error_body
 
@@ -90,7 +90,7 @@ class Registrations:
 
     def __init__(
         self,
-        endpoints: Endpoints,
+        endpoints: EndpointSet,
         token_file: Path | None,
         clock: Callable[[], float] = time.monotonic,
         *,

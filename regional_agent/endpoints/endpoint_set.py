@@ -25,8 +25,8 @@ from penstock.health.outlier_ejection import Outcome, outcome_of
 from penstock.policy.policy import Policy
 from regional_agent.background_tasks import beat, cancel, keep_running
 from regional_agent.endpoints import endpoint_probes, endpoint_signals
-from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, NOTHING, Endpoint, Judge, Load
-from regional_agent.endpoints.endpoint_dns import DnsAnswers, Resolve
+from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, NO_LOAD, Endpoint, Load, OutlierDetection
+from regional_agent.endpoints.endpoint_dns import DnsResolver, Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -50,7 +50,7 @@ BUSY_STATUSES: Final = (429, 503)
 log = structlog.get_logger()
 
 
-class Endpoints:
+class EndpointSet:
     """Every endpoint of the region, by name and by model."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Endpoints:
         rng: Random,
         *,
         zone: str = "",
-        judge: Judge | None = None,
+        judge: OutlierDetection | None = None,
         on_ejected: Callable[[Outcome], None] = lambda outcome: None,
         resolve: Resolve | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Endpoints:
             zone: the one that the agent stands in; empty where that does not matter.
             judge: when endpoints are ejected, and how they warm up.
             on_ejected: hears of every ejection, with the outcome that made it.
-            resolve: see `DnsAnswers`.
+            resolve: see `DnsResolver`.
 
         Raises:
             BadEndpointFile: it cannot be used; an agent does not start without endpoints that it understands.
@@ -84,7 +84,7 @@ class Endpoints:
         self._connections = connections
         self._rng = rng
         self._zone = zone
-        self._judge = judge or Judge(rng=rng)
+        self._judge = judge or OutlierDetection(rng=rng)
         self._on_ejected = on_ejected
         self._by_name: dict[str, Endpoint] = {}
         self._retired: list[Endpoint] = []
@@ -92,7 +92,7 @@ class Endpoints:
         self._entries: tuple[Entry, ...] = ()
         self._registered: dict[str, EndpointSpec] = {}
         self._others: Mapping[str, Load] = {}
-        self.dns = DnsAnswers(rng, self._apply, resolve)
+        self.dns = DnsResolver(rng, self._apply, resolve)
         """What is known of names in the file."""
         self._prior_s: dict[str, float] = {}
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
@@ -188,13 +188,13 @@ class Endpoints:
             self._apply()
             log.info("endpoint drains", endpoint=name)
 
-    def heard_of_others(self, loads: Mapping[str, Load]) -> None:
+    def set_remote_load(self, loads: Mapping[str, Load]) -> None:
         """Take in what other agents are believed to have on each endpoint, by name."""
         self._others = loads
         for name, endpoint in self._by_name.items():
-            others = loads.get(name, NOTHING)
-            if others != endpoint.others:
-                endpoint.heard_of_others(others)
+            others = loads.get(name, NO_LOAD)
+            if others != endpoint.remote_load:
+                endpoint.set_remote_load(others)
 
     def use_priors(self, policy: Policy) -> None:
         """Take each model's expected service time from a newly accepted policy, until completions have been seen."""
@@ -230,7 +230,7 @@ class Endpoints:
                 self._by_name[spec.name] = before.pop(spec.name)
             else:
                 self._by_name[spec.name] = self._returning(spec) or Endpoint(spec, self._judge, self._fill_pools)
-                self._by_name[spec.name].heard_of_others(self._others.get(spec.name, NOTHING))
+                self._by_name[spec.name].set_remote_load(self._others.get(spec.name, NO_LOAD))
         for gone in before.values():
             gone.retire()
             self._retired.append(gone)
@@ -304,7 +304,7 @@ class Endpoints:
     async def _keep_tidy(self) -> None:
         while True:
             await beat(TIDY_S)
-            self._retired = [one for one in self._retired if one.own.requests > 0]
+            self._retired = [one for one in self._retired if one.local_load.requests > 0]
             for endpoint in self._by_name.values():
                 endpoint.tick()
             for pool in self._pools.values():

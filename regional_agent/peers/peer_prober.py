@@ -54,7 +54,7 @@ class _Round:
         """Some agent may have answered, but this process was too late to see it."""
 
 
-class Peers:
+class PeerProber:
     """Probes every other region of the policy and answers what the decision asks about them."""
 
     def __init__(

@@ -12,14 +12,14 @@ from penstock.routing.spill_credits import Grants, fair_part, grant
 from penstock.wire import probe
 from penstock.wire.probe import Answer, ModelAnswer, Question
 from penstock.wire.signing import FleetKey
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.admission_queue import AdmissionQueue
 
 MAX_WAIT_S = 3600.0
 """What an infinite wait looks like on the wire: JSON has no infinity."""
 
 
-class ProbeAnswers:
+class ProbeResponder:
     """Answers probes, and remembers which credits are out."""
 
     def __init__(
@@ -27,7 +27,7 @@ class ProbeAnswers:
         region: str,
         agent: str,
         key: FleetKey,
-        endpoints: Endpoints,
+        endpoints: EndpointSet,
         waiting: AdmissionQueue,
         *,
         policy: Callable[[], Policy | None],

@@ -262,7 +262,7 @@ class Ending:
         received_at, first_byte_at = ticket.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
         if ticket.context is None:
-            carrier.road.answers.ended(ticket.model, outcome, ttft_s)
+            carrier.road.request_tally.ended(ticket.model, outcome, ttft_s)
         carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
         access_log = carrier.access_log
         if access_log is not None and access_log.wants(outcome is _OK):

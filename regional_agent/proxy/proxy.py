@@ -100,7 +100,7 @@ class Proxy:
     def refused_at_once(self, request: Request, refusal: Refusal) -> None:
         """A request was refused before it could be carried: counted, and logged."""
         self.metrics.refused(refusal.reason)
-        self.road.answers.turned_away(refusal.reason)
+        self.road.request_tally.turned_away(refusal.reason)
         if self.access_log is not None:
             self.access_log.add(
                 AccessLine(

@@ -104,7 +104,7 @@ class Admission:
             timeout_s: how long its client waits at most.
         """
         runtime = self._runtime
-        policy = runtime.directives.policy
+        policy = runtime.active_config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
@@ -158,7 +158,7 @@ class Admission:
     def ticket_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
         """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
         this request, once."""
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         context = self.context_of(request)
         if isinstance(context, Refusal) or policy is None:
             return context if isinstance(context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
@@ -184,7 +184,7 @@ class Admission:
 
     def context_of(self, request: Request) -> RouteContext | Refusal:
         """What another region's agent has signed, as far as a request's head tells."""
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
@@ -192,7 +192,7 @@ class Admission:
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
@@ -214,7 +214,7 @@ class Admission:
 
     def admit_anew(self, ticket: RequestContext) -> Refusal | None:
         """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         if policy is None:
             return None
         if ticket.context is None:

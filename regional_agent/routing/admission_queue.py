@@ -21,9 +21,9 @@ from regional_agent.telemetry.agent_metrics import WaitEnd
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_pool import EndpointPool
-    from regional_agent.endpoints.endpoint_set import Endpoints
+    from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.routing.request_context import RequestContext, Target
-    from regional_agent.shared_load.shared_load import SharedView
+    from regional_agent.shared_load.shared_load import SharedLoad
 
 LOOK_S: Final = 0.1
 """Time (s) between two looks at what nobody announces, while somebody waits."""
@@ -57,8 +57,8 @@ class AdmissionQueue:
 
     def __init__(
         self,
-        endpoints: Endpoints,
-        shared_view: SharedView,
+        endpoints: EndpointSet,
+        shared_load: SharedLoad,
         clock: Callable[[], float],
         on_waited: Callable[[str, float, WaitEnd], None] = lambda model, waited_s, end: None,
     ) -> None:
@@ -71,7 +71,7 @@ class AdmissionQueue:
         self.ask: Ask = lambda ticket, now: None
         """Where a request may go now, or None: still nowhere. Set by the road."""
         self._endpoints = endpoints
-        self._shared_view = shared_view
+        self._shared_load = shared_load
         self._clock = clock
         self._on_waited = on_waited
         self._queues: dict[str, Queue[Waiter]] = {}
@@ -82,19 +82,19 @@ class AdmissionQueue:
         self._elsewhere = False
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
         """Added to the numbers of those who wait here, so that no two of a region have the same."""
-        shared_view.waiting_here = self._told
-        shared_view.on_heard = self.room_appeared
+        shared_load.waiting_here = self._told
+        shared_load.on_heard = self.room_appeared
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait here and at the other agents of the region."""
         queue = self._queues.get(model)
         here = len(queue) if queue is not None else 0
-        others = self._shared_view.others_waiting(model)
+        others = self._shared_load.remote_queues(model)
         return here + sum(one.requests for one in others) if others else here
 
     def is_awaited(self, model: str) -> bool:
         """Whether anybody waits for a model, here or at the other agents of the region."""
-        return bool(self._queues.get(model) or self._shared_view.others_waiting(model))
+        return bool(self._queues.get(model) or self._shared_load.remote_queues(model))
 
     def waiting_here(self, model: str) -> int:
         """Those that wait at this agent."""
@@ -108,7 +108,7 @@ class AdmissionQueue:
 
     def somebody_first(self, ticket: RequestContext) -> bool:
         """Whether others wait, here or at another agent, that come before this request."""
-        others = self._shared_view.others_waiting(ticket.model)
+        others = self._shared_load.remote_queues(ticket.model)
         if others and any(one.behind <= -ticket.priority for one in others):
             return True
         queue = self._queues.get(ticket.model)
@@ -144,7 +144,7 @@ class AdmissionQueue:
             self._later(one, _refusal("others come first", wait_s))
         if place is None:
             return _refusal("too many wait", wait_s)
-        self._shared_view.tell()
+        self._shared_load.tell()
         self._set_timer()
         if _has_room(pool):
             self.room_appeared()
@@ -155,7 +155,7 @@ class AdmissionQueue:
         if place.waits:
             self._queues[place.item.ticket.model].leave(place)
             self._ended(place, self._clock(), WaitEnd.IN_VAIN)
-            self._shared_view.tell()
+            self._shared_load.tell()
 
     def room_appeared(self) -> None:
         """Something has ended in this region: look before long, once for all that happens until then."""
@@ -212,7 +212,7 @@ class AdmissionQueue:
                 continue
             queue.leave(place)
             self._ended(place, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
-            self._shared_view.tell()
+            self._shared_load.tell()
             place.item.answer(answer)
             sent += 1
             if sent >= MAX_AT_ONCE:
@@ -222,10 +222,10 @@ class AdmissionQueue:
 
     def _yields(self, model: str, place: Place, now: float) -> bool:
         """Whether room here is another agent's first, and so left alone until that one has had time to take it."""
-        others = self._shared_view.others_waiting(model)
+        others = self._shared_load.remote_queues(model)
         if not others:
             return False
-        heard_at = now - self._shared_view.age_s()
+        heard_at = now - self._shared_load.age_s()
         heads = [Head(one.behind, heard_at - one.waited_ms / 1000, one.which) for one in others]
         turn = self._turns[model].whose(self._head(place), heads, now)
         if turn is None:

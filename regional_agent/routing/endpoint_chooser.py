@@ -22,8 +22,8 @@ from regional_agent.routing.work_estimate import WorkEstimate
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint import Endpoint
     from regional_agent.endpoints.endpoint_pool import EndpointPool
-    from regional_agent.endpoints.endpoint_set import Endpoints
-    from regional_agent.shared_load.shared_load import SharedView
+    from regional_agent.endpoints.endpoint_set import EndpointSet
+    from regional_agent.shared_load.shared_load import SharedLoad
 
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -86,11 +86,11 @@ class Placement(Reservation):
 class EndpointChooser:
     """What an agent remembers and does to choose well."""
 
-    def __init__(self, endpoints: Endpoints, shared_view: SharedView, rng: Random) -> None:
+    def __init__(self, endpoints: EndpointSet, shared_load: SharedLoad, rng: Random) -> None:
         """Remembers nothing yet."""
         self.expectations = Expectations()
         self._endpoints = endpoints
-        self._shared_view = shared_view
+        self._shared_load = shared_load
         self._rng = rng
         self._holdings = Holdings()
 
@@ -109,7 +109,7 @@ class EndpointChooser:
             held=held,
             held_gap_s=gap_s,
             same_zone=pool.near,
-            view_age_s=self._shared_view.age_s(),
+            view_age_s=self._shared_load.age_s(),
             service_s=pool.service_s,
         )
         if who.index is None:
@@ -139,7 +139,7 @@ class EndpointChooser:
         if placement.first_byte_at is not None or not placement.estimate.streaming:
             return
         placement.first_byte_at = now
-        self._shared_view.prefilled(placement)
+        self._shared_load.prefilled(placement)
         learner = placement.endpoint.learner
         if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
@@ -147,7 +147,7 @@ class EndpointChooser:
     def look(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
         if now >= placement.prefill_over_at and not placement.estimate.streaming:
-            self._shared_view.prefilled(placement)
+            self._shared_load.prefilled(placement)
 
     def ended(self, placement: Placement, now: float, tail: Iterable[bytes]) -> None:
         """The answer is whole and good: learn how long it was and how long it took.
@@ -198,7 +198,7 @@ class EndpointChooser:
             start_s, ahead_s = speed.start_s, until_s / speed.prefill if prefill_us else 0.0
         over_at = now + start_s + until_s
         placement = Placement(endpoint, estimate, prefill_us, decode_us, now, streams, ahead_s, over_at)
-        return self._shared_view.reserve(placement)
+        return self._shared_load.reserve(placement)
 
 
 def _decode_s(estimate: WorkEstimate, usage: Usage | None) -> float:

@@ -39,7 +39,7 @@ def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float)
     Raises:
         BadQuestion: the query is not well-formed, or there is no policy yet.
     """
-    policy = runtime.directives.policy
+    policy = runtime.active_config.policy
     if policy is None:
         raise BadQuestion("this agent has no policy yet")
     given = _parameters(target)
@@ -57,7 +57,7 @@ def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float)
     model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
     endpoints = road.chooser.consider(model, sender, given.get("session", ""), now) if model is not None else ()
     views = road.views(policy.regions, asked.model, now)
-    return explain(policy, runtime.directives.plan, asked, views, Random(), endpoints)
+    return explain(policy, runtime.active_config.plan, asked, views, Random(), endpoints)
 
 
 def _parameters(target: bytes) -> dict[str, str]:

@@ -14,7 +14,7 @@ class Reservation:
     __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
     def __init__(self, endpoint: Endpoint, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Counts from `SharedView.reserve` on; of so much work at the endpoint's speed (microseconds)."""
+        """Counts from `SharedLoad.reserve` on; of so much work at the endpoint's speed (microseconds)."""
         self.endpoint = endpoint
         self.prefill_us = prefill_us
         """What is still reserved for prefill."""

@@ -69,10 +69,10 @@ class Router:
         self._key = key
         self._rng = rng
         self._clock = clock
-        self.answers = runtime.answers
-        self.chooser = EndpointChooser(runtime.endpoints, runtime.shared_view, rng)
+        self.request_tally = runtime.request_tally
+        self.chooser = EndpointChooser(runtime.endpoints, runtime.shared_load, rng)
         self.admission = Admission(region, runtime, key, rng, self.chooser.expectations)
-        runtime.waiting.ask = self._try_again
+        runtime.admission_queue.ask = self._try_again
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """What is known of regions, and of our own, for one model."""
@@ -83,7 +83,7 @@ class Router:
 
     def next_target(self, ticket: RequestContext, now: float) -> Target | Refusal:
         """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
-        if ticket.policy is not self._runtime.directives.policy:
+        if ticket.policy is not self._runtime.active_config.policy:
             refusal = self.admission.admit_anew(ticket)
             if refusal is not None:
                 return refusal
@@ -108,11 +108,13 @@ class Router:
             return self._nowhere(ticket, f"{MAX_ATTEMPTS} attempts were answered so", now)
         if self._runtime.endpoints.pool(ticket.model).ready == 0:
             return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
-        return self._runtime.waiting.join(ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now))
+        return self._runtime.admission_queue.join(
+            ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now)
+        )
 
     def fall_back(self, ticket: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
-        policy = self._runtime.directives.policy
+        policy = self._runtime.active_config.policy
         model = policy.models.get(ticket.model) if policy is not None else None
         if model is None or model.fallback is None or ticket.context is not None or refusal.reason not in _FALLS_BACK:
             return False
@@ -131,7 +133,7 @@ class Router:
 
     def leave(self, place: Place) -> None:
         """Nobody wants to wait there any more."""
-        self._runtime.waiting.leave(place)
+        self._runtime.admission_queue.leave(place)
 
     def _try_again(self, ticket: RequestContext, now: float) -> Target | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
@@ -173,8 +175,8 @@ class Router:
         if not isinstance(target, Placement):
             return
         runtime, endpoint = self._runtime, target.endpoint
-        runtime.shared_view.release(target)
-        runtime.waiting.room_appeared()
+        runtime.shared_load.release(target)
+        runtime.admission_queue.room_appeared()
         try:
             if service_s is not None:
                 endpoint.completed(service_s)
@@ -245,12 +247,12 @@ class Router:
         detail = f"{self.region} cannot take it"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.waiting.wait_s(ticket.model)))
+        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.admission_queue.wait_s(ticket.model)))
 
     def _target_from_origin(self, ticket: RequestContext, now: float) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
-        directives = self._runtime.directives
-        policy, plan = directives.policy, directives.plan
+        active_config = self._runtime.active_config
+        policy, plan = active_config.policy, active_config.plan
         assert policy is not None
         planned = None if ticket.tried_regions else self._as_planned(ticket, now)
         if planned is not None:
@@ -284,7 +286,7 @@ class Router:
     def _as_planned(self, ticket: RequestContext, now: float) -> Where | None:
         """Where the plan wants a request that was tried nowhere; None where something speaks against that."""
         runtime, model, permitted = self._runtime, ticket.model, ticket.admitted.permitted
-        draw = runtime.directives.draws.get((model, permitted.name))
+        draw = runtime.active_config.draws.get((model, permitted.name))
         if draw is None or (draw.at_home and not runtime.at_ease(model)):
             return None
         if not draw.away:
@@ -316,7 +318,7 @@ class Router:
 
     def _local_target(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
         """An engine of this region, in its turn, or why there is none."""
-        if not ticket.has_turn and self._runtime.waiting.somebody_first(ticket):
+        if not ticket.has_turn and self._runtime.admission_queue.somebody_first(ticket):
             return Reason.SATURATED
         return self._placement(ticket, kind, now)
 
@@ -345,7 +347,7 @@ class Router:
             location=ticket.facts.location,
             model=ticket.model,
             residency=tuple(sorted(ticket.admitted.permitted.regions)),
-            policy_digest=self._runtime.directives.policy_digest,
+            policy_digest=self._runtime.active_config.policy_digest,
             issued_at=wall,
             deadline_at=wall + ticket.deadline_at - self._clock(),
             traceparent=ticket.traceparent,

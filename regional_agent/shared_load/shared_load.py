@@ -21,8 +21,8 @@ from redis.exceptions import RedisError
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S, belief, believed
 from regional_agent.background_tasks import beat, cancel, keep_running
-from regional_agent.endpoints.endpoint import NOTHING, Load
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint import NO_LOAD, Load
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load.script_connection import ScriptConnection
 from regional_agent.shared_load.shared_load_script import (
@@ -91,7 +91,7 @@ _decoder = msgspec.json.Decoder(Told)
 Reserved = TypeVar("Reserved", bound=Reservation)
 
 
-class SharedView:
+class SharedLoad:
     """This agent's reservations, and its share in the region's common view of them."""
 
     def __init__(
@@ -99,7 +99,7 @@ class SharedView:
         region: str,
         agent: str,
         epoch: int,
-        endpoints: Endpoints,
+        endpoints: EndpointSet,
         redis_url: str | None,
         rng: Random,
     ) -> None:
@@ -127,7 +127,7 @@ class SharedView:
         self.on_heard: Callable[[], None] = lambda: None
         """Called when the others have come to hold or to wait for something else."""
         self._others: dict[str, Load] = {}
-        self._others_waiting: dict[str, list[Waiting]] = {}
+        self._remote_queues: dict[str, list[Waiting]] = {}
         self._shown_weight = 0.0
         self._read_at = -inf
         self._news = asyncio.Event()
@@ -173,9 +173,9 @@ class SharedView:
         self._has_news = True
         self._news.set()
 
-    def others_waiting(self, model: str) -> list[Waiting]:
+    def remote_queues(self, model: str) -> list[Waiting]:
         """The other agents' queues for a model; none while they are not heard of."""
-        return self._others_waiting.get(model, []) if self._shown_weight > 0.0 else []
+        return self._remote_queues.get(model, []) if self._shown_weight > 0.0 else []
 
     def age_s(self) -> float:
         """Age (s) of what is known of the other agents; infinite before it was ever read, 0 where there are none."""
@@ -244,9 +244,9 @@ class SharedView:
         """What this agent has by endpoint; two servers that had one name in turn count together."""
         own: dict[str, tuple[int, int, int]] = {}
         for endpoint in self._endpoints.every():
-            one = endpoint.own
+            one = endpoint.local_load
             if one.requests:
-                requests, prefill_us, decode_us = own.get(endpoint.name, NOTHING)
+                requests, prefill_us, decode_us = own.get(endpoint.name, NO_LOAD)
                 own[endpoint.name] = (
                     requests + one.requests,
                     prefill_us + one.prefill_us,
@@ -266,13 +266,13 @@ class SharedView:
                 self._garbled = True
                 continue
             for name, (requests, prefill_us, decode_us) in one.loads.items():
-                had = others.get(name, NOTHING)
+                had = others.get(name, NO_LOAD)
                 others[name] = Load(had.requests + requests, had.prefill_us + prefill_us, had.decode_us + decode_us)
             for model, queue in one.waiting.items():
                 waiting.setdefault(model, []).append(queue)
         self._read_at = asked_at
-        if others != self._others or waiting != self._others_waiting or self._shown_weight < 1.0:
-            self._others, self._others_waiting = others, waiting
+        if others != self._others or waiting != self._remote_queues or self._shown_weight < 1.0:
+            self._others, self._remote_queues = others, waiting
             self._show(1.0)
             self.on_heard()
 
@@ -286,9 +286,9 @@ class SharedView:
     def _show(self, weight: float) -> None:
         self._shown_weight = weight
         if weight >= 1.0:
-            self._endpoints.heard_of_others(self._others)
+            self._endpoints.set_remote_load(self._others)
         else:
-            self._endpoints.heard_of_others(
+            self._endpoints.set_remote_load(
                 {name: Load(*(believed(part, weight) for part in load)) for name, load in self._others.items()}
             )
             self.on_heard()

@@ -8,7 +8,7 @@ can was written before Redis's clock was set back, or by another Redis before a 
 
 Keys share a hash tag, so they lie on one node of a cluster:
     penstock:v1:{<region>}:agents         sorted set: agent name -> end of its lease (ms, Redis's clock)
-    penstock:v1:{<region>}:agent:<name>   hash: epoch, told (JSON: see shared_view.Told)
+    penstock:v1:{<region>}:agent:<name>   hash: epoch, told (JSON: see shared_load.Told)
 """
 
 from __future__ import annotations

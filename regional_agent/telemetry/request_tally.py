@@ -33,7 +33,7 @@ _BY_POLICY: Final = frozenset(
 """Refusals before a request is carried that a mistake in policy can bring about."""
 
 
-class AnswerTally:
+class RequestTally:
     """Four numbers, and two for each model that has a service objective."""
 
     __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "objectives")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from regional_agent.config.active_config import Directives
-from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.peers.peer_prober import Peers
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission_queue import AdmissionQueue
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 
 
 class StateMetrics:
@@ -20,18 +20,18 @@ class StateMetrics:
     def __init__(
         self,
         metrics: AgentMetrics,
-        directives: Directives,
-        endpoints: Endpoints,
-        shared_view: SharedView,
-        peers: Peers,
+        active_config: ActiveConfig,
+        endpoints: EndpointSet,
+        shared_load: SharedLoad,
+        peers: PeerProber,
         waiting: AdmissionQueue,
-        answers: AnswerTally,
+        answers: RequestTally,
     ) -> None:
         """Nothing is shown yet."""
         self._metrics = metrics
-        self._directives = directives
+        self._active_config = active_config
         self._endpoints = endpoints
-        self._shared_view = shared_view
+        self._shared_load = shared_load
         self._peers = peers
         self._waiting = waiting
         self._answers = answers
@@ -44,9 +44,9 @@ class StateMetrics:
         Args:
             in_flight: requests that this agent carries, by model.
         """
-        plan = self._directives.plan
-        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._directives.age_s())
-        view = self._shared_view
+        plan = self._active_config.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._active_config.age_s())
+        view = self._shared_load
         self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
         for model in self._endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._waiting.waiting_here(model))

@@ -95,7 +95,7 @@ class Site:
 
     def _answer_probe(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         assert self.runtime is not None
-        return self.runtime.probe_answers.answer(dict(headers).get(probe.HEADER.encode()))
+        return self.runtime.probe_responder.answer(dict(headers).get(probe.HEADER.encode()))
 
 
 async def publish(etcd: EtcdServer) -> None:
@@ -122,11 +122,11 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         assert (view.ready, view.credits) == (True, 0)
 
         engine = here.endpoints.pool("m").endpoints[0]
-        held = [here.shared_view.reserve(Reservation(engine)) for _ in range(6)]
+        held = [here.shared_load.reserve(Reservation(engine)) for _ in range(6)]
         assert here.local_view("m", 0.0).expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
         for reservation in held:
-            here.shared_view.release(reservation)
+            here.shared_load.release(reservation)
 
         for _ in range(5):
             here.demand.offered("m", residency_class(frozenset(POLICY.regions)))
@@ -185,14 +185,14 @@ async def test_starts_and_serves_with_everything_above_it_dead(
         await asyncio.to_thread(own_redis.kill)
         async with de.running() as again:
             assert again.status()["epoch"] > epoch
-            assert again.directives.plan == plan("eu-de")
+            assert again.active_config.plan == plan("eu-de")
             await until(lambda: again.why_not_ready() is None)
             await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
-            reservation = again.shared_view.reserve(Reservation(again.endpoints.pool("m").endpoints[0]))
+            reservation = again.shared_load.reserve(Reservation(again.endpoints.pool("m").endpoints[0]))
             assert again.endpoints.pool("m").in_flight == 1
-            again.shared_view.release(reservation)
+            again.shared_load.release(reservation)
             assert again.endpoints.pool("m").in_flight == 0
-            assert not again.shared_view.up
+            assert not again.shared_load.up
             assert there.peers.state("eu-de") is not RegionState.UNKNOWN
 
 
@@ -200,7 +200,7 @@ async def test_series_of_what_is_gone_are_taken_away(sites: list[Site], own_etcd
     de, _ = sites
     await publish(own_etcd)
     async with de.running() as here:
-        await until(lambda: here.directives.policy is not None)
+        await until(lambda: here.active_config.policy is not None)
         here.show({})
         assert 'endpoint="gpu-0"' in de.metrics.render().decode()
         assert 'peer_state{region="eu-es"' in de.metrics.render().decode()

@@ -44,7 +44,7 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
         assert len(gpu.heard) == 3
-        told = one.runtime.answers.report()
+        told = one.runtime.request_tally.report()
         assert (told.ended, told.failed, told.begun) == (3, 0, 3)
         assert told.first_byte_s > 0.0
 

@@ -121,7 +121,7 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         status, headers, body = await ask(one)
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
-        assert one.runtime.answers.report().failed == 1
+        assert one.runtime.request_tally.report().failed == 1
     async with agent(tmp_path / "none", [NOBODY]) as one:
         status, headers, body = await ask(one)
         assert (status, code(body)) == (503, "none_ready")

@@ -115,7 +115,7 @@ async def test_a_stream_that_its_server_had_to_end_went_well_for_nobody(
         assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "it is told once"
         assert code(events[1].removeprefix(b"data: ")) == why
         assert server.counted() == origin.counted() == {"engine_error": 1}
-        assert origin.runtime.answers.report().failed == 1
+        assert origin.runtime.request_tally.report().failed == 1
 
 
 async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> None:

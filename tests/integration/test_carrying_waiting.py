@@ -177,9 +177,9 @@ async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path)
 async def test_higher_priority_goes_first_and_the_queue_is_told_in_metrics(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
         low = await one_more(one, "x-request-id: low")
-        directives = one.runtime.directives
-        tenants = {name: replace(tenant, priority=7) for name, tenant in directives.policy.tenants.items()}
-        directives.policy = replace(directives.policy, tenants=tenants)
+        config = one.runtime.active_config
+        tenants = {name: replace(tenant, priority=7) for name, tenant in config.policy.tenants.items()}
+        config.policy = replace(config.policy, tenants=tenants)
         high = await one_more(one, "x-request-id: high")
         first.close()
         assert (await high.head())[0] == 200

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.health.outlier_ejection import EjectionRules, Trust
-from regional_agent.endpoints.endpoint import Endpoint, Judge
+from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
@@ -34,7 +34,9 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]
 
 @pytest.fixture(autouse=True)
 def hasty_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint_set.Judge", lambda rng: Judge(RULES, 0.0, rng=rng))
+    monkeypatch.setattr(
+        "regional_agent.endpoints.endpoint_set.OutlierDetection", lambda rng: OutlierDetection(RULES, 0.0, rng=rng)
+    )
 
 
 @asynccontextmanager

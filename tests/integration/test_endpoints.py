@@ -17,7 +17,7 @@ from penstock.routing.endpoint_selection import choose_endpoint
 from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, Endpoint, Load
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
@@ -77,19 +77,19 @@ def both_lines(engines: list[Engine]) -> str:
 
 
 @pytest.fixture
-async def endpoints(engines: list[Engine], connections: UpstreamPool, tmp_path: Path) -> AsyncIterator[Endpoints]:
+async def endpoints(engines: list[Engine], connections: UpstreamPool, tmp_path: Path) -> AsyncIterator[EndpointSet]:
     file = tmp_path / "endpoints.yaml"
     file.write_text(both_lines(engines))
-    made = Endpoints(file, connections, Random(1))
+    made = EndpointSet(file, connections, Random(1))
     yield made
     await made.stop()
 
 
-def named(endpoints: Endpoints, name: str) -> Endpoint:
+def named(endpoints: EndpointSet, name: str) -> Endpoint:
     return next(one for one in endpoints.every() if one.name == name)
 
 
-async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoints, engines: list[Engine]) -> None:
+async def test_becomes_ready_by_probes_over_kept_connections(endpoints: EndpointSet, engines: list[Engine]) -> None:
     pool = endpoints.pool("m")
     assert (pool.ready, pool.slots, [view.ready for view in pool.views]) == (0, 0, [False, False])
     endpoints.start()
@@ -101,7 +101,7 @@ async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoint
     assert endpoints.pool("other").ready == 0
 
 
-async def test_falls_when_it_says_so_or_is_gone_and_rises_again(endpoints: Endpoints, engines: list[Engine]) -> None:
+async def test_falls_when_it_says_so_or_is_gone_and_rises_again(endpoints: EndpointSet, engines: list[Engine]) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
@@ -116,7 +116,7 @@ async def test_falls_when_it_says_so_or_is_gone_and_rises_again(endpoints: Endpo
 
 
 async def test_a_request_that_cannot_connect_takes_it_out_at_once_until_a_good_probe(
-    endpoints: Endpoints, engines: list[Engine]
+    endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
@@ -127,7 +127,7 @@ async def test_a_request_that_cannot_connect_takes_it_out_at_once_until_a_good_p
 
 
 async def test_a_silent_engine_under_load_is_not_failed_by_one_late_probe(
-    endpoints: Endpoints, engines: list[Engine]
+    endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
@@ -139,7 +139,7 @@ async def test_a_silent_engine_under_load_is_not_failed_by_one_late_probe(
     assert pool.views[0].ready
 
 
-async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoints, engines: list[Engine]) -> None:
+async def test_pool_numbers_follow_reservations_and_readiness(endpoints: EndpointSet, engines: list[Engine]) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
@@ -148,21 +148,21 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     first.take()
     second.take()
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (3, 2, 1)
-    endpoints.heard_of_others({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
+    endpoints.set_remote_load({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
     assert (pool.in_flight, first.view.in_flight) == (6, 5)
     endpoints.failed(first)
     assert pool.in_flight == 1
     first.give_back()
     await until(lambda: pool.ready == 2)
     assert (pool.in_flight, first.view.in_flight) == (5, 4)
-    endpoints.heard_of_others({})
+    endpoints.set_remote_load({})
     for one, times in ((first, 1), (second, 1)):
         for _ in range(times):
             one.give_back()
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (0, 0, 0)
 
 
-async def test_service_time_starts_at_what_policy_expects(endpoints: Endpoints) -> None:
+async def test_service_time_starts_at_what_policy_expects(endpoints: EndpointSet) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
@@ -175,7 +175,7 @@ async def test_service_time_starts_at_what_policy_expects(endpoints: Endpoints) 
 
 
 async def test_the_file_is_read_again_when_it_changes(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
@@ -196,7 +196,7 @@ async def test_the_file_is_read_again_when_it_changes(
 
 
 async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_has(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
@@ -221,7 +221,7 @@ async def test_one_that_is_wanted_again_while_it_finishes_still_counts_what_it_h
 
 
 async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     file = tmp_path / "endpoints.yaml"
     engines[0].metrics = b"vllm:num_requests_waiting 3\n"
@@ -238,7 +238,7 @@ async def test_another_kind_of_engine_at_its_address_is_read_as_its_kind_is(
     assert one.health.ready
 
 
-async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints: Endpoints, tmp_path: Path) -> None:
+async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints: EndpointSet, tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text(file.read_text() + entry("gpu-2", "http://127.0.0.1:1"))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -257,7 +257,7 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_then(endpoints:
 
 
 async def test_a_bad_or_missing_file_changes_nothing_and_is_told(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
     pool = endpoints.pool("m")
@@ -280,7 +280,7 @@ async def test_a_bad_or_missing_file_changes_nothing_and_is_told(
 
 
 async def test_a_server_that_moved_is_another_server(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
@@ -298,7 +298,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
     file = tmp_path / "endpoints.yaml"
     file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
     engines[0].models, engines[1].models = ["base", "m"], []
-    endpoints = Endpoints(file, connections, Random(1))
+    endpoints = EndpointSet(file, connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 1)
     assert [one.name for one in endpoints.pool("m").endpoints] == ["gpu-0"]
@@ -314,7 +314,7 @@ async def test_ready_is_not_alive_each_model_counts_where_it_is_loaded(
 
 
 async def test_an_engine_that_has_no_such_model_is_asked_at_once_and_one_that_has_none_again_and_again(
-    endpoints: Endpoints, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+    endpoints: EndpointSet, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_EVERY_S", 3600.0)
     for engine in engines:
@@ -337,7 +337,7 @@ async def test_each_kind_of_engine_is_asked_in_its_own_way(
     plain = entry("plain", engines[1].url).replace("}", ", engine: http, health: /ping}")
     file.write_text(triton + plain)
     engines[0].models = ["m"]
-    endpoints = Endpoints(file, connections, Random(1))
+    endpoints = EndpointSet(file, connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
     assert engines[0].asked_for == {b"/v2/health/ready", b"/v2/models/a%2Fb/ready", b"/v2/models/m/ready"}
@@ -347,7 +347,7 @@ async def test_each_kind_of_engine_is_asked_in_its_own_way(
 
 
 async def test_an_engine_is_known_by_its_metrics_and_then_asked_as_its_kind_is(
-    endpoints: Endpoints, engines: list[Engine]
+    endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     engines[0].models, engines[0].metrics = ["its/own-name"], b"tgi_queue_size 2\ntgi_batch_current_size 7\n"
     engines[1].metrics = b"vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
@@ -363,7 +363,7 @@ async def test_an_engine_is_known_by_its_metrics_and_then_asked_as_its_kind_is(
 
 
 async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_found(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     for engine in engines:
         engine.metrics = b"trtllm_num_requests_waiting 2\n"
@@ -380,7 +380,7 @@ async def test_metrics_are_read_where_each_kind_has_them_and_on_where_they_were_
 
 @pytest.mark.parametrize("page", [b"x" * (MAX_PAGE_BYTES + 1), b"\x00\xff" * 9, b"vllm:num_requests_waiting -7\n"])
 async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
-    endpoints: Endpoints, engines: list[Engine], page: bytes
+    endpoints: EndpointSet, engines: list[Engine], page: bytes
 ) -> None:
     for engine in engines:
         engine.metrics = page
@@ -390,7 +390,7 @@ async def test_a_metrics_page_of_no_use_is_told_and_stops_nothing(
     assert [view.pressure for view in endpoints.pool("m").views] == [0.0, 0.0]
 
 
-async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: Endpoints) -> None:
+async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: EndpointSet) -> None:
     one, other = endpoints.every()
     assert endpoints.answered(one, 200, [(b"endpoint-load-metrics", b"TEXT application_utilization=0.95")]) is None
     endpoints.answered(other, 200, [(b"endpoint-load-metrics", b"CSV 1")])
@@ -400,7 +400,7 @@ async def test_load_headers_of_answers_are_taken_and_bad_ones_told(endpoints: En
     assert "TEXT" in other.signals_problem
 
 
-async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(endpoints: Endpoints) -> None:
+async def test_one_that_turns_requests_down_comes_after_the_others_for_a_while(endpoints: EndpointSet) -> None:
     """It has nothing to do and is the first choice of everybody: all would be turned down there first."""
     pool = endpoints.pool("m")
     busy, other = pool.endpoints
@@ -436,7 +436,7 @@ async def test_a_name_stands_for_its_addresses_as_they_come_and_go(
         f"- {{name: gpus, dns: 'engines.test:{engines[0].port}', models: [m], slots: 4}}\n"
         + entry("gpu-1", engines[1].url)
     )
-    endpoints = Endpoints(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
+    endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
     endpoints.start()
     await until(lambda: endpoints.dns.status()["engines.test"]["problem"] == "no such host")
     await until(lambda: endpoints.pool("m").ready == 1)
@@ -461,7 +461,7 @@ async def test_the_systems_resolver_is_asked_beside_serving(
         f"- {{name: gpus, dns: 'localhost:{engines[0].port}', models: [m], slots: 4}}\n"
         "- {name: none, dns: 'nobody.invalid:80', models: [m], slots: 4}\n"
     )
-    endpoints = Endpoints(tmp_path / "dns.yaml", connections, Random(1))
+    endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready >= 1)
     await until(lambda: bool(endpoints.dns.status()["nobody.invalid"]["problem"]))
@@ -470,7 +470,7 @@ async def test_the_systems_resolver_is_asked_beside_serving(
 
 
 async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
-    endpoints: Endpoints, engines: list[Engine], tmp_path: Path
+    endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     async with Engine() as third:
         spec = EndpointSpec("new", Address("127.0.0.1", third.port), ("m",), 4)
@@ -501,10 +501,10 @@ def engines_address(engine: Engine) -> Address:
 
 async def test_an_agent_does_not_start_without_a_file(connections: UpstreamPool, tmp_path: Path) -> None:
     with pytest.raises(BadEndpointFile, match="cannot read"):
-        Endpoints(tmp_path / "none.yaml", connections, Random(1))
+        EndpointSet(tmp_path / "none.yaml", connections, Random(1))
 
 
-async def test_stops_cleanly(endpoints: Endpoints, engines: list[Engine]) -> None:
+async def test_stops_cleanly(endpoints: EndpointSet, engines: list[Engine]) -> None:
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
     before = asyncio.all_tasks()

@@ -130,7 +130,7 @@ async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
 
 async def test_without_a_policy(tmp_path: Path) -> None:
     async with agent(tmp_path, []) as one, admin(one) as address:
-        one.runtime.directives.policy = None
+        one.runtime.active_config.policy = None
         status, body = await get(address, f"/explain?model={MODEL}")
         assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
 

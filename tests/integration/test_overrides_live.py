@@ -26,7 +26,7 @@ from control_plane.audit.audit_chain import AuditEntry, verify_chain
 from lab.servers.etcd import EtcdServer
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
-from regional_agent.config.active_config import Directives
+from regional_agent.config.active_config import ActiveConfig
 from tests.support.agents import Agent, agent
 from tests.support.chats import answers, ask
 from tests.support.control_planes import PLANET, Agents, ControlPlaneServer, Operator, control_planes
@@ -55,16 +55,16 @@ async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[s
         agents = {"eu-de": germany, "eu-es": spain}
         obeying = [obey(one, region, directory / region, store) for region, one in agents.items()]
         yield agents
-        for directives in obeying:
-            await directives.stop()
+        for config in obeying:
+            await config.stop()
 
 
-def obey(one: Agent, region: str, directory: Path, store: EtcdStore) -> Directives:
+def obey(one: Agent, region: str, directory: Path, store: EtcdStore) -> ActiveConfig:
     directory.mkdir()
     runtime = cast(Any, one.runtime)
-    runtime.directives = Directives(region, store, directory, Random(1), lambda policy: None)
-    runtime.directives.start()
-    return cast(Directives, runtime.directives)
+    runtime.active_config = ActiveConfig(region, store, directory, Random(1), lambda policy: None)
+    runtime.active_config.start()
+    return cast(ActiveConfig, runtime.active_config)
 
 
 async def serving(one: Agent, requests: int = 40) -> Counter[str]:
@@ -90,7 +90,7 @@ def history(changes: list[Changed]) -> list[float]:
 
 async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
     def holds() -> bool:
-        plan = one.runtime.directives.plan
+        plan = one.runtime.active_config.plan
         return plan is not None and shares(plan) == wanted
 
     await until(holds, within_s)
@@ -127,7 +127,7 @@ async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_t
             assert len(set(falling)) > 3
             status = await operator.status(leader)
             assert [one.state for one in status.regions if one.name == "eu-de"] == [RegionState.DRAINING]
-            plan = germany.runtime.directives.plan
+            plan = germany.runtime.active_config.plan
             assert plan is not None
             assert {one.region for one in plan.closed} == {"eu-de"}
 

@@ -15,7 +15,7 @@ from penstock.wire import probe
 from penstock.wire.probe import Answer, ModelAnswer, Question
 from penstock.wire.signing import FleetKey
 from regional_agent.peers.agent_directory import AgentDirectory
-from regional_agent.peers.peer_prober import Peers
+from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
@@ -67,7 +67,7 @@ class Observer:
         self.wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
         self.directory = AgentDirectory(MemoryStore(), directory, {"there": addresses}, Random(1))
-        self.peers = Peers(
+        self.peers = PeerProber(
             "here",
             "agent-1",
             KEY,

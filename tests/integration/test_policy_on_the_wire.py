@@ -61,8 +61,8 @@ async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_loo
 async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status: int, code: str | None) -> None:
     californians = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset({"us-east"}))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        directives = one.runtime.directives
-        directives.policy = msgspec.structs.replace(directives.policy, residency=(californians,))
+        config = one.runtime.active_config
+        config.policy = msgspec.structs.replace(config.policy, residency=(californians,))
         one.runtime.location = location
         answer = await ask(one)
     assert answer[0] == status
@@ -74,17 +74,17 @@ async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> 
     away = ResidencyRule("away", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
     by_sea = EntryMap("by-sea", frozenset({"DE"}), frozenset(), ("us-east",))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        directives = one.runtime.directives
-        directives.policy = msgspec.structs.replace(directives.policy, residency=(away,), entry_maps=(by_sea,))
+        config = one.runtime.active_config
+        config.policy = msgspec.structs.replace(config.policy, residency=(away,), entry_maps=(by_sea,))
         one.runtime.location = Location("DE")
         status, headers, _ = await ask(one)
     assert (status, headers["x-penstock-regions"]) == (421, "us-east,eu-es")
 
 
 def under_quota(one: Agent, quota: Quota) -> None:
-    directives = one.runtime.directives
-    tenant = msgspec.structs.replace(directives.policy.tenants["open"], quota=quota)
-    directives.policy = msgspec.structs.replace(directives.policy, tenants=directives.policy.tenants | {"open": tenant})
+    config = one.runtime.active_config
+    tenant = msgspec.structs.replace(config.policy.tenants["open"], quota=quota)
+    config.policy = msgspec.structs.replace(config.policy, tenants=config.policy.tenants | {"open": tenant})
 
 
 async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ LIGHTER = "llama-3.2-1b"
 
 def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
     """The fleet knows a lighter model: as a fallback, or as a version of what is asked for with a share of it."""
-    directives = one.runtime.directives
+    config = one.runtime.active_config
     models = {MODEL: Model(MODEL, fallback=LIGHTER if fallback else None), LIGHTER: Model(LIGHTER)}
     versions = {}
     if percent is not None:
         versions["llama"] = ModelVersions("llama", (Version(MODEL, 100.0 - percent), Version(LIGHTER, percent)))
-    directives.policy = msgspec.structs.replace(directives.policy, models=models, versions=versions)
+    config.policy = msgspec.structs.replace(config.policy, models=models, versions=versions)
 
 
 async def says_its_model(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter) -> None:
@@ -237,9 +237,9 @@ async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tm
         await until(lambda: one.held() == 1)
         second.say(post(BODY))
         await until(lambda: one.waiting() == 1)
-        directives = one.runtime.directives
+        config = one.runtime.active_config
         not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
-        directives.policy = msgspec.structs.replace(directives.policy, residency=(not_here,))
+        config.policy = msgspec.structs.replace(config.policy, residency=(not_here,))
         go_on.set()
         assert (await first.answer())[0] == 200
         status, _, body = await second.answer()

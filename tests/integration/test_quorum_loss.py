@@ -8,7 +8,7 @@ from random import Random
 
 from adapters.etcd.etcd_store import EtcdStore
 from lab.servers.etcd import start_etcd_cluster
-from regional_agent.config.active_config import Directives
+from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
 from tests.support.reports import offered
 from tests.support.wait import until
@@ -20,7 +20,7 @@ async def test_without_a_quorum_agents_obey_what_they_have_and_nobody_leads(tmp_
     cluster = await asyncio.to_thread(start_etcd_cluster, tmp_path / "etcd")
     endpoints = [server.endpoint for server in cluster]
     store = EtcdStore(endpoints)
-    agent = Directives("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
+    agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     agent.start()
     try:
         with control_planes("ab", tmp_path, ",".join(endpoints)) as servers:

@@ -68,14 +68,14 @@ class Region:
 
     def first_in_line(self, name: str) -> None:
         """Let what comes to one agent from now on go before what comes to others."""
-        directives = self.agents[name].runtime.directives
-        tenants = {name: replace(tenant, priority=1) for name, tenant in directives.policy.tenants.items()}
-        directives.policy = replace(directives.policy, tenants=tenants)
+        config = self.agents[name].runtime.active_config
+        tenants = {name: replace(tenant, priority=1) for name, tenant in config.policy.tenants.items()}
+        config.policy = replace(config.policy, tenants=tenants)
 
     async def all_know(self) -> None:
         """Return once every agent has heard how many wait in all."""
         total = sum(one.waiting() for one in self.agents.values())
-        await until(lambda: all(one.runtime.waiting.waiting(MODEL) == total for one in self.agents.values()))
+        await until(lambda: all(one.runtime.admission_queue.waiting(MODEL) == total for one in self.agents.values()))
 
     async def answered(self, request: str) -> int:
         """The status that a request was answered with."""
@@ -148,10 +148,10 @@ async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: p
     for request in ("b1", "c1", "a1"):
         await region.wait(request[0], request)
     for name in ("b", "c"):
-        view = region.agents[name].runtime.shared_view
+        view = region.agents[name].runtime.shared_load
         await cancel(view._tasks)  # as if killed: what it told stays until its lease is over, and it takes nothing
         view._tasks = []
-        region.agents[name].runtime.waiting.close()
+        region.agents[name].runtime.admission_queue.close()
     region.gpu.go_on.release()
     await until(lambda: region.gpu.began == ["a0", "a1"])
     assert region.agents["b"].waiting() == region.agents["c"].waiting() == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import EjectionRules, Outcome
-from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
+from regional_agent.endpoints.endpoint import Endpoint, Load, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.upstream_pool import Address
@@ -37,7 +37,7 @@ def happen(
     elif isinstance(event, Outcome):
         one.ended(event, now[0])
     elif isinstance(event, int):
-        one.heard_of_others(Load(event, 1000 * event, 2000 * event))
+        one.set_remote_load(Load(event, 1000 * event, 2000 * event))
     elif isinstance(event, float):
         now[0] += event
         for each in members:
@@ -54,7 +54,7 @@ def test_a_pool_agrees_with_its_members_and_keeps_its_cap(
 ) -> None:
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, max_ejected_share=max_ejected_share)
-    judge = Judge(rules, 30.0, lambda: now[0], Random(1))
+    judge = OutlierDetection(rules, 30.0, lambda: now[0], Random(1))
     pool = EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m",), 4), judge) for n in range(MEMBERS)]
     for one in members:
@@ -79,7 +79,7 @@ def test_pools_that_share_members_agree_with_them(
 ) -> None:
     now = [0.0]
     rules = EjectionRules(consecutive_failures=1, max_ejected_share=1.0)
-    judge = Judge(rules, 30.0, lambda: now[0], Random(1))
+    judge = OutlierDetection(rules, 30.0, lambda: now[0], Random(1))
     pools = EndpointPool(rules=rules), EndpointPool(rules=rules)
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("h", n), ("m", "n"), 4), judge) for n in range(MEMBERS)]
     for one, in_pools in zip(members, (pools[:1], pools[:1], pools, pools, pools[1:]), strict=True):

@@ -80,7 +80,7 @@ def test_only_a_trusted_proxy_says_where_a_client_is(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
     runtime = SimpleNamespace(
-        directives=SimpleNamespace(policy=POLICY),
+        active_config=SimpleNamespace(policy=POLICY),
         locator=locator,
         demand=SimpleNamespace(offered=lambda model, permitted: None),
     )

@@ -21,7 +21,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.routing.endpoint_chooser import EndpointChooser
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
 from tests.support.planet import MODEL
@@ -36,7 +36,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (SpeedLearner, "wants"),
     (Endpoint, "completed"),
     (Endpoint, "ended"),
-    (AnswerTally, "ended"),
+    (RequestTally, "ended"),
     (AgentMetrics, "request_done"),
     (AccessLog, "wants"),
     (AccessLog, "add"),
@@ -67,10 +67,10 @@ async def _script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: list[str]) -> None:
     access_log = AccessLog(directory / "access.log", 1.0, Random(1))
     async with engine(_script) as gpu, agent(directory, [gpu.address], access_log=access_log) as one:
-        policy = one.runtime.directives.policy
+        policy = one.runtime.active_config.policy
         quota = Quota(None, 1, concurrent=1)
         tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
-        one.runtime.directives.policy = msgspec.structs.replace(policy, tenants=tenants)
+        one.runtime.active_config.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:
                 owner, name = STEPS[step]

@@ -19,11 +19,11 @@ from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, Place
 from regional_agent.shared_load import shared_load as told
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 MODELS = ("m", "n")
@@ -59,14 +59,14 @@ class Room(RuleBasedStateMachine):
             )
         )
         self.now = 100.0
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
         self.by_model: dict[str, Endpoint] = {one.models[0]: one for one in self.endpoints.every()}
         for endpoint in self.by_model.values():
             endpoint.probed(ProbeOutcome.GOOD)
         for pool in self.endpoints.pools.values():
             pool.prior_s = 0.2
             pool.recount()
-        self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.view = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
         self.room = AdmissionQueue(self.endpoints, self.view, lambda: self.now)
         self.room.ask = self._ask
         self.waiters: list[Waiter] = []
@@ -171,7 +171,7 @@ class Room(RuleBasedStateMachine):
     @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
     def another_agent_tells(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
-        self.view._others_waiting = {model: [told.Waiting(1, 0, waited_ms, self.heads)]} if there else {}
+        self.view._remote_queues = {model: [told.Waiting(1, 0, waited_ms, self.heads)]} if there else {}
         self.view._shown_weight = 1.0
         self.inside(self.view.on_heard)
 
@@ -198,10 +198,10 @@ class Room(RuleBasedStateMachine):
     @invariant()
     def nothing_runs_that_is_not_held(self) -> None:
         for model in MODELS:
-            assert 0 <= self.by_model[model].own.requests == self.running[model] <= SLOTS
+            assert 0 <= self.by_model[model].local_load.requests == self.running[model] <= SLOTS
 
     def teardown(self) -> None:
-        self.view._others_waiting = {}
+        self.view._remote_queues = {}
         for endpoint in self.by_model.values():
             for _ in range(2):
                 endpoint.probed(ProbeOutcome.GOOD)

@@ -1,6 +1,6 @@
 """An agent's three faces on real sockets, over real endpoints and reservations, with what it knows of the world fixed.
 
-Directives and peers are what a test says they are; everything a request passes through is the real thing.
+ActiveConfig and peers are what a test says they are; everything a request passes through is the real thing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.policy.residency import ResidencyClass
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import draws_of
 from penstock.wire.signing import FleetKey
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.tls_contexts import ServerTls
@@ -35,9 +35,9 @@ from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.services import PeerService, TrafficService
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.upstream_pool import Address, UpstreamPool
 from tests.support.planet import MODEL, policy
 
@@ -76,7 +76,7 @@ class FixedRuntime:
 
     def __init__(
         self,
-        endpoints: Endpoints,
+        endpoints: EndpointSet,
         region: str,
         policy: Policy | None,
         plan: RegionPlan | None,
@@ -87,10 +87,10 @@ class FixedRuntime:
     ) -> None:
         self.metrics = metrics or AgentMetrics()
         draws = draws_of(plan) if plan is not None else {}
-        self.directives = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", draws=draws)
+        self.active_config = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", draws=draws)
         self.endpoints = endpoints
-        self.shared_view = SharedView(region, name, 1, endpoints, redis_url, Random(1))
-        self.waiting = AdmissionQueue(endpoints, self.shared_view, time.monotonic, self.metrics.waited)
+        self.shared_load = SharedLoad(region, name, 1, endpoints, redis_url, Random(1))
+        self.admission_queue = AdmissionQueue(endpoints, self.shared_load, time.monotonic, self.metrics.waited)
         self.peers = FixedPeers({}, {})
         self.agents_here = 1
         self.quotas = Quotas(lambda: self.agents_here)
@@ -100,18 +100,18 @@ class FixedRuntime:
         )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)
-        self.answers = AnswerTally()
+        self.request_tally = RequestTally()
 
     def local_view(self, model: str, now: float) -> RegionView:
         pool = self.endpoints.pool(model)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.waiting.wait_s(model))
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.admission_queue.wait_s(model))
 
     def at_ease(self, model: str) -> bool:
         here = self.local_view(model, 0.0)
-        return here.ready and here.expected_wait_s <= 0.0 and not self.waiting.is_awaited(model)
+        return here.ready and here.expected_wait_s <= 0.0 and not self.admission_queue.is_awaited(model)
 
     def why_not_ready(self) -> str | None:
-        return None if self.directives.policy is not None else "no policy"
+        return None if self.active_config.policy is not None else "no policy"
 
     def _offered(self, model: str, residency: ResidencyClass) -> None:
         self.offered.append((model, residency.name))
@@ -126,11 +126,11 @@ class Agent:
 
     def held(self) -> int:
         """Reservations that are out."""
-        return sum(endpoint.own.requests for endpoint in self.runtime.endpoints.every())
+        return sum(endpoint.local_load.requests for endpoint in self.runtime.endpoints.every())
 
     def waiting(self) -> int:
         """Requests that wait for room."""
-        return self.runtime.waiting.waiting_here(MODEL)
+        return self.runtime.admission_queue.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
         """`requests_total` by outcome."""
@@ -185,7 +185,7 @@ async def agent(
         redis_url: what it shares its view through with other agents of other names; None is the only agent.
     """
     connections = pool or UpstreamPool()
-    endpoints = Endpoints(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
+    endpoints = EndpointSet(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
@@ -206,7 +206,7 @@ async def agent(
         access_log=access_log,
     )
     carrier.start()
-    runtime.shared_view.start()
+    runtime.shared_load.start()
     service = TrafficService(road, carrier, runtime)
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = runtime.locator.header
@@ -222,8 +222,8 @@ async def agent(
             listener.stop_accepting()
             await listener.drain(0.0)
         carrier.stop()
-        runtime.waiting.close()
-        await runtime.shared_view.stop()
+        runtime.admission_queue.close()
+        await runtime.shared_load.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()

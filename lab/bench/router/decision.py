@@ -118,17 +118,19 @@ async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncI
         yield runtime, bench
         bench.give_back()
     finally:
-        await runtime.directives.stop()
-        await runtime.shared_view.stop()
+        await runtime.active_config.stop()
+        await runtime.shared_load.stop()
 
 
 async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
-    runtime.shared_view.start()
+    runtime.shared_load.start()
     client = ScriptConnection(redis_url, EXCHANGE, TIMEOUT_S)
     prefix = agent_prefix(AWAITED)
 
     async def tell(agent: str) -> None:
-        told = msgspec.json.encode(Told({one.name: one.own for one in runtime.endpoints.every() if one.own.requests}))
+        told = msgspec.json.encode(
+            Told({one.name: one.local_load for one in runtime.endpoints.every() if one.local_load.requests})
+        )
         await client.run(
             (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_TOLD_BYTES)
         )
@@ -204,9 +206,9 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
     classes = (ClassPlan(MODEL, everywhere.name, (Arc(REGION, 1.0, ArcReason.HOME),), ()),)
     plan = RegionPlan(REGION, 1, 1, policy.digest(), 0.0, classes)
     await store.commit([], [Put(keys.policy(policy.digest()), encode(policy)), Put(keys.plan(REGION), encode(plan))])
-    runtime.directives.start()
+    runtime.active_config.start()
     async with asyncio.timeout(10.0):
-        while runtime.directives.plan is None:  # noqa: ASYNC110 - directives offer nothing to wait for
+        while runtime.active_config.plan is None:  # noqa: ASYNC110 - the configuration offers nothing to wait for
             await asyncio.sleep(0.01)
     for endpoint in runtime.endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)

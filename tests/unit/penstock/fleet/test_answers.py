@@ -7,11 +7,11 @@ import pytest
 from penstock.fleet.request_counts import Answers
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import RequestOutcome
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 
 
 def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
-    tally = AnswerTally()
+    tally = RequestTally()
     for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
         tally.ended("m", outcome, 1.0)
     tally.turned_away(Reason.BODY_TOO_LARGE)
@@ -19,7 +19,7 @@ def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
 
 
 def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
-    tally = AnswerTally()
+    tally = RequestTally()
     tally.ended("m", RequestOutcome.OK, 0.5)
     tally.ended("m", RequestOutcome.OK, 1.5)
     tally.ended("m", RequestOutcome.ENGINE_ERROR, None)

@@ -17,7 +17,7 @@ from penstock.rollout.evidence import words
 from penstock.rollout.objective_evidence import Kept
 from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestOutcome
 from regional_agent.telemetry.objective_tally import LATELY_S, STEP_S
-from regional_agent.telemetry.request_tally import AnswerTally
+from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
 
 SOON = ServiceObjective(1.0, 0.9)
@@ -27,13 +27,13 @@ def models(objective: ServiceObjective | None) -> dict[str, Model]:
     return {"m": Model("m") if objective is None else Model("m", service_objective=objective), "other": Model("other")}
 
 
-def tally(objective: ServiceObjective | None = SOON) -> AnswerTally:
-    made = AnswerTally()
+def tally(objective: ServiceObjective | None = SOON) -> RequestTally:
+    made = RequestTally()
     made.use(models(objective))
     return made
 
 
-def told(tally: AnswerTally, now: float = 0.0) -> list[tuple[int, int]]:
+def told(tally: RequestTally, now: float = 0.0) -> list[tuple[int, int]]:
     return [(one.answers, one.within) for one in tally.report_objectives(now)]
 
 

@@ -7,7 +7,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import EjectionRules, Outcome, Trust
 from penstock.routing.endpoint_selection import choose_endpoint
 from penstock.routing.speed_learning import prior
-from regional_agent.endpoints.endpoint import Endpoint, Judge, Load
+from regional_agent.endpoints.endpoint import Endpoint, Load, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.upstream_pool import Address
@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
     pool = EndpointPool(rules=RULES)
-    judge = Judge(RULES, warm_up_s, clock, Random(1))
+    judge = OutlierDetection(RULES, warm_up_s, clock, Random(1))
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("127.0.0.1", 1 + n), ("m",), 4), judge) for n in range(count)]
     for one in members:
         one.pools = (pool,)
@@ -92,7 +92,7 @@ def test_the_next_request_is_the_trial_however_busy_and_slow_it_looks(clock: Clo
     pool = pool_of(2, clock)
     first, second = pool.endpoints
     fail(first, clock)
-    first.heard_of_others(Load(3, 0, 60_000_000))
+    first.set_remote_load(Load(3, 0, 60_000_000))
     later(pool, clock, 10.0)
     assert not fail(second, clock), "the cap"
     assert choose_endpoint(pool.views, Random(1)).index == 0
@@ -181,7 +181,9 @@ def test_an_endpoint_of_two_pools_is_ejected_only_with_room_in_both(clock: Clock
 
 def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None:
     told: list[bool] = []
-    one = Endpoint(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), Judge(), lambda: told.append(True))
+    one = Endpoint(
+        EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: told.append(True)
+    )
     one.heard_loaded(frozenset({"m", "n"}))
     assert told == []
     one.heard_loaded(frozenset({"m"}))
@@ -192,7 +194,7 @@ def test_what_makes_no_difference_to_its_models_is_no_news(clock: Clock) -> None
 
 def test_another_accelerator_at_its_address_is_learned_anew() -> None:
     spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator="l4")
-    one = Endpoint(spec, Judge())
+    one = Endpoint(spec, OutlierDetection())
     learner = one.learner
     one.resize(msgspec.structs.replace(spec, slots=8))
     assert one.learner is learner

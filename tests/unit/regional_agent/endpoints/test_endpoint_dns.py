@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsAnswers, DnsEntry, dns_address
+from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.upstream.upstream_pool import Address
 
@@ -50,7 +50,7 @@ async def test_a_resolver_that_hangs_fails_in_time_and_the_last_answer_stays_wit
             await asyncio.Event().wait()
         return ["10.0.0.1"]
 
-    dns = DnsAnswers(Random(1), lambda: None, resolve, lambda: now)
+    dns = DnsResolver(Random(1), lambda: None, resolve, lambda: now)
     assert dns.expanded([entry()]) == ()
     assert not dns.has_asked()
     assert await dns.ask(["engines.test", "forgotten.test"])
@@ -76,7 +76,7 @@ async def test_servers_with_addresses_of_both_families_count_once(answer: list[s
     async def resolve(host: str) -> Sequence[str]:
         return answer
 
-    dns = DnsAnswers(Random(1), lambda: None, resolve)
+    dns = DnsResolver(Random(1), lambda: None, resolve)
     dns.expanded([entry()])
     assert await dns.ask(["engines.test"])
     assert dns.status()["engines.test"]["addresses"] == taken

@@ -15,7 +15,7 @@ from regional_agent.endpoints.endpoint_registration import (
     Registrations,
     load_tokens,
 )
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
@@ -45,7 +45,7 @@ class Api:
                 for n, name in enumerate(["fixed", *also_in_file])
             )
         )
-        self.endpoints = Endpoints(entries, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(entries, UpstreamPool(), Random(1))
         token_file = None
         if tokens is not None:
             token_file = directory / "tokens"

@@ -37,13 +37,13 @@ def policy(*rules: ResidencyRule, keys: tuple[str, ...] = ("red", "blue")) -> Po
 
 class Here:
     def __init__(self, first: Policy) -> None:
-        self.directives = SimpleNamespace(policy=first)
+        self.active_config = SimpleNamespace(policy=first)
         self.located: list[bytes] = []
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
         runtime = SimpleNamespace(
-            directives=self.directives,
+            active_config=self.active_config,
             locator=self.locator,
             demand=SimpleNamespace(offered=lambda model, permitted: None),
         )
@@ -124,10 +124,10 @@ def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
     here = Here(policy())
     assert here.whose("red", b"10.0.0.2") == ("red", "FR")
     stays = ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))
-    here.directives.policy = policy(stays)
+    here.active_config.policy = policy(stays)
     assert here.whose("red", b"10.0.0.2") is Reason.MISDIRECTED
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
-    here.directives.policy = policy(keys=("blue",))
+    here.active_config.policy = policy(keys=("blue",))
     assert here.whose("red", b"10.0.0.1") is Reason.UNKNOWN_KEY
 
 

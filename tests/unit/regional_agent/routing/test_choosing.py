@@ -13,10 +13,10 @@ from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.reasons import Reason
 from penstock.routing.work import Ask, Work
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
 from regional_agent.routing.work_estimate import WorkEstimate
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
@@ -33,11 +33,11 @@ class Here:
                 for n, one in enumerate(accelerators)
             )
         )
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1), zone=zone)
+        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1), zone=zone)
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
-        self.shared_view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
-        self.chooser = EndpointChooser(self.endpoints, self.shared_view, Random(1))
+        self.shared_load = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
+        self.chooser = EndpointChooser(self.endpoints, self.shared_load, Random(1))
         self.pool = self.endpoints.pool("m")
 
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> Placement:
@@ -61,8 +61,8 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
     assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
     here.chooser.first_byte(placement, 0.2)
     assert here.loads() == [(1, 0, pytest.approx(510_000))]
-    here.shared_view.release(placement)
-    here.shared_view.release(placement)
+    here.shared_load.release(placement)
+    here.shared_load.release(placement)
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -73,13 +73,13 @@ async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path)
     assert here.loads()[0][1] == 100_000
     here.chooser.look(placement, 0.15)
     assert here.loads()[0][1] == 0
-    here.shared_view.release(placement)
+    here.shared_load.release(placement)
     assert here.loads() == [(0, 0, 0)]
 
 
 async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
-    here.shared_view.release(here.choose(chat()))
+    here.shared_load.release(here.choose(chat()))
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -90,7 +90,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
         placement = here.choose(chat(), now=n * 10.0)
         here.chooser.first_byte(placement, n * 10.0 + 0.3)
         here.chooser.ended(placement, n * 10.0 + 1.8, (b"", USAGE))
-        here.shared_view.release(placement)
+        here.shared_load.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
     speed = endpoint.learner.learned
@@ -103,7 +103,7 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     estimate = chat(prefix=[1, 2])
     first = here.choose(estimate)
-    here.shared_view.release(first)
+    here.shared_load.release(first)
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
     assert {one.endpoint.name for one in again} == {first.endpoint.name}
     assert again[0].prefill_us == 0
@@ -112,7 +112,7 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
 async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     first = here.choose(chat(prefix=[1, 2]))
-    here.shared_view.release(first)
+    here.shared_load.release(first)
     view = first.endpoint.view
     here.pool.prior_s = 0.1
     here.pool.recount()

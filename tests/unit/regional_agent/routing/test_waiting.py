@@ -13,11 +13,11 @@ import pytest
 from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, Place
 from regional_agent.shared_load import shared_load as told
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
@@ -36,10 +36,10 @@ class Here:
         file = directory / "endpoints.yaml"
         file.write_text("- {name: gpu, url: 'http://127.0.0.1:1', models: [m], slots: 2}\n")
         self.clock = Clock()
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)
-        self.view = SharedView("r", "a", 1, self.endpoints, None, Random(1))
+        self.view = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
         self.room = AdmissionQueue(self.endpoints, self.view, self.clock)
         self.room.ask = self._ask
         self.served: list[str] = []
@@ -209,7 +209,7 @@ async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> Non
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
-    here.view._others_waiting = {"m": [told.Waiting(4, 0, 5000, 77)]}
+    here.view._remote_queues = {"m": [told.Waiting(4, 0, 5000, 77)]}
     assert not here.room.is_awaited("m"), "nobody is heard of yet"
     here.view._shown_weight = 1.0
     assert here.room.is_awaited("m")

@@ -8,7 +8,7 @@ import pytest
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import Standing, Trust
-from regional_agent.endpoints.endpoint import Endpoint, Judge
+from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.telemetry import endpoint_reports
@@ -18,7 +18,7 @@ from tests.support.stores import SetClock
 
 
 def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None = None) -> list[Endpoint]:
-    judge = Judge(warm_up_s=10.0, clock=clock or SetClock())
+    judge = OutlierDetection(warm_up_s=10.0, clock=clock or SetClock())
     members = [
         Endpoint(EndpointSpec(f"gpu-{n}", Address("10.0.0.1", 8000 + n, tls=True), models, 4, zone="z"), judge)
         for n in range(count)
@@ -64,7 +64,7 @@ def test_load_and_place() -> None:
 
 def test_what_an_address_has_besides_host_and_port_stays_with_the_agent() -> None:
     address = Address.parse("https://user:secret@engine.internal:8443/v1?token=secret")
-    one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), Judge())
+    one = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
     assert reported(one).address == "engine.internal:8443"
     assert b"secret" not in msgspec.msgpack.encode(reported(one))
 

@@ -12,15 +12,15 @@ from lab.servers.redis import RedisServer
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load.script_connection import ScriptConnection
-from regional_agent.shared_load.shared_load import SharedView, Waiting
+from regional_agent.shared_load.shared_load import SharedLoad, Waiting
 from regional_agent.shared_load.shared_load_script import agent_prefix, index_key
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
-Start = Callable[..., SharedView]
+Start = Callable[..., SharedLoad]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
     file.write_text(
         "".join(f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n in (0, 1))
     )
-    views: list[SharedView] = []
+    views: list[SharedLoad] = []
 
-    def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> SharedView:
-        endpoints = Endpoints(file, UpstreamPool(), Random(1))
-        view = SharedView(region, agent, epoch, endpoints, (server or redis_server).url, Random(epoch))
+    def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> SharedLoad:
+        endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        view = SharedLoad(region, agent, epoch, endpoints, (server or redis_server).url, Random(epoch))
         view.start()
         views.append(view)
         return view
@@ -49,15 +49,15 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
         await view.stop()
 
 
-def endpoint(view: SharedView, number: int = 0) -> Endpoint:
+def endpoint(view: SharedLoad, number: int = 0) -> Endpoint:
     return list(view._endpoints.every())[number]
 
 
-def in_flight(view: SharedView) -> list[int]:
+def in_flight(view: SharedLoad) -> list[int]:
     return [one.view.in_flight for one in view._endpoints.every()]
 
 
-async def kill(view: SharedView) -> None:
+async def kill(view: SharedLoad) -> None:
     """As kill -9 does: nothing is given back, nobody is told."""
     await cancel(view._tasks)
     view._tasks = []
@@ -81,14 +81,14 @@ async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
     a.waiting_here = lambda: {"m": Waiting(3, -1, 250, 7)}
     a.tell()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: b.others_waiting("m") == [Waiting(3, -1, 250, 7)])
+    await until(lambda: b.remote_queues("m") == [Waiting(3, -1, 250, 7)])
     a.prefilled(reservation)
     a.prefilled(reservation)
     assert endpoint(a).view.prefill_us == 0
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
     a.release(reservation)
     a.waiting_here = dict
-    await until(lambda: endpoint(b).view.decode_us == 0 and b.others_waiting("m") == [])
+    await until(lambda: endpoint(b).view.decode_us == 0 and b.remote_queues("m") == [])
 
 
 async def test_own_requests_count_at_once_and_are_given_back_once(start: Start) -> None:
@@ -267,7 +267,7 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
 async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
-    view = SharedView("r", "a", 1, Endpoints(file, UpstreamPool(), Random(1)), None, Random(1))
+    view = SharedLoad("r", "a", 1, EndpointSet(file, UpstreamPool(), Random(1)), None, Random(1))
     view.start()
     reservation = view.reserve(Reservation(endpoint(view)))
     assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])

@@ -15,7 +15,7 @@ from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Model, Policy, Region
-from regional_agent.config.active_config import Directives
+from regional_agent.config.active_config import ActiveConfig
 from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
 from tests.support.wait import until
 
@@ -45,10 +45,10 @@ async def publish(store: ConfigStore, what: RegionPlan, *policies: Policy) -> No
 class Agent:
     def __init__(self, store: ConfigStore, state_dir: Path) -> None:
         self.policies: list[Policy] = []
-        self.directives = Directives("here", store, state_dir, Random(1), self.policies.append)
+        self.active_config = ActiveConfig("here", store, state_dir, Random(1), self.policies.append)
 
     async def obeys(self, wanted: RegionPlan) -> None:
-        await until(lambda: self.directives.plan == wanted)
+        await until(lambda: self.active_config.plan == wanted)
 
 
 Start = Callable[..., Agent]
@@ -60,30 +60,32 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
     def start(store: ConfigStore) -> Agent:
         agent = Agent(store, tmp_path)
-        agent.directives.start()
+        agent.active_config.start()
         agents.append(agent)
         return agent
 
     yield start
     for agent in agents:
-        await agent.directives.stop()
+        await agent.active_config.stop()
 
 
 async def test_nothing_is_in_force_before_anything_is_published(start: Start) -> None:
     agent = start(MemoryStore())
-    assert (agent.directives.policy, agent.directives.plan, agent.directives.policy_digest) == (None, None, "")
-    assert agent.directives.why_none() == "no policy accepted yet"
-    await until(lambda: agent.directives.age_s() < math.inf)
-    assert agent.directives.refused == ""
-    assert "the store has no plan for region here; does policy have it" in agent.directives.why_none()
+    assert (agent.active_config.policy, agent.active_config.plan, agent.active_config.policy_digest) == (None, None, "")
+    assert agent.active_config.why_none() == "no policy accepted yet"
+    await until(lambda: agent.active_config.age_s() < math.inf)
+    assert agent.active_config.refused == ""
+    assert "the store has no plan for region here; does policy have it" in agent.active_config.why_none()
 
 
 async def test_an_agent_without_policy_says_what_it_refused(start: Start) -> None:
     store = MemoryStore()
     agent = start(store)
     await publish(store, plan(1, 1))
-    await until(lambda: agent.directives.refused != "")
-    assert agent.directives.why_none() == f"no policy accepted yet: policy {POLICY.digest()[:12]} is not in the store"
+    await until(lambda: agent.active_config.refused != "")
+    assert (
+        agent.active_config.why_none() == f"no policy accepted yet: policy {POLICY.digest()[:12]} is not in the store"
+    )
 
 
 async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
@@ -91,7 +93,7 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
-    assert (agent.directives.policy, agent.directives.policy_digest) == (POLICY, POLICY.digest())
+    assert (agent.active_config.policy, agent.active_config.policy_digest) == (POLICY, POLICY.digest())
     await publish(store, plan(1, 2))
     await agent.obeys(plan(1, 2))
     await publish(store, plan(2, 1, NEWER_POLICY), NEWER_POLICY)
@@ -107,7 +109,7 @@ async def test_a_policy_that_an_earlier_release_wrote_is_obeyed_under_its_name(s
     under_it = msgspec.structs.replace(plan(1, 1), policy_digest=digest)
     await publish(store, under_it)
     await agent.obeys(under_it)
-    assert (agent.directives.policy, agent.directives.policy_digest) == (POLICY, digest)
+    assert (agent.active_config.policy, agent.active_config.policy_digest) == (POLICY, digest)
 
 
 async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothing(start: Start) -> None:
@@ -140,16 +142,16 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
     ]
     for value, reason in cases:
         await store.commit((), (Put(keys.plan("here"), value),))
-        await until(lambda reason=reason: reason in agent.directives.refused)
-        assert agent.directives.plan == plan(5, 5)
-        assert agent.directives.policy is agent.policies[0]
+        await until(lambda reason=reason: reason in agent.active_config.refused)
+        assert agent.active_config.plan == plan(5, 5)
+        assert agent.active_config.policy is agent.policies[0]
     await store.commit((), (Put(keys.policy(FOREIGN_POLICY.digest()), encode(FOREIGN_POLICY)),))
     await publish(store, plan(6, 2, FOREIGN_POLICY))
-    await until(lambda: "does not know region here" in agent.directives.refused)
-    assert agent.directives.refused_digest == FOREIGN_POLICY.digest()
+    await until(lambda: "does not know region here" in agent.active_config.refused)
+    assert agent.active_config.refused_digest == FOREIGN_POLICY.digest()
     await publish(store, plan(6, 3))
     await agent.obeys(plan(6, 3))
-    assert (agent.directives.refused, agent.directives.refused_digest) == ("", "")
+    assert (agent.active_config.refused, agent.active_config.refused_digest) == ("", "")
     assert len(agent.policies) == 1
 
 
@@ -158,9 +160,9 @@ async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
     agent = start(store)
 
     def served() -> dict[tuple[str, str], list[str]]:
-        return {key: [way.region for way in draw.ways] for key, draw in agent.directives.draws.items()}
+        return {key: [way.region for way in draw.ways] for key, draw in agent.active_config.draws.items()}
 
-    assert agent.directives.draws == {}
+    assert agent.active_config.draws == {}
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
     assert served() == {("m", "here+there"): ["here"]}
@@ -168,7 +170,7 @@ async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
     await agent.obeys(plan(1, 2, server="there"))
     assert served() == {("m", "here+there"): ["there"]}
     await publish(store, plan(1, 1))
-    await until(lambda: "does not supersede" in agent.directives.refused)
+    await until(lambda: "does not supersede" in agent.active_config.refused)
     assert served() == {("m", "here+there"): ["there"]}
 
 
@@ -182,7 +184,7 @@ async def test_a_plan_that_is_deleted_stays_in_force(start: Start) -> None:
     await agent.obeys(plan(1, 2))
     await store.commit((), (Delete(keys.plan("here")),))
     await asyncio.sleep(0.1)
-    assert agent.directives.plan == plan(1, 2)
+    assert agent.active_config.plan == plan(1, 2)
 
 
 async def test_another_region_with_a_longer_name_is_not_this_one(start: Start) -> None:
@@ -191,7 +193,7 @@ async def test_another_region_with_a_longer_name_is_not_this_one(start: Start) -
     await store.commit((), (Put(keys.plan("here-2"), encode(plan(9, 9, region="here-2"))),))
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
-    assert agent.directives.refused == ""
+    assert agent.active_config.refused == ""
 
 
 class Flaky(MemoryStore):
@@ -209,12 +211,12 @@ async def test_a_policy_that_cannot_be_read_yet_is_asked_for_again(start: Start)
     store = Flaky()
     agent = start(store)
     await publish(store, plan(1, 1), POLICY)
-    await until(lambda: "no quorum" in agent.directives.refused)
-    assert agent.directives.refused_digest == "", "it may be read yet"
-    assert agent.directives.plan is None
+    await until(lambda: "no quorum" in agent.active_config.refused)
+    assert agent.active_config.refused_digest == "", "it may be read yet"
+    assert agent.active_config.plan is None
     store.away = False
     await agent.obeys(plan(1, 1))
-    assert agent.directives.refused == ""
+    assert agent.active_config.refused == ""
 
 
 async def test_etcd_killed_then_back(start: Start, own_etcd: EtcdServer) -> None:
@@ -223,13 +225,13 @@ async def test_etcd_killed_then_back(start: Start, own_etcd: EtcdServer) -> None
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
     await asyncio.to_thread(own_etcd.kill)
-    await until(lambda: agent.directives.age_s() > 1.0)
-    assert (agent.directives.policy, agent.directives.plan) == (POLICY, plan(1, 1))
+    await until(lambda: agent.active_config.age_s() > 1.0)
+    assert (agent.active_config.policy, agent.active_config.plan) == (POLICY, plan(1, 1))
     await asyncio.to_thread(own_etcd.restart)
     await publish(store, plan(1, 2))
     await agent.obeys(plan(1, 2))
-    assert agent.directives.age_s() < 5.0
-    await agent.directives.stop()
+    assert agent.active_config.age_s() < 5.0
+    await agent.active_config.stop()
     await store.close()
 
 
@@ -242,21 +244,21 @@ async def test_an_agent_that_starts_with_etcd_away_serves_what_it_obeyed_last(
     await publish(store, plan(3, 4), POLICY)
     await agent.obeys(plan(3, 4))
     await until(lambda: (tmp_path / "in-force").exists())
-    await agent.directives.stop()
+    await agent.active_config.stop()
     await store.close()
     await asyncio.to_thread(own_etcd.kill)
 
     store = EtcdStore([endpoint])
     again = start(store)
-    assert (again.directives.policy, again.directives.plan) == (POLICY, plan(3, 4))
-    assert again.directives.age_s() == math.inf
+    assert (again.active_config.policy, again.active_config.plan) == (POLICY, plan(3, 4))
+    assert again.active_config.age_s() == math.inf
     assert again.policies == [POLICY]
     await asyncio.to_thread(own_etcd.restart)
-    await until(lambda: again.directives.age_s() < 5.0)
+    await until(lambda: again.active_config.age_s() < 5.0)
     await publish(store, plan(3, 3))
-    await until(lambda: "does not supersede" in again.directives.refused)
-    assert again.directives.plan == plan(3, 4)
-    await again.directives.stop()
+    await until(lambda: "does not supersede" in again.active_config.refused)
+    assert again.active_config.plan == plan(3, 4)
+    await again.active_config.stop()
     await store.close()
 
 
@@ -266,12 +268,12 @@ async def test_a_memory_of_another_region_or_a_damaged_one_is_not_obeyed(tmp_pat
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
     await until(lambda: (tmp_path / "in-force").exists())
-    await agent.directives.stop()
-    moved = Directives("there", MemoryStore(), tmp_path, Random(1), agent.policies.append)
+    await agent.active_config.stop()
+    moved = ActiveConfig("there", MemoryStore(), tmp_path, Random(1), agent.policies.append)
     moved.start()
     assert moved.policy is None
     await moved.stop()
     file = tmp_path / "in-force"
     file.write_bytes(file.read_bytes()[:-1])
     damaged = start(MemoryStore())
-    assert damaged.directives.policy is None
+    assert damaged.active_config.policy is None

@@ -9,10 +9,10 @@ from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.wire.probe import Answer, Question, ask, heard
 from penstock.wire.signing import FleetKey
-from regional_agent.endpoints.endpoint_set import Endpoints
-from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeAnswers
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeResponder
 from regional_agent.routing.admission_queue import AdmissionQueue
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 KEY = FleetKey(b"k" * 32)
@@ -43,17 +43,17 @@ class Here:
             "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 20}\n"
             "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold, untold], slots: 4}\n"
         )
-        self.endpoints = Endpoints(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
         self.endpoints.use_priors(POLICY)
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
-        self.answers = ProbeAnswers(
+        self.answers = ProbeResponder(
             "here",
             "agent-1",
             KEY,
             self.endpoints,
             AdmissionQueue(
-                self.endpoints, SharedView("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock
+                self.endpoints, SharedLoad("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock
             ),
             policy=lambda: self.policy,
             plan=lambda: self.plan,

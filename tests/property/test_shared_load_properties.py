@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lab.servers.redis import RedisServer, start_redis
 from penstock.fleet import shared_counts
 from regional_agent.background_tasks import cancel
-from regional_agent.endpoints.endpoint import NOTHING, Endpoint, Load
-from regional_agent.endpoints.endpoint_set import Endpoints
+from regional_agent.endpoints.endpoint import NO_LOAD, Endpoint, Load
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load import shared_load
-from regional_agent.shared_load.shared_load import SharedView
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_script import agent_prefix
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -35,13 +35,13 @@ NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
 
 
 class Agent:
-    def __init__(self, view: SharedView, endpoints: list[Endpoint]) -> None:
+    def __init__(self, view: SharedLoad, endpoints: list[Endpoint]) -> None:
         self.view = view
         self.endpoints = endpoints
         self.held: list[Reservation] = []
 
     def own(self) -> dict[str, Load]:
-        loads = dict.fromkeys(NAMES, NOTHING)
+        loads = dict.fromkeys(NAMES, NO_LOAD)
         for one in self.held:
             loads[one.endpoint.name] = added(loads[one.endpoint.name], Load(1, one.prefill_us, one.decode_us))
         return loads
@@ -66,8 +66,8 @@ class Region(RuleBasedStateMachine):
     async def start(self, name: str) -> None:
         self.epoch += 1
         file = self.directory / "endpoints.yaml"
-        endpoints = Endpoints(file, UpstreamPool(), Random(1))
-        view = SharedView(self.region, name, self.epoch, endpoints, self.server.url, Random(self.epoch))
+        endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        view = SharedLoad(self.region, name, self.epoch, endpoints, self.server.url, Random(self.epoch))
         view.start()
         self.agents[name] = Agent(view, list(endpoints.every()))
 
@@ -149,7 +149,7 @@ class Region(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.changed_at = time.monotonic()
-        total = dict.fromkeys(NAMES, NOTHING)
+        total = dict.fromkeys(NAMES, NO_LOAD)
         for agent in self.agents.values():
             total = {name: added(load, agent.own()[name]) for name, load in total.items()}
         self.run(until(lambda: self.all_see(total), "agree on what is held"))
@@ -158,7 +158,7 @@ class Region(RuleBasedStateMachine):
                 agent.view.release(reservation)
             agent.held = []
         self.changed_at = time.monotonic()
-        self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, NOTHING)), "return to zero"))
+        self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, NO_LOAD)), "return to zero"))
         client = redis.Redis.from_url(self.server.url)
         self.run(
             until(
