@@ -1,4 +1,4 @@
-"""The whole decision for one request, mask -> where -> who, as the router, `explain` and the simulator all call it."""
+"""The region decision for one request: residency mask, then region. The router, `explain` and the verifier call it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from penstock.policy.entry_map import mapped_first
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import NOTHING_TRIED, Prospect, RegionView, Where, choose_region, prospects
+from penstock.routing.region_selection import (
+    NOTHING_TRIED,
+    RegionChoice,
+    RegionOption,
+    RegionView,
+    draw,
+    region_options,
+)
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Which regions may touch the request, and the one that serves it; the endpoint is chosen there."""
+    """The regions that may touch the request, and the one that serves it. That region's agent selects the endpoint."""
 
     mask: Mask
-    where: Where
+    choice: RegionChoice
+    options: tuple[RegionOption, ...]
+    """Every choice that the draw could have made, `choice` among them."""
 
 
 def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
-    """May this request be handled at `origin` at all? A forbidden origin sends it to a permitted entry, unread."""
+    """The residency mask of a request that arrived at `origin`; a forbidden origin refuses with permitted entries."""
     if model not in policy.models:
         return Refusal(Reason.UNKNOWN_MODEL, f"no model named {model!r} is served here")
     verdict = mask(policy, facts)
@@ -52,59 +61,30 @@ def decide(
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Decision | Refusal:
-    """Decide where an admitted request that landed on `origin` runs; called again as regions refuse it.
+    """Selects the region of an admitted request that arrived at `origin`; called again when a region refuses it.
 
-    Args are those of `choose_region`, with the origin's whole plan and what `admit_at_origin` answered.
+    Args are those of `region_options`, with the origin's whole plan and what `admit_at_origin` returned.
     """
-    class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
-    where = choose_region(
+    options = region_options(
         policy,
         origin,
         admitted.permitted,
-        class_plan,
+        plan.lookup(model, admitted.permitted.name) if plan is not None else None,
         views,
-        rng,
         tried=tried,
         overflow=overflow,
         ramp=plan.ramp if plan is not None else 1.0,
         closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
         limited=bounds(policy, origin, model).closed,
     )
-    if isinstance(where, Refusal):
-        return where
-    return within_mask(Decision(admitted, where))
+    if isinstance(options, Refusal):
+        return options
+    return within_mask(Decision(admitted, draw(options, rng), options))
 
 
 def within_mask(decision: Decision) -> Decision | Refusal:
-    """The last gate of every decision: whatever chose the region, one outside the mask does not leave here."""
-    region, permitted = decision.where.region, decision.mask.permitted
+    """The last check of every decision: refuses a region outside the residency class, however it was chosen."""
+    region, permitted = decision.choice.region, decision.mask.permitted
     if region in permitted.regions:
         return decision
     return Refusal(Reason.RESIDENCY_DENIED, f"{region} was chosen, and is not in residency class {permitted.name}")
-
-
-def outlook(
-    policy: Policy,
-    plan: RegionPlan | None,
-    origin: str,
-    model: str,
-    admitted: Mask,
-    views: Mapping[str, RegionView],
-    *,
-    tried: Mapping[str, Reason] = NOTHING_TRIED,
-    overflow: bool = False,
-) -> tuple[Prospect, ...] | Refusal:
-    """Every way that `decide` may go with the same arguments, and how likely it is."""
-    class_plan = plan.lookup(model, admitted.permitted.name) if plan is not None else None
-    return prospects(
-        policy,
-        origin,
-        admitted.permitted,
-        class_plan,
-        views,
-        tried=tried,
-        overflow=overflow,
-        ramp=plan.ramp if plan is not None else 1.0,
-        closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
-        limited=bounds(policy, origin, model).closed,
-    )

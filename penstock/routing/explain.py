@@ -17,10 +17,10 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.model_versions import models_for, versions_of
 from penstock.policy.policy import Policy, Tenant, Version
 from penstock.policy.residency import Mask, RequestFacts, applies
-from penstock.routing.decision import admit_at_origin, decide, outlook
+from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.endpoint_choice import Considered
 from penstock.routing.reasons import Reason, Refusal, Rejection
-from penstock.routing.region_selection import Prospect, RegionView, Where
+from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """The residency rules that make it so, in the order in which they are applied."""
     regions: tuple[Considering, ...]
     """Every region of the policy, in the order of `Standing`, the likeliest first and then the nearest."""
-    chosen: Where | None
+    chosen: RegionChoice | None
     """One draw of the decision; another request may draw another region, by the chances above."""
     refusal: Refusal | None = None
     """What the client is told instead."""
@@ -192,19 +192,15 @@ def _chosen(
 ) -> Explanation:
     """With every region that may be drawn, and one draw."""
     asked = told.asked
-    ways = outlook(policy, plan, asked.origin, asked.model, admitted, views, tried=asked.tried, overflow=asked.overflow)
-    if isinstance(ways, Refusal):
-        regions = _regions(policy, told, views, admitted, plan, (), ways.rejected)
-        return msgspec.structs.replace(told, regions=regions, refusal=ways)
     decision = decide(
         policy, plan, asked.origin, asked.model, admitted, views, rng, tried=asked.tried, overflow=asked.overflow
     )
-    noted = tuple(dict.fromkeys(rejection for way in ways for rejection in way.where.rejected))
-    regions = _regions(policy, told, views, admitted, plan, ways, noted)
-    told = msgspec.structs.replace(told, regions=regions)
     if isinstance(decision, Refusal):
-        return msgspec.structs.replace(told, refusal=decision)
-    return msgspec.structs.replace(told, chosen=decision.where)
+        regions = _regions(policy, told, views, admitted, plan, (), decision.rejected)
+        return msgspec.structs.replace(told, regions=regions, refusal=decision)
+    noted = tuple(dict.fromkeys(rejection for option in decision.options for rejection in option.choice.rejected))
+    regions = _regions(policy, told, views, admitted, plan, decision.options, noted)
+    return msgspec.structs.replace(told, regions=regions, chosen=decision.choice)
 
 
 def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
@@ -243,7 +239,7 @@ def _regions(
     views: Mapping[str, RegionView],
     admitted: Mask | None,
     plan: RegionPlan | None,
-    ways: tuple[Prospect, ...],
+    ways: tuple[RegionOption, ...],
     noted: tuple[Rejection, ...],
 ) -> tuple[Considering, ...]:
     """Every region, with all that was said of it on the way."""
@@ -258,15 +254,15 @@ def _regions(
     regions = []
     for name in policy.regions:
         reasons = tuple(one for one in said if one.what == name)
-        mine = [way for way in ways if way.where.region == name]
+        mine = [way for way in ways if way.choice.region == name]
         regions.append(
             Considering(
                 name,
                 _standing(told.asked, admitted, mine, reasons, is_forbidden=name in forbidden),
                 reasons,
-                chance=sum(way.chance for way in mine),
-                why=mine[0].where.why if mine else None,
-                spends_credit=any(way.where.spends_credit for way in mine),
+                chance=sum(way.probability for way in mine),
+                why=mine[0].choice.why if mine else None,
+                spends_credit=any(way.choice.spends_credit for way in mine),
                 arc=arcs.get(name),
                 fallback=places.get(name),
                 closed=name in closed,
@@ -284,7 +280,7 @@ _OF_OVERFLOW = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
 
 
 def _standing(
-    asked: Asked, admitted: Mask | None, mine: list[Prospect], reasons: tuple[Rejection, ...], *, is_forbidden: bool
+    asked: Asked, admitted: Mask | None, mine: list[RegionOption], reasons: tuple[Rejection, ...], *, is_forbidden: bool
 ) -> Standing:
     if is_forbidden:
         return Standing.FORBIDDEN

@@ -1,12 +1,13 @@
-"""Where it should run: home or an arc of the plan, filtered by live health, spilling only where it was invited.
+"""Selects the serving region of a request: the plan's shares over live health, and spillover on spill credits.
 
-The order is fixed: what may never be (residency) was removed before; what cannot be (dead, draining, not ready) goes
-next; then the plan's shares are drawn from what is left; only then may overflow leave on a spill credit.
+The order of the steps is fixed. Residency has removed forbidden regions before. Regions that are failed, draining or
+not ready are removed next. The plan's shares apply to the regions that remain. Only then may overflow leave the origin,
+and only on a spill credit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 from types import MappingProxyType
@@ -23,33 +24,33 @@ from penstock.routing.reasons import Reason, Refusal, Rejection
 
 
 class RegionView(msgspec.Struct, frozen=True):
-    """What an origin knows of one region, for one model, at this moment. Its own region is one of them."""
+    """The state of one region for one model, as an origin sees it now. The origin's own region has one too."""
 
     state: RegionState
     ready: bool
-    """Some endpoint there can take the model."""
+    """Some endpoint there can serve the model."""
     weight: float = 1.0
-    """0-1; how much of its share it may have while it ramps back."""
+    """Part (0-1) of its share that the region may receive while it ramps back."""
     expected_wait_s: float = 0.0
     credits: int = 0
-    """Spill credits held from it."""
+    """Spill credits that the region granted to this origin."""
 
 
-class Where(msgspec.Struct, frozen=True):
-    """The serving region, why it is that one, and why the others are not."""
+class RegionChoice(msgspec.Struct, frozen=True):
+    """The serving region, the reason for it, and the reasons against the others."""
 
     region: str
     why: ArcReason
     spends_credit: bool
-    """Beyond the plan's share: sending this request uses up one credit of the receiver."""
+    """The request exceeds the plan's share and uses one spill credit of the region."""
     rejected: tuple[Rejection, ...] = ()
 
 
-class Prospect(msgspec.Struct, frozen=True):
-    """One way that the choice of a region may go."""
+class RegionOption(msgspec.Struct, frozen=True):
+    """One possible choice."""
 
-    where: Where
-    chance: float
+    choice: RegionChoice
+    probability: float
     """0-1."""
 
 
@@ -63,94 +64,78 @@ _UNUSABLE = {
 }
 
 
-def choose_region(
+def region_options(
     policy: Policy,
     origin: str,
     permitted: ResidencyClass,
     plan: ClassPlan | None,
     views: Mapping[str, RegionView],
-    rng: Random,
     *,
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
     ramp: float = 1.0,
     closed: Mapping[str, bool] = NONE_CLOSED,
     limited: Mapping[str, str] = NOTHING_LIMITED,
-) -> Where | Refusal:
-    """Pick the serving region for one request that landed on `origin`.
+) -> tuple[RegionOption, ...] | Refusal:
+    """Every possible choice of a serving region for one request that arrived at `origin`, with its probability.
 
     Args:
-        permitted: what the mask left; nothing outside it is even looked at.
-        plan: the origin's plan for this traffic class; None where the planner has not seen it.
-        views: live knowledge by region; one that is missing counts as unknown.
-        rng: draws from the plan's shares.
-        tried: regions that did not start this request, and why each did not.
-        overflow: the origin's pool is full, so whoever takes this request must have granted a credit.
-        ramp: how much (0-1) of a class without a plan the origin may serve itself, by its plan.
-        closed: regions that take nothing but what the plan's arcs give them, and whether each is a last resort.
-        limited: regions that a limit of spillover closes in the same way, each a resort before those, by the limit.
+        permitted: the residency class; no other region is considered.
+        plan: the origin's plan for this traffic class; None where the planner has not seen the class.
+        views: state by region; a region without one counts as unknown.
+        tried: regions that did not start this request, and the reason of each.
+        overflow: the origin's pool is full, so only a region that granted a spill credit may serve.
+        ramp: part (0-1) of a class without a plan that the origin may serve itself while it returns.
+        closed: regions that receive only what the plan's arcs give them, and whether each is a last resort.
+        limited: regions closed in the same way by a spillover limit, with the limit; each is used before those in
+            `closed`.
     """
     usable, rejected = _usable(permitted, views, tried)
     if closed or limited:
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
-        return _nobody(permitted, views, rejected, tried)
+        return _no_region(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
     if overflow:
-        return _invited(policy, origin, order, usable, views, rejected)
-    shares, reasons = odds(plan, usable, tried, order, origin, ramp)
-    region = rng.choices(list(shares), list(shares.values()))[0] if len(shares) > 1 else next(iter(shares))
-    return _unless_better(policy, origin, region, reasons.get(region, ArcReason.FAILBACK), order, usable, rejected)
-
-
-def prospects(
-    policy: Policy,
-    origin: str,
-    permitted: ResidencyClass,
-    plan: ClassPlan | None,
-    views: Mapping[str, RegionView],
-    *,
-    tried: Mapping[str, Reason] = NOTHING_TRIED,
-    overflow: bool = False,
-    ramp: float = 1.0,
-    closed: Mapping[str, bool] = NONE_CLOSED,
-    limited: Mapping[str, str] = NOTHING_LIMITED,
-) -> tuple[Prospect, ...] | Refusal:
-    """Every way that `choose_region` may go with the same arguments, whatever is drawn."""
-    usable, rejected = _usable(permitted, views, tried)
-    if closed or limited:
-        usable = _open(plan, usable, closed, limited, tried, rejected)
-    if not usable:
-        return _nobody(permitted, views, rejected, tried)
-    order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
-    if overflow:
-        where = _invited(policy, origin, order, usable, views, rejected)
-        return where if isinstance(where, Refusal) else (Prospect(where, 1.0),)
-    shares, reasons = odds(plan, usable, tried, order, origin, ramp)
-    whole = sum(shares.values())
-    ways = []
+        choice = _overflow(policy, origin, order, usable, views, rejected)
+        return choice if isinstance(choice, Refusal) else (RegionOption(choice, 1.0),)
+    shares, reasons = plan_shares(plan, usable, tried, order, origin, ramp)
+    total = sum(shares.values())
+    options = []
     for region, share in shares.items():
-        why = reasons.get(region, ArcReason.FAILBACK)
-        where = _unless_better(policy, origin, region, why, order, usable, list(rejected))
-        ways.append(Prospect(where, share / whole))
-    return tuple(ways)
+        noted, spill = list(rejected), None
+        wait_s = usable[region].expected_wait_s
+        # Only requests that wait at the origin itself spill; a planned arc's wait is its receiver's to resolve.
+        if region == origin and wait_s > 0.0:
+            spill = _spill_region(policy, origin, order, usable, wait_s - policy.spillover.margin_s, noted)
+        reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
+        choice = RegionChoice(spill or region, reason, spends_credit=spill is not None, rejected=tuple(noted))
+        options.append(RegionOption(choice, share / total))
+    return tuple(options)
+
+
+def draw(options: Sequence[RegionOption], rng: Random) -> RegionChoice:
+    """One of the choices, each as often as its probability says."""
+    if len(options) == 1:
+        return options[0].choice
+    return rng.choices(options, [option.probability for option in options])[0].choice
 
 
 def soonest_retry_s(permitted: ResidencyClass, views: Mapping[str, RegionView]) -> float:
-    """When a client that no permitted region has room for should come again (s): by the one with the shortest wait."""
+    """When (s from now) a client refused for want of room should retry: by the permitted region of shortest wait."""
     waits = [view.expected_wait_s for name in permitted.regions if (view := views.get(name)) is not None and view.ready]
     return retry_after_s(min(waits, default=0.0))
 
 
 def is_usable(view: RegionView) -> bool:
-    """Whether a region is believed to be there, and not about to be emptied."""
+    """Whether a region's state allows new requests."""
     return view.state not in _UNUSABLE
 
 
-def stands_idle_elsewhere(
+def idle_region_exists(
     origin: str, permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
 ) -> bool:
-    """Whether another permitted region would start a request at once, if only it granted a credit."""
+    """Whether another permitted region would start a request at once if it granted a credit."""
     return any(
         view.ready and view.expected_wait_s <= 0.0 and is_usable(view)
         for name in permitted.regions
@@ -177,27 +162,27 @@ def _usable(
     return usable, rejected
 
 
-def _nobody(
+def _no_region(
     permitted: ResidencyClass,
     views: Mapping[str, RegionView],
     rejected: list[Rejection],
     tried: Mapping[str, Reason],
 ) -> Refusal:
-    busy = Reason.SATURATED in tried.values()
+    full = Reason.SATURATED in tried.values()
     return Refusal(
-        Reason.SATURATED if busy else Reason.NONE_READY,
+        Reason.SATURATED if full else Reason.NONE_READY,
         "every permitted region that serves this model is full"
-        if busy
+        if full
         else "no permitted region is ready for this model",
         tuple(rejected),
-        retry_after_s=soonest_retry_s(permitted, views) if busy else MIN_RETRY_S,
+        retry_after_s=soonest_retry_s(permitted, views) if full else MIN_RETRY_S,
     )
 
 
 def _nearest_of(
     usable: Mapping[str, RegionView], closed: Mapping[str, bool], limited: Mapping[str, str]
 ) -> frozenset[str]:
-    """The regions that may be taken for being near: resorts only where there is nobody else."""
+    """The regions that proximity may select: closed and limited regions only where no other is usable."""
     names = frozenset(usable)
     if closed or limited:
         return names - closed.keys() - limited.keys() or names
@@ -212,17 +197,18 @@ def _open(
     tried: Mapping[str, Reason],
     rejected: list[Rejection],
 ) -> dict[str, RegionView]:
-    """Without the closed regions that the plan gives nothing; where none else is there, with those that only a limit of
-    spillover closes; and where there are none of these, with those that are being emptied and are a last resort.
+    """Removes the closed and limited regions to which the plan gives no share.
 
-    A region that is merely full is there: what waits for it must not fill one that is being emptied.
+    Where that leaves no region, the limited ones return; where there are none of these either, the closed ones that
+    are a last resort. A region that is merely full prevents this, since overflow must not fill a region that is being
+    emptied.
     """
     resorts = {**dict.fromkeys(limited, 1), **dict.fromkeys(closed, 2)}
     given = {arc.server for arc in plan.arcs if arc.share > 0.0} if plan is not None else set()
     left = {name: view for name, view in usable.items() if name not in resorts or name in given}
     full = [resorts.get(name, 0) for name, reason in tried.items() if reason is Reason.SATURATED]
     for resort in (1, 2):
-        if not left and all(one >= resort for one in full):
+        if not left and all(level >= resort for level in full):
             left = {name: view for name, view in usable.items() if resorts[name] == resort and closed.get(name, True)}
     rejected += [
         Rejection(name, Reason.SPILLOVER_LIMIT, limited[name])
@@ -234,7 +220,7 @@ def _open(
     return left
 
 
-def odds(
+def plan_shares(
     plan: ClassPlan | None,
     usable: Mapping[str, RegionView],
     tried: Mapping[str, Reason],
@@ -242,10 +228,13 @@ def odds(
     origin: str,
     ramp: float,
 ) -> tuple[dict[str, float], dict[str, ArcReason]]:
-    """The plan's shares over what is usable, and why each; where the plan leaves nothing to draw from, the nearest.
+    """The plan's shares over the usable regions, and the reason of each; the nearest where no share remains.
 
-    What a dead arc had goes as the plan's failover table says, else to the others in proportion; what a failback ramp
-    withholds goes as `ramped` says, and has no reason of its own.
+    The share of a lost region follows the plan's failover table, else it is spread in proportion. What a failback ramp
+    withholds is spread as `ramped` does, and has no reason of its own.
+
+    Args:
+        order: usable regions, the nearest first.
     """
     arcs = [arc for arc in plan.arcs if arc.server in usable and arc.share > 0.0] if plan is not None else []
     ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
@@ -258,8 +247,8 @@ def odds(
             for server in shares.keys() - reasons.keys()
         }
     if shares:
-        whole = sum(shares.values())
-        shares = {server: share / whole for server, share in shares.items()}
+        total = sum(shares.values())
+        shares = {server: share / total for server, share in shares.items()}
     else:
         nearest = order[0]
         shares = {nearest: 1.0}
@@ -277,97 +266,71 @@ def odds(
 def _detour(
     plan: ClassPlan, usable: Mapping[str, RegionView], tried: Mapping[str, Reason], shares: dict[str, float]
 ) -> None:
-    """Add to `shares` what lost regions had, as the failover table spreads it over those that are there.
+    """Adds the shares of lost regions to `shares`, as the failover table spreads them over usable regions.
 
-    A region that only refused this one request is not lost, and what it had does not follow the table.
+    A region that only refused this request is not lost, and its share does not follow the table.
     """
-    tables = {way.lost: way.arcs for way in plan.detours}
+    tables = {detour.lost: detour.arcs for detour in plan.detours}
     for arc in plan.arcs:
         if arc.server in usable or arc.server in tried or arc.share <= 0.0:
             continue
-        takers = [one for one in tables.get(arc.server, ()) if one.server in usable]
-        whole = sum([one.share for one in takers])
-        for one in takers:
-            shares[one.server] = shares.get(one.server, 0.0) + arc.share * one.share / whole
+        targets = [target for target in tables.get(arc.server, ()) if target.server in usable]
+        total = sum([target.share for target in targets])
+        for target in targets:
+            shares[target.server] = shares.get(target.server, 0.0) + arc.share * target.share / total
 
 
-def _invited(
+def _overflow(
     policy: Policy,
     origin: str,
     order: tuple[str, ...],
     usable: Mapping[str, RegionView],
     views: Mapping[str, RegionView],
     rejected: list[Rejection],
-) -> Where | Refusal:
-    """Of the regions that granted a credit, the one that starts the request soonest.
+) -> RegionChoice | Refusal:
+    """The region that receives a request for which the origin has no room.
 
-    None is better than to wait at home where that is over sooner than the trip and the margin: saturated, for now. A
-    home that is full though its estimate says that nobody waits has been proved wrong by an engine.
+    A full origin whose estimated wait is zero has an estimate that an engine contradicted: any start is then worth the
+    trip.
     """
     home = views.get(origin)
     home_s = home.expected_wait_s if home is not None and home.ready else 0.0
     worth_s = home_s - policy.spillover.margin_s if home_s > 0.0 else inf
-    best, best_s = None, worth_s
-    ordered = origin in policy.spillover_orders
-    for name in order:
-        start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
-        if name == origin:
-            continue
-        if usable[name].credits <= 0:
-            rejected.append(Rejection(name, Reason.NO_CREDIT))
-        elif start_s < best_s and (best is None or not ordered):
-            best, best_s = name, start_s
-        elif start_s >= worth_s:
-            rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
-    if best is None:
+    region = _spill_region(policy, origin, order, usable, worth_s, rejected)
+    if region is None:
         return Refusal(
             Reason.SATURATED,
             f"{origin} is full and no other permitted region has granted room that is worth the trip",
             tuple(rejected),
             retry_after_s=retry_after_s(home_s),
         )
-    return Where(best, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+    return RegionChoice(region, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
 
 
-def _unless_better(
+def _spill_region(
     policy: Policy,
     origin: str,
-    region: str,
-    why: ArcReason,
     order: tuple[str, ...],
     usable: Mapping[str, RegionView],
-    rejected: list[Rejection],
-) -> Where:
-    """`region`, or where its overflow is better off."""
-    spill = _better_elsewhere(policy, origin, region, order, usable, rejected)
-    if spill is not None:
-        return Where(spill, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
-    return Where(region, why, spends_credit=False, rejected=tuple(rejected))
-
-
-def _better_elsewhere(
-    policy: Policy,
-    origin: str,
-    region: str,
-    order: tuple[str, ...],
-    usable: Mapping[str, RegionView],
+    worth_s: float,
     rejected: list[Rejection],
 ) -> str | None:
-    """A region that has invited us and would start this request sooner by more than the trip and the margin.
+    """The region that granted a credit and starts the request soonest; with a spillover order, the first in order.
 
-    Only overflow of the origin itself spills; what the plan already sends away is the receiver's business.
+    Args:
+        worth_s: a start (s from now, round trip included) this late or later is not worth the trip.
+        rejected: receives the regions that do not qualify. A region that qualifies and is not chosen is not rejected.
     """
-    if region != origin or usable[origin].expected_wait_s <= 0.0:
-        return None
-    best, best_s = None, usable[origin].expected_wait_s - policy.spillover.margin_s
+    best, best_s = None, worth_s
+    first_wins = origin in policy.spillover_orders
     for name in order:
         if name == origin:
             continue
         start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
         if usable[name].credits <= 0:
             rejected.append(Rejection(name, Reason.NO_CREDIT))
-        elif start_s >= best_s:
+        elif start_s >= worth_s:
             rejected.append(Rejection(name, Reason.NOT_WORTH_THE_TRIP, f"would start in {start_s:.3f} s"))
-        elif best is None or origin not in policy.spillover_orders:
+        elif start_s < best_s and (best is None or not first_wins):
             best, best_s = name, start_s
     return best

@@ -1,8 +1,8 @@
-"""Where a request runs while nothing speaks against the plan: a draw from its class's shares, made ready with the plan.
+"""Selects the region of most requests with one draw from the plan's shares, prepared when the plan arrives.
 
-Most requests, on most days, go as the plan says whatever other regions are like. So it is while every region that the
-plan gives their class to is there and whole, and home, if it is one of them, keeps nobody waiting. `choose_region` then
-comes to the same, by the same draw; this spares it the look at everybody else.
+A sampler applies while every region to which the plan gives the traffic class accepts its full share, and no request
+waits at home where home is one of them. `region_options` and `draw` then come to the same choice by the same random
+number; the sampler spares the request the view of every other region.
 """
 
 from __future__ import annotations
@@ -16,56 +16,57 @@ import msgspec
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.policy.residency import ResidencyClass
-from penstock.routing.region_selection import NOTHING_TRIED, RegionView, Where, is_usable, odds
+from penstock.routing.region_selection import NOTHING_TRIED, RegionChoice, RegionView, is_usable, plan_shares
 
-_WHOLE = RegionView(RegionState.HEALTHY, ready=True)
+_HEALTHY = RegionView(RegionState.HEALTHY, ready=True)
 
 
-class Draw(msgspec.Struct, frozen=True):
-    """What a plan says of one traffic class, while nothing speaks against it."""
+class WeightedSampler(msgspec.Struct, frozen=True):
+    """The plan's choices for one traffic class, weighted by share."""
 
-    ways: tuple[Where, ...]
-    up_to: tuple[float, ...]
-    """Where on a scale from 0 each of the ways ends."""
-    away: frozenset[str]
-    """The regions other than home among them."""
-    at_home: bool
-    """Whether home is."""
+    choices: tuple[RegionChoice, ...]
+    cumulative: tuple[float, ...]
+    """The sum of the weights up to and including each choice."""
+    remote: frozenset[str]
+    """The regions among the choices other than home."""
+    includes_home: bool
 
     def within(self, permitted: ResidencyClass) -> bool:
-        """Whether all of it is elsewhere than in a forbidden region; home was looked at before."""
-        return self.away <= permitted.regions
+        """Whether every remote choice is permitted. Admission has checked that home is."""
+        return self.remote <= permitted.regions
 
-    def take(self, rng: Random) -> Where:
-        """One of the ways, each as often as its share is large."""
-        up_to = self.up_to
-        return self.ways[bisect(up_to, rng.random() * up_to[-1], 0, len(up_to) - 1) if len(up_to) > 1 else 0]
+    def sample(self, rng: Random) -> RegionChoice:
+        """One of the choices, each as often as its share is large."""
+        cumulative = self.cumulative
+        if len(cumulative) == 1:
+            return self.choices[0]
+        return self.choices[bisect(cumulative, rng.random() * cumulative[-1], 0, len(cumulative) - 1)]
 
 
-def draw_of(plan: ClassPlan, origin: str) -> Draw | None:
-    """The draw of one class; None where the plan gives it to nobody."""
-    servers = {arc.server: _WHOLE for arc in plan.arcs if arc.share > 0.0}
+def sampler_of(plan: ClassPlan, origin: str) -> WeightedSampler | None:
+    """The sampler of one traffic class; None where the plan gives the class to no region."""
+    servers = {arc.server: _HEALTHY for arc in plan.arcs if arc.share > 0.0}
     if not servers:
         return None
-    shares, reasons = odds(plan, servers, NOTHING_TRIED, tuple(servers), origin, 1.0)
-    return Draw(
-        tuple(Where(server, reasons[server], spends_credit=False) for server in shares),
+    shares, reasons = plan_shares(plan, servers, NOTHING_TRIED, tuple(servers), origin, 1.0)
+    return WeightedSampler(
+        tuple(RegionChoice(server, reasons[server], spends_credit=False) for server in shares),
         tuple(accumulate(shares.values())),
         frozenset(shares) - {origin},
         origin in shares,
     )
 
 
-def draws_of(plan: RegionPlan) -> dict[tuple[str, str], Draw]:
-    """The draws of a plan, by traffic class (model, residency class)."""
-    # A class that is there twice counts as `RegionPlan.lookup` finds it: the first.
+def samplers_of(plan: RegionPlan) -> dict[tuple[str, str], WeightedSampler]:
+    """The samplers of a plan by traffic class (model, residency class)."""
+    # Of two entries for one class, the first counts, as in `RegionPlan.lookup`.
     return {
-        (one.model, one.residency): draw
-        for one in reversed(plan.classes)
-        if (draw := draw_of(one, plan.region)) is not None
+        (entry.model, entry.residency): sampler
+        for entry in reversed(plan.classes)
+        if (sampler := sampler_of(entry, plan.region)) is not None
     }
 
 
-def takes_its_share(view: RegionView) -> bool:
-    """Whether another region takes all that the plan gives it."""
+def accepts_full_share(view: RegionView) -> bool:
+    """Whether another region accepts all that the plan gives it."""
     return view.ready and view.weight >= 1.0 and is_usable(view)

@@ -19,7 +19,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, admit_at_origin, decide, within_mask
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView, Where
+from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.steering import Client, Steer
 from penstock.verification.breach import Breach, breach
 from penstock.verification.rule_reading import permitted
@@ -118,7 +118,7 @@ def at_the_gate(policy: Policy, situation: Situation) -> Iterator[Breach]:
     regions = permitted(policy, situation)
     held = Mask(residency_class(regions))
     for region in policy.regions:
-        passed = isinstance(within_mask(Decision(held, Where(region, ArcReason.HOME, False))), Decision)
+        passed = isinstance(within_mask(Decision(held, RegionChoice(region, ArcReason.HOME, False), ())), Decision)
         if passed is not (region in regions):
             yield breach(policy, "gate", situation, region, "passes" if passed else "is kept from its own class")
 
@@ -224,7 +224,7 @@ def _answers(
         rng.outcomes = 1
         answer = decide(policy, plan, origin, model, held, views, rng, tried=tried, overflow=overflow)
         rng.take += 1
-        yield None if isinstance(answer, Refusal) else answer.where.region
+        yield None if isinstance(answer, Refusal) else answer.choice.region
 
 
 def _reason_to_refuse(situation: Situation, expected: frozenset[str], origin: str) -> Reason | None:

@@ -17,8 +17,8 @@ What is proved, and by what:
    loss of one region and, in bundles that are not too large, of two; with room to spare and with none (`planning`).
 6. *What survives what*: every loss of one and of two regions of every class, asked of the live decision (`survival`).
 
-Where nothing speaks against what a plan says of a class, an agent draws from that without asking for a decision: from
-the origin itself, which admission permitted, and from others only if all are permitted (`draws.Draw.within`). A lighter
+While every region that the plan names for a class is well, an agent draws from the plan's shares without a decision:
+the origin itself, which admission permitted, and others only if all are permitted (`WeightedSampler.within`). A lighter
 model or a version changes the model of a request and not its mask, which knows nothing of models. Stickiness needs no
 proof of its own: sessions and prefixes choose among the endpoints of the region that the decision chose, and know of no
 other (`who.choose_endpoint`).

@@ -23,7 +23,7 @@ from adapters.store.stored_policies import read_policy
 from penstock.planning.acceptance import refuse_plan, refuse_policy
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
-from penstock.routing.weighted_sampler import Draw, draws_of
+from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
 
@@ -74,7 +74,7 @@ class ActiveConfig:
         self.policy: Policy | None = None
         self.policy_digest = ""
         self.plan: RegionPlan | None = None
-        self.draws: dict[tuple[str, str], Draw] = {}
+        self.samplers: dict[tuple[str, str], WeightedSampler] = {}
         """What the plan in force says of each traffic class while nothing speaks against it; made with each plan."""
         self.refused = ""
         """Why the newest published plan is not in force; empty when it is."""
@@ -175,7 +175,7 @@ class ActiveConfig:
 
     def _take(self, in_force: InForce) -> None:
         self.plan = in_force.plan
-        self.draws = draws_of(in_force.plan)
+        self.samplers = samplers_of(in_force.plan)
         if in_force.policy is not self.policy:
             self.policy = in_force.policy
             self.policy_digest = in_force.plan.policy_digest

@@ -19,8 +19,8 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.decision import decide
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView, Where, soonest_retry_s, stands_idle_elsewhere
-from penstock.routing.weighted_sampler import takes_its_share
+from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
+from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire import route_context
 from penstock.wire.route_context import RouteContext
 from penstock.wire.signing import FleetKey
@@ -278,25 +278,27 @@ class Router:
             )
             if isinstance(decision, Refusal):
                 return decision
-            target = self._target(ticket, decision.where, policy, now)
+            target = self._target(ticket, decision.choice, policy, now)
             if not isinstance(target, Reason):
                 return target
-            ticket.tried(decision.where.region, target)
+            ticket.tried(decision.choice.region, target)
 
-    def _as_planned(self, ticket: RequestContext, now: float) -> Where | None:
-        """Where the plan wants a request that was tried nowhere; None where something speaks against that."""
+    def _as_planned(self, ticket: RequestContext, now: float) -> RegionChoice | None:
+        """The plan's choice for a request that was tried nowhere; None while the plan alone does not decide."""
         runtime, model, permitted = self._runtime, ticket.model, ticket.admitted.permitted
-        draw = runtime.active_config.draws.get((model, permitted.name))
-        if draw is None or (draw.at_home and not runtime.at_ease(model)):
+        sampler = runtime.active_config.samplers.get((model, permitted.name))
+        if sampler is None or (sampler.includes_home and not runtime.at_ease(model)):
             return None
-        if not draw.away:
-            return draw.ways[0]
+        if not sampler.remote:
+            return sampler.choices[0]
         view = runtime.peers.view
-        if not draw.within(permitted) or not all(takes_its_share(view(one, model, now)) for one in draw.away):
+        if not sampler.within(permitted):
             return None
-        return draw.take(self._rng)
+        if not all(accepts_full_share(view(region, model, now)) for region in sampler.remote):
+            return None
+        return sampler.sample(self._rng)
 
-    def _target(self, ticket: RequestContext, where: Where, policy: Policy, now: float) -> Target | Reason:
+    def _target(self, ticket: RequestContext, where: RegionChoice, policy: Policy, now: float) -> Target | Reason:
         """A place in the region that was chosen, or why there is none."""
         if where.region != self.region:
             return self._peer_target(ticket, where, policy)
@@ -314,7 +316,7 @@ class Router:
         """Whether a request may soon be invited by a region that stands idle."""
         permitted = ticket.admitted.permitted
         views = self.views(permitted.regions, ticket.model, now)
-        return ticket.context is None and stands_idle_elsewhere(self.region, permitted, views, ticket.tried_regions)
+        return ticket.context is None and idle_region_exists(self.region, permitted, views, ticket.tried_regions)
 
     def _local_target(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
         """An engine of this region, in its turn, or why there is none."""
@@ -330,7 +332,7 @@ class Router:
         placement.region, placement.kind = self.region, kind
         return placement
 
-    def _peer_target(self, ticket: RequestContext, where: Where, policy: Policy) -> Forward | Reason:
+    def _peer_target(self, ticket: RequestContext, where: RegionChoice, policy: Policy) -> Forward | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
         address = self._runtime.peers.address(where.region)
         if address is None:

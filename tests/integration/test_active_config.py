@@ -160,9 +160,10 @@ async def test_draws_are_what_the_plan_in_force_says(start: Start) -> None:
     agent = start(store)
 
     def served() -> dict[tuple[str, str], list[str]]:
-        return {key: [way.region for way in draw.ways] for key, draw in agent.active_config.draws.items()}
+        samplers = agent.active_config.samplers
+        return {key: [choice.region for choice in sampler.choices] for key, sampler in samplers.items()}
 
-    assert agent.active_config.draws == {}
+    assert agent.active_config.samplers == {}
     await publish(store, plan(1, 1), POLICY)
     await agent.obeys(plan(1, 1))
     assert served() == {("m", "here+there"): ["here"]}

@@ -14,8 +14,9 @@ from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView, Where, choose_region
-from penstock.routing.weighted_sampler import draw_of, draws_of, takes_its_share
+from penstock.routing.region_selection import RegionChoice, RegionView
+from penstock.routing.weighted_sampler import accepts_full_share, sampler_of, samplers_of
+from tests.support.planet import choose_region
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTRIES = ("DE", "US", "JP")
@@ -96,12 +97,12 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     if isinstance(decision, Refusal):
         return
     assert origin in permitted, "a forbidden origin handles nothing"
-    assert decision.where.region in permitted
-    assert decision.where.region not in refused
-    serving = live[decision.where.region]
+    assert decision.choice.region in permitted
+    assert decision.choice.region not in refused
+    serving = live[decision.choice.region]
     assert serving.ready
     assert serving.state not in (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
-    if decision.where.spends_credit or overflow:
+    if decision.choice.spends_credit or overflow:
         assert serving.credits > 0, "nobody is pushed more than they granted"
 
 
@@ -123,28 +124,28 @@ def test_a_draw_is_what_the_whole_choice_comes_to(
 ) -> None:
     permitted = residency_class(regions | {origin})
     plan = ClassPlan("m", permitted.name, plan_arcs, ())
-    draw = draw_of(plan, origin)
-    table = draws_of(RegionPlan(origin, 1, 1, "digest", 0.0, (plan, ClassPlan("m", permitted.name, (), ()))))
-    assert table.get(("m", permitted.name)) == draw
-    if draw is None:
+    sampler = sampler_of(plan, origin)
+    table = samplers_of(RegionPlan(origin, 1, 1, "digest", 0.0, (plan, ClassPlan("m", permitted.name, (), ()))))
+    assert table.get(("m", permitted.name)) == sampler
+    if sampler is None:
         assert all(arc.share == 0.0 for arc in plan_arcs)
         return
-    assert draw.at_home == any(arc.server == origin and arc.share > 0.0 for arc in plan_arcs)
+    assert sampler.includes_home == any(arc.server == origin and arc.share > 0.0 for arc in plan_arcs)
     whole = {
         name: RegionView(RegionState.SUSPECT, True, 1.0, servers[name].expected_wait_s, servers[name].credits)
         if name in servers
         else RegionView(RegionState.HEALTHY, ready=True)
-        for name in draw.away
+        for name in sampler.remote
     }
-    assert all(takes_its_share(view) for view in whole.values())
-    home = {origin: RegionView(RegionState.HEALTHY, ready=True)} if draw.at_home else {}
-    drawn = draw.take(Random(seed))
+    assert all(accepts_full_share(view) for view in whole.values())
+    home = {origin: RegionView(RegionState.HEALTHY, ready=True)} if sampler.includes_home else {}
+    drawn = sampler.sample(Random(seed))
     live, rng = {**others, **whole, **home}, Random(seed)
-    where = choose_region(policy, origin, permitted, plan, live, rng, closed=closed, limited=limited, ramp=ramp)
-    if not draw.within(permitted):
+    where = choose_region(policy, origin, permitted, plan, live, rng=rng, closed=closed, limited=limited, ramp=ramp)
+    if not sampler.within(permitted):
         assert isinstance(where, Refusal) or where.region in permitted.regions
         return
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.why, where.spends_credit) == (drawn.region, drawn.why, drawn.spends_credit)
 
 
@@ -152,4 +153,4 @@ def test_a_draw_is_what_the_whole_choice_comes_to(
 def test_a_region_that_could_not_have_its_share_is_not_drawn_for_unseen(live) -> None:
     for view in live.values():
         gone = view.state in (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
-        assert takes_its_share(view) == (view.ready and view.weight == 1.0 and not gone)
+        assert accepts_full_share(view) == (view.ready and view.weight == 1.0 and not gone)

@@ -12,7 +12,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import Location
 from penstock.policy.residency import RequestFacts, residency_class
-from penstock.routing.decision import admit_at_origin, decide, outlook
+from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.explain import Asked, Standing, explain
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
@@ -74,8 +74,8 @@ def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, 
         assert told.refusal == decision
         assert not any(one.chance for one in told.regions)
         return
-    assert told.chosen == decision.where
-    assert by_name[decision.where.region].chance > 0.0
+    assert told.chosen == decision.choice
+    assert by_name[decision.choice.region].chance > 0.0
     assert abs(sum(one.chance for one in told.regions) - 1.0) < 1e-9
     for one in told.regions:
         assert (one.standing is Standing.SERVES) == (one.chance > 0.0)
@@ -90,19 +90,16 @@ def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, ref
     if isinstance(admitted, Refusal):
         return
     plan = RegionPlan("a", 7, 1, "d", 0.0, (ClassPlan("m", admitted.permitted.name, shares, ()),), ramp)
-    ways = outlook(policy, plan, origin, "m", admitted, live, tried=refused, overflow=overflow)
     rng, draws, seen = Random(seed), 200, Counter()
     for _ in range(draws):
         decision = decide(policy, plan, origin, "m", admitted, live, rng, tried=refused, overflow=overflow)
         if isinstance(decision, Refusal):
-            assert ways == decision
             return
-        assert not isinstance(ways, Refusal)
-        assert decision.where in [way.where for way in ways], "an explanation knows of every way, and its reasons"
-        seen[decision.where.region] += 1
+        assert decision.choice in [option.choice for option in decision.options]
+        seen[decision.choice.region] += 1
     chances: dict[str, float] = defaultdict(float)
-    for way in ways:
-        chances[way.where.region] += way.chance
+    for option in decision.options:
+        chances[option.choice.region] += option.probability
     for region, chance in chances.items():
         # Six standard deviations and a little: about once in 10^9 runs by chance.
         slack = 6 * (chance * (1 - chance) / draws) ** 0.5 + 0.01

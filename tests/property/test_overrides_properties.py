@@ -23,7 +23,7 @@ from penstock.planning.plan_slices import planned_for
 from penstock.policy.policy import Failover
 from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Reason
-from penstock.routing.region_selection import RegionView, Where, choose_region
+from penstock.routing.region_selection import RegionChoice, RegionView
 from tests.support import planet
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
 from tests.support.plans_alone import plans_of
@@ -204,10 +204,10 @@ def test_an_agent_uses_a_closed_region_for_its_arcs_or_as_the_last_there_is_and_
     residency = residency_class(permitted)
     given_shares: Any = {name.replace("-", "_"): share for name, share in shares.items()}
     entry = planet.plan("eu-de", residency.name, **given_shares).classes[0] if shares else None
-    answer = choose_region(
-        POLICY, "eu-de", residency, entry, seen, Random(seed), tried=tried, overflow=overflow, closed=closed
+    answer = planet.choose_region(
+        POLICY, "eu-de", residency, entry, seen, rng=Random(seed), tried=tried, overflow=overflow, closed=closed
     )
-    if not isinstance(answer, Where) or answer.region not in closed:
+    if not isinstance(answer, RegionChoice) or answer.region not in closed:
         return
     assert answer.region in permitted
     dead = (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)

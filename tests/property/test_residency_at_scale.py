@@ -49,7 +49,7 @@ def _guessing_locations(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
 
 
 def _obeying_the_plan(policy: Policy, origin: str, permitted: Any, *args: Any, **more: Any) -> Any:
-    return region_selection.choose_region(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
+    return region_selection.region_options(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
 
 
 DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [
@@ -58,7 +58,7 @@ DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [
     ("servers ignore denials", [(route_context, "mask", _ignoring_denials)]),
     (
         "decisions ignore the mask",
-        [(decision, "choose_region", _obeying_the_plan), (decision, "within_mask", lambda decided: decided)],
+        [(decision, "region_options", _obeying_the_plan), (decision, "within_mask", lambda decided: decided)],
     ),
 ]
 
@@ -71,5 +71,5 @@ def test_it_would_notice(what: str, changes: list[Any], monkeypatch: pytest.Monk
 
 
 def test_the_last_gate_holds_where_the_choice_of_region_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision, "choose_region", _obeying_the_plan)
+    monkeypatch.setattr(decision, "region_options", _obeying_the_plan)
     assert follow(40_000, SEED).violations == []

@@ -22,7 +22,7 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.region_selection import RegionView
-from penstock.routing.weighted_sampler import draws_of
+from penstock.routing.weighted_sampler import samplers_of
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.limits import Limits
@@ -86,8 +86,8 @@ class FixedRuntime:
         locator: Locator | None = None,
     ) -> None:
         self.metrics = metrics or AgentMetrics()
-        draws = draws_of(plan) if plan is not None else {}
-        self.active_config = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", draws=draws)
+        samplers = samplers_of(plan) if plan is not None else {}
+        self.active_config = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", samplers=samplers)
         self.endpoints = endpoints
         self.shared_load = SharedLoad(region, name, 1, endpoints, redis_url, Random(1))
         self.admission_queue = AdmissionQueue(endpoints, self.shared_load, time.monotonic, self.metrics.waited)

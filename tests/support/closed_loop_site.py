@@ -116,7 +116,7 @@ class Site:
             )
             if isinstance(decision, Refusal):
                 return False
-            where = decision.where
+            where = decision.choice
             if where.region == self.region:
                 if self.running < self.slots and (its_turn or not self.queue):
                     self.start(request)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
-from penstock.routing.region_selection import RegionView
+from penstock.routing.reasons import Refusal
+from penstock.routing.region_selection import RegionChoice, RegionView, draw, region_options
 
 MODEL = "llama-3.1-8b"
 
@@ -46,3 +50,9 @@ def plan(origin: str, residency: str, **shares: float) -> RegionPlan:
         for name, share in shares.items()
     )
     return RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan(MODEL, residency, arcs, ()),))
+
+
+def choose_region(*args: Any, rng: Random, **more: Any) -> RegionChoice | Refusal:
+    """One draw from `region_options`, whose arguments the others are."""
+    options = region_options(*args, **more)
+    return options if isinstance(options, Refusal) else draw(options, rng)

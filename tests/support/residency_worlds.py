@@ -110,7 +110,7 @@ class World:
             )
             if isinstance(decided, Refusal):
                 return
-            region = decided.where.region
+            region = decided.choice.region
             tally.attempts += 1
             if region not in may:
                 tally.violations.append(f"chooses {region} for {facts}")

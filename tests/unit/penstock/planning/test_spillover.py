@@ -22,7 +22,7 @@ from penstock.planning.waterfall import plan as poured
 from penstock.planning.waterfall_planner import GreedyPlanner
 from penstock.policy.policy import NearestBy, Objective, Policy, Region, Spillover, SpilloverLimit
 from penstock.policy.residency import Mask, residency_class
-from penstock.routing.decision import Decision, decide, outlook
+from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.support.planet import MODEL, policy
@@ -101,7 +101,7 @@ def views(*failed: str, credits: int = 5, wait_s: float = 2.0) -> dict[str, Regi
 
 def chosen(policy: Policy, plan: RegionPlan | None, known: dict[str, RegionView], **more: Any) -> str | Reason:
     answer = decide(policy, plan, "eu-de", MODEL, Mask(RESIDENCY), known, Random(1), **more)
-    return answer.where.region if isinstance(answer, Decision) else answer.reason
+    return answer.choice.region if isinstance(answer, Decision) else answer.reason
 
 
 @PLANNERS
@@ -208,10 +208,10 @@ def test_agents_spend_no_credit_where_it_is_too_dear() -> None:
     assert chosen(planet(CHEAP), None, lonely, overflow=True) is Reason.SATURATED
     assert chosen(planet(CHEAP), None, views()) == "eu-es"
     assert chosen(planet(CHEAP), None, views("eu-es"), tried={"eu-de": Reason.SATURATED}) is Reason.SATURATED
-    ways = outlook(planet(CHEAP), None, "eu-de", MODEL, Mask(RESIDENCY), lonely, overflow=True)
-    assert isinstance(ways, Refusal)
+    refusal = decide(planet(CHEAP), None, "eu-de", MODEL, Mask(RESIDENCY), lonely, Random(1), overflow=True)
+    assert isinstance(refusal, Refusal)
     assert ("us-east", Reason.SPILLOVER_LIMIT, "cheap (spill.yaml:3)") in [
-        (one.what, one.reason, one.detail) for one in ways.rejected
+        (one.what, one.reason, one.detail) for one in refusal.rejected
     ]
 
 
@@ -228,9 +228,13 @@ def test_agents_keep_a_limited_share_to_what_the_plan_gives() -> None:
         ("us-east",),
     )
     plan = RegionPlan("eu-de", 1, 1, "", 0.0, (entry,))
-    ways = outlook(planet(LITTLE), plan, "eu-de", MODEL, Mask(RESIDENCY), views())
-    assert not isinstance(ways, Refusal)
-    assert {way.where.region: way.chance for way in ways} == {"eu-de": 0.9, "eu-es": pytest.approx(0.1)}
+    decision = decide(planet(LITTLE), plan, "eu-de", MODEL, Mask(RESIDENCY), views(), Random(1))
+    assert not isinstance(decision, Refusal)
+    odds = {option.choice.region: option.probability for option in decision.options}
+    assert odds == {
+        "eu-de": 0.9,
+        "eu-es": pytest.approx(0.1),
+    }
     assert chosen(planet(LITTLE), plan, views(), overflow=True) is Reason.SATURATED
 
 

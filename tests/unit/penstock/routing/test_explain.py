@@ -79,6 +79,20 @@ def test_overflow_needs_a_credit() -> None:
     assert nobody.refusal.reason is Reason.SATURATED
 
 
+@pytest.mark.parametrize("tried", [{}, {"eu-de": Reason.SATURATED}])
+def test_a_region_that_is_worth_the_trip_and_is_not_the_soonest_is_spare(tried: dict[str, Reason]) -> None:
+    views = (
+        healthy("eu-de", expected_wait_s=10.0)
+        | healthy("eu-es", expected_wait_s=1.0, credits=1)
+        | healthy("us-east", expected_wait_s=2.0, credits=1)
+    )
+    asked = Asked("eu-de", MODEL, "open", tried=tried, overflow=bool(tried))
+    explanation = explain(policy(), None, asked, views, Random(1))
+    assert explanation.chosen is not None
+    assert (explanation.chosen.region, explanation.chosen.spends_credit) == ("eu-es", True)
+    assert (told(explanation)["us-east"].standing, told(explanation)["us-east"].reasons) == (Standing.SPARE, ())
+
+
 def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
     shares = plan("eu-de", "eu-de+eu-es", eu_de=0.5, eu_es=0.5)
     views = healthy("eu-de", expected_wait_s=9.0) | healthy("eu-es")

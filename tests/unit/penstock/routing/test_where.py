@@ -11,8 +11,8 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView, Where, choose_region, stands_idle_elsewhere
-from tests.support.planet import MODEL, healthy, plan, policy
+from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists
+from tests.support.planet import MODEL, choose_region, healthy, plan, policy
 
 EVERYWHERE = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
 EU = residency_class(frozenset({"eu-de", "eu-es"}))
@@ -20,20 +20,20 @@ EU = residency_class(frozenset({"eu-de", "eu-es"}))
 
 def choose(
     views: dict[str, RegionView], permitted: ResidencyClass = EVERYWHERE, seed: int = 0, **more: Any
-) -> Where | Refusal:
+) -> RegionChoice | Refusal:
     shares = more.pop("shares", None)
     class_plan = plan("eu-de", permitted.name, **shares).lookup(MODEL, permitted.name) if shares else None
-    return choose_region(policy(), "eu-de", permitted, class_plan, views, Random(seed), **more)
+    return choose_region(policy(), "eu-de", permitted, class_plan, views, rng=Random(seed), **more)
 
 
 def served(*args: Any, runs: int = 400, **more: Any) -> Counter[str]:
     answers = [choose(*args, seed=seed, **more) for seed in range(runs)]
-    return Counter(one.region if isinstance(one, Where) else "refused" for one in answers)
+    return Counter(one.region if isinstance(one, RegionChoice) else "refused" for one in answers)
 
 
 def test_without_a_plan_home_serves() -> None:
     where = choose(healthy("eu-de", "eu-es", "us-east"))
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.why, where.spends_credit) == ("eu-de", ArcReason.HOME, False)
 
 
@@ -75,8 +75,8 @@ def with_table(lost: str, **shares: float) -> ClassPlan:
 def drawn(table: ClassPlan, views: dict[str, RegionView], **more: Any) -> Counter[tuple[str, ArcReason]]:
     found: Counter[tuple[str, ArcReason]] = Counter()
     for seed in range(400):
-        where = choose_region(policy(), "eu-de", EVERYWHERE, table, views, Random(seed), **more)
-        assert isinstance(where, Where)
+        where = choose_region(policy(), "eu-de", EVERYWHERE, table, views, rng=Random(seed), **more)
+        assert isinstance(where, RegionChoice)
         found[where.region, where.why] += 1
     return found
 
@@ -104,7 +104,7 @@ def test_a_region_that_only_refused_is_not_lost() -> None:
 def test_with_every_arc_dead_the_nearest_permitted_region_takes_over() -> None:
     views = healthy("eu-es", "us-east") | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
     where = choose(views, shares={"eu_de": 1.0})
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.why) == ("eu-es", ArcReason.FAILOVER)
     assert [(one.what, one.reason) for one in where.rejected] == [("eu-de", Reason.REGION_FAILED)]
 
@@ -119,7 +119,7 @@ def test_a_forbidden_region_is_never_chosen_even_as_the_last_one_alive() -> None
 def test_alive_is_not_ready() -> None:
     views = healthy("eu-es", "us-east") | {"eu-de": RegionView(RegionState.HEALTHY, ready=False)}
     where = choose(views)
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert where.region == "eu-es"
     assert where.rejected[0].reason is Reason.MODEL_NOT_READY
 
@@ -147,16 +147,16 @@ def test_a_lone_ramping_arc_gives_the_rest_to_the_nearest_whole_region() -> None
 def test_overflow_goes_only_where_a_credit_is_held_and_the_trip_pays() -> None:
     full = {"eu-de": RegionView(RegionState.HEALTHY, ready=True, expected_wait_s=3.0)}
     without = choose(healthy("eu-es", "us-east") | full)
-    assert isinstance(without, Where)
+    assert isinstance(without, RegionChoice)
     assert without.region == "eu-de"
     assert {one.reason for one in without.rejected} == {Reason.NO_CREDIT}
 
     where = choose(healthy("eu-es", "us-east", credits=1) | full)
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.why, where.spends_credit) == ("eu-es", ArcReason.SPILLOVER, True)
 
     as_busy = choose(healthy("eu-es", "us-east", credits=1, expected_wait_s=2.9) | full)
-    assert isinstance(as_busy, Where)
+    assert isinstance(as_busy, RegionChoice)
     assert as_busy.region == "eu-de"
     assert {one.reason for one in as_busy.rejected} == {Reason.NOT_WORTH_THE_TRIP}
 
@@ -170,12 +170,12 @@ def test_a_full_home_sends_nobody_uninvited() -> None:
 
     views = healthy("eu-de", "eu-es", "us-east") | healthy("us-east", credits=2)
     where = choose(views, tried=tried, overflow=True)
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.spends_credit) == ("us-east", True)
 
 
 def test_a_full_home_keeps_what_it_serves_sooner_than_the_trip_takes() -> None:
-    def overflowing(wait_s: float) -> Where | Refusal:
+    def overflowing(wait_s: float) -> RegionChoice | Refusal:
         views = healthy("eu-de", expected_wait_s=wait_s) | healthy("eu-es", "us-east", credits=2)
         return choose(views, tried={"eu-de": Reason.SATURATED}, overflow=True)
 
@@ -186,7 +186,7 @@ def test_a_full_home_keeps_what_it_serves_sooner_than_the_trip_takes() -> None:
         {Reason.ALREADY_TRIED, Reason.NOT_WORTH_THE_TRIP},
     )
     long = overflowing(2.0)
-    assert isinstance(long, Where)
+    assert isinstance(long, RegionChoice)
     assert (long.region, long.spends_credit) == ("eu-es", True), "the one that is nearer"
 
 
@@ -200,14 +200,14 @@ def test_when_to_come_again_follows_from_the_shortest_wait() -> None:
     assert uninvited.retry_after_s == retry_after_s(60.0)
 
 
-def test_who_stands_idle_elsewhere_may_be_waited_for() -> None:
+def test_a_request_may_wait_for_an_idle_region() -> None:
     idle = healthy("eu-de", "us-east") | healthy("eu-es", expected_wait_s=1.0)
-    assert stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"eu-de": Reason.SATURATED})
-    assert stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"us-east": Reason.SATURATED})
-    assert not stands_idle_elsewhere("eu-de", EVERYWHERE, idle, {"us-east": Reason.UNREACHABLE})
-    assert not stands_idle_elsewhere("eu-de", EU, idle, {}), "a forbidden one is not even looked at"
+    assert idle_region_exists("eu-de", EVERYWHERE, idle, {"eu-de": Reason.SATURATED})
+    assert idle_region_exists("eu-de", EVERYWHERE, idle, {"us-east": Reason.SATURATED})
+    assert not idle_region_exists("eu-de", EVERYWHERE, idle, {"us-east": Reason.UNREACHABLE})
+    assert not idle_region_exists("eu-de", EU, idle, {}), "a forbidden one is not even looked at"
     failed = idle | {"us-east": RegionView(RegionState.FAILED, ready=True)}
-    assert not stands_idle_elsewhere("eu-de", EVERYWHERE, failed, {})
+    assert not idle_region_exists("eu-de", EVERYWHERE, failed, {})
 
 
 def test_all_refused_is_saturated_but_all_unreachable_is_not_ready() -> None:
@@ -228,7 +228,7 @@ def test_a_closed_region_gets_what_the_plan_still_gives_it_and_no_more() -> None
 def test_a_closed_region_is_not_the_nearest_that_takes_over() -> None:
     views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
     where = choose(views, shares={"eu_es": 1.0}, closed={"eu-de": True})
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert (where.region, where.why) == ("us-east", ArcReason.FAILOVER)
     assert ("eu-de", Reason.REGION_DRAINING) in [(one.what, one.reason) for one in where.rejected]
     assert served(views, closed={"eu-de": True}) == {"us-east": 400}
@@ -257,5 +257,5 @@ def test_a_region_that_is_only_full_is_no_reason_to_fill_one_that_is_closed() ->
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.SATURATED
     where = choose(views, EU, closed={"eu-de": True}, tried={"eu-es": Reason.UNREACHABLE})
-    assert isinstance(where, Where)
+    assert isinstance(where, RegionChoice)
     assert where.region == "eu-de"

@@ -135,7 +135,7 @@ def _ignoring_denials(policy: Policy, facts: residency.RequestFacts) -> Mask | R
 
 def _ignoring_the_mask(*args: Any, **more: Any) -> Any:
     rules, origin, _, *rest = args
-    return region_selection.choose_region(rules, origin, residency_class(frozenset(rules.regions)), *rest, **more)
+    return region_selection.region_options(rules, origin, residency_class(frozenset(rules.regions)), *rest, **more)
 
 
 def _planning_everywhere(rules: Policy, snapshot: Any, *args: Any, **more: Any) -> Any:
@@ -176,7 +176,7 @@ def test_a_defect_in_one_stage_is_found(
 
 def test_a_chooser_that_ignores_the_mask_is_stopped_by_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}))
-    monkeypatch.setattr(decision, "choose_region", _ignoring_the_mask)
+    monkeypatch.setattr(decision, "region_options", _ignoring_the_mask)
     assert not verify(policy(denied)).breaches
     monkeypatch.setattr(decision, "within_mask", lambda decided: decided)
     assert {(one.stage, one.region) for one in verify(policy(denied)).breaches} == {("decide", "us")}
