@@ -1,4 +1,8 @@
-"""The one client of the control plane's API: several URLs, the leader through any of them, errors people can act on."""
+"""Client of the control plane's HTTP API, used by every command that connects to a fleet.
+
+The client takes several base URLs, finds the leader through any of them, and turns problem details into messages that
+state a remedy.
+"""
 
 from __future__ import annotations
 
@@ -15,86 +19,89 @@ from control_plane.auth.admin_token import AdminToken
 from control_plane.status.status import Status
 
 TIMEOUT_S = 5.0
-"""How long (s) one control plane may take to answer."""
+"""Time limit (s) of a request to one control plane."""
 
 
 class ApiError(Exception):
-    """What was asked for is not to be had."""
+    """A request could not be completed."""
 
-    at_fault = False
-    """Whether the command that asked has to be corrected."""
+    is_usage_error = False
+    """Whether the command line has to be corrected."""
 
 
-class NobodyAnswers(ApiError):
-    """No control plane could be asked; the message says what each did instead."""
+class Unreachable(ApiError):
+    """No control plane answered; the message states what failed at each URL."""
 
 
 class NoLeader(ApiError):
-    """Control planes answer, but none of them leads."""
+    """The request needs a leader, and no control plane leads."""
 
 
 class ApiRefused(ApiError):
-    """A control plane answered with a problem (RFC 9457)."""
+    """A control plane answered with problem details (RFC 9457)."""
 
     def __init__(self, url: str, status: int, detail: str, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{url}: {detail}" if status >= 500 else detail)
         self.status = status
-        """HTTP status."""
+        """HTTP status code."""
         self.problem = problem
-        """Its members, with whatever is said besides; empty where the body was none."""
-        self.at_fault = status in (400, 404, 405, 406, 415, 422)
+        """Members of the problem document, extension members included; empty if the body was not one."""
+        self.is_usage_error = status in (400, 404, 405, 406, 415, 422)
 
 
-class TokenRefused(ApiRefused):
-    """A control plane does not know the token."""
+class TokenRejected(ApiRefused):
+    """A control plane rejected the token (401)."""
 
     def __init__(self, url: str, problem: Mapping[str, Any]) -> None:
-        super().__init__(url, 401, f"{url}: the token is refused; use one that this control plane was given", problem)
-        self.at_fault = True
+        super().__init__(
+            url, 401, f"{url}: the token was rejected; use a token that is valid for this control plane", problem
+        )
+        self.is_usage_error = True
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a control plane answered, when it was no problem."""
+class ApiResponse(msgspec.Struct, frozen=True):
+    """A successful response."""
 
     url: str
-    """Base URL of who answered."""
+    """Base URL of the control plane that answered."""
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as plain values.
+        """Return the body as plain values.
 
         Raises:
-            ApiError: it is no JSON.
+            ApiError: the body is not JSON.
         """
         return self.decoded(Any)
 
     def decoded(self, type: Any) -> Any:
-        """The body as `type`.
+        """Return the body as `type`.
 
         Raises:
-            ApiError: it is none, so the control plane is of another version.
+            ApiError: the body does not match `type`: the control plane runs another version.
         """
         try:
             return msgspec.json.decode(self.body, type=type)
         except msgspec.DecodeError as error:
-            raise ApiError(f"{self.url}: no answer of this version: {error}") from None
+            raise ApiError(f"{self.url}: the response does not match this version: {error}") from None
 
 
 class ApiClient:
-    """Asks control planes; use it as a context manager."""
+    """A client for the control planes of one fleet; use it as a context manager."""
 
     def __init__(
         self, urls: Sequence[str], token: AdminToken, *, ca_file: Path | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Nothing is asked yet.
+        """Prepare a client without sending anything.
 
         Args:
-            urls: base URLs of control planes, tried in turn.
-            token: sent to each.
-            ca_file: PEM certificates of the authorities that sign theirs; None takes the system's.
-            timeout_s: how long (s) one may take to answer.
+            urls: base URLs of control planes, tried in order.
+            token: sent with every request.
+            ca_file: PEM certificates of the authorities that sign the control planes' certificates; None: those that
+                the system trusts.
+            timeout_s: time limit (s) of a request to one control plane.
         """
         self._urls = [url.rstrip("/") for url in urls]
         verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
@@ -109,15 +116,15 @@ class ApiClient:
         self._http.close()
 
     def status(self) -> Status:
-        """The leader's status where it can be had, else that of the first control plane that answers.
+        """Return the leader's status, or that of the first control plane that answers.
 
         Raises:
-            NobodyAnswers: none does.
-            TokenRefused: one refused the token.
+            Unreachable: no control plane answered.
+            TokenRejected: a control plane rejected the token.
         """
         return self._find()[1]
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -126,31 +133,33 @@ class ApiClient:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         changes: bool = False,
-    ) -> Answer:
-        """Ask the leader, or while none leads whoever answers.
+    ) -> ApiResponse:
+        """Send a request to the leader or, if none leads, to the first control plane that answers.
 
         Args:
+            method: HTTP method.
             path: from the root, such as `/v1/status`.
-            params: of the query; those that are None are left out.
+            params: query parameters; None values are left out.
             body: sent as JSON; bytes are sent as they are.
-            changes: whether it changes something, which takes a leader, whoever is asked.
+            headers: additional headers.
+            changes: whether the request changes state, which needs a leader.
 
         Raises:
-            NobodyAnswers: nobody could be asked.
-            NoLeader: it takes a leader, and there is none.
-            ApiRefused: the answer was a problem.
+            Unreachable: no control plane answered.
+            NoLeader: the request needs a leader, and none leads.
+            ApiRefused: the response is a problem.
         """
         url, status = self._find()
         if changes and status.leader is None:
-            raise NoLeader("no control plane leads, so nothing can be changed; try again")
+            raise NoLeader("no control plane leads, so changes are not possible; try again")
         return self._send(url, method, path, params, body, headers)
 
     def lines(self, path: str) -> Iterator[str]:
-        """Read something long of the leader, or of whoever answers, line by line.
+        """Stream a long response line by line.
 
         Raises:
-            NobodyAnswers: nobody could be asked, or the answer broke off.
-            ApiRefused: the answer was a problem.
+            Unreachable: no control plane answered, or the response was cut off.
+            ApiRefused: the response is a problem.
         """
         url, _ = self._find()
         try:
@@ -158,21 +167,21 @@ class ApiClient:
                 if response.status_code >= 300:
                     response.read()
                     raise _refusal(url, response)
-                yield from _lines(response.iter_bytes())
+                yield from _split_lines(response.iter_bytes())
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NobodyAnswers(f"{url}: {_why(error)}") from None
+            raise Unreachable(f"{url}: {_describe_failure(error)}") from None
 
     def _find(self) -> tuple[str, Status]:
-        """The leader, or the first that answers: where it was reached, and its status."""
+        """Return the URL and status of the leader, or of the first control plane that answers."""
         failures = []
         for url in self._urls:
             try:
                 status = self._status_of(url)
-            except TokenRefused:
+            except TokenRejected:
                 raise
             except ApiError as failure:
-                told = str(failure)
-                failures.append(told if told.startswith(url) else f"{url}: {told}")
+                message = str(failure)
+                failures.append(message if message.startswith(url) else f"{url}: {message}")
                 continue
             leader = status.leader
             if status.leading or leader is None or leader.url == url or not may_follow(url, leader.url):
@@ -181,14 +190,12 @@ class ApiClient:
                 return leader.url, self._status_of(leader.url)
             except ApiError:
                 return url, status
-        raise NobodyAnswers(f"no control plane answers: {'; '.join(failures)}")
+        raise Unreachable(f"no control plane answers: {'; '.join(failures)}")
 
     def _status_of(self, url: str) -> Status:
-        answer = self._send(url, "GET", "/v1/status", None, None, None)
-        try:
-            return msgspec.json.decode(answer.body, type=Status)
-        except msgspec.DecodeError as error:
-            raise ApiError(f"{url}: no status of this version: {error}") from None
+        response = self._send(url, "GET", "/v1/status", None, None, None)
+        status: Status = response.decoded(Status)
+        return status
 
     def _send(
         self,
@@ -198,37 +205,37 @@ class ApiClient:
         params: Mapping[str, Any] | None,
         body: Any,
         headers: Mapping[str, str] | None,
-    ) -> Answer:
+    ) -> ApiResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         content = None if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
         sent = dict(headers or {}) | ({"content-type": "application/json"} if content is not None else {})
         try:
             response = self._http.request(method, f"{url}{path}", params=given, content=content, headers=sent)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NobodyAnswers(f"{url}: {_why(error)}") from None
+            raise Unreachable(f"{url}: {_describe_failure(error)}") from None
         if response.status_code >= 300:
             raise _refusal(url, response)
-        return Answer(url, response.status_code, dict(response.headers), response.content)
+        return ApiResponse(url, response.status_code, dict(response.headers), response.content)
 
 
 def may_follow(from_url: str, to_url: str) -> bool:
-    """Whether a token that was sent to one URL may go to another that it named: never from TLS to none."""
+    """Whether a token sent to one URL may be sent to another URL that it named: never from TLS to plain HTTP."""
     return to_url.startswith("https://") or not from_url.startswith("https://")
 
 
-def _why(error: Exception) -> str:
-    """Why there is no answer, and the remedy where TLS is the matter, of which OpenSSL says little."""
-    told = str(error) or type(error).__name__
-    for sign, remedy in _TLS_REMEDIES.items():
-        if sign in told:
-            return f"{told}; {remedy}"
-    return told
+def _describe_failure(error: Exception) -> str:
+    """Return the message of a connection error, with a remedy for common TLS errors."""
+    message = str(error) or type(error).__name__
+    for fragment, remedy in _TLS_REMEDIES.items():
+        if fragment in message:
+            return f"{message}; {remedy}"
+    return message
 
 
 _TLS_REMEDIES = {
-    "is not valid for": "ask it by a name that is in its certificate",
-    "CERTIFICATE_VERIFY_FAILED": "name the authorities that signed its certificate with --ca-file",
-    "WRONG_VERSION_NUMBER": "it speaks no TLS: ask it with http://",
+    "is not valid for": "use a host name that the certificate contains",
+    "CERTIFICATE_VERIFY_FAILED": "name the authorities that signed the certificate with --ca-file",
+    "WRONG_VERSION_NUMBER": "the server does not use TLS: use http://",
 }
 
 
@@ -238,23 +245,23 @@ def _refusal(url: str, response: httpx.Response) -> ApiRefused:
     except msgspec.DecodeError:
         problem = {}
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return TokenRefused(url, problem)
-    return ApiRefused(url, response.status_code, _told(response.status_code, problem), problem)
+        return TokenRejected(url, problem)
+    return ApiRefused(url, response.status_code, _format_problem(response.status_code, problem), problem)
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Text by lines that end with a line feed alone; JSON may hold other characters that can be taken for an end."""
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Split at line feeds only: JSON may contain other characters that `str.splitlines` splits at."""
     rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
         yield from (line.decode("utf-8", "replace") for line in whole)
     if rest:
         yield rest.decode("utf-8", "replace")
 
 
-def _told(status: int, problem: Mapping[str, Any]) -> str:
-    """What a problem says, with each field that is wrong where it lists them."""
-    detail = str(problem.get("detail") or problem.get("title") or f"answered {status}")
+def _format_problem(status: int, problem: Mapping[str, Any]) -> str:
+    """Return the detail of a problem, and each of its field errors that the detail does not contain."""
+    detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
     errors = problem.get("errors")
-    told = [one.get("problem") for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
-    return "\n".join([detail, *(str(one) for one in told if str(one) not in detail)])
+    messages = [error.get("problem") for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    return "\n".join([detail, *(str(message) for message in messages if str(message) not in detail)])

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.error_output import AT_FAULT, CommandFault, fail
+from control_plane.cli.error_output import EXIT_USAGE, UsageFault, fail
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.folder import read_folder
 from control_plane.policy.source.readers import Unreadable
@@ -40,25 +40,25 @@ def read_bundle(where: str) -> dict[str, str]:
     """The text of a bundle's files, by name.
 
     Raises:
-        CommandFault: nothing can be read there.
+        UsageFault: nothing can be read there.
         PolicyRefused: what is there is no bundle, whatever its files say.
     """
     if os.path.isdir(where):
         return read_folder(Path(where))
     revision = _REVISION.fullmatch(where)
     if revision is None:
-        raise CommandFault(f"{where} is no folder; name one, or REPOSITORY@REF:FOLDER")
+        raise UsageFault(f"{where} is no folder; name one, or REPOSITORY@REF:FOLDER")
     from control_plane.policy.source.repository import RepositoryReader
 
     repository = revision["repository"]
     url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
     if (wrong := why_unusable(url)) is not None:
-        raise CommandFault(f"the repository {wrong}; name a folder, or REPOSITORY@REF:FOLDER")
+        raise UsageFault(f"the repository {wrong}; name a folder, or REPOSITORY@REF:FOLDER")
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=MAX_READ_S)
     try:
         bundle = asyncio.run(reader.read())
     except Unreadable as error:
-        raise CommandFault(str(error)) from None
+        raise UsageFault(str(error)) from None
     if bundle.errors:
         raise PolicyRefused(bundle.errors)
     return bundle.files
@@ -74,9 +74,9 @@ def compiled(where: str, command: str) -> Policy:
 
     try:
         return compile_bundle(read_bundle(where))
-    except CommandFault as fault:
-        fail(command, str(fault), AT_FAULT)
+    except UsageFault as fault:
+        fail(command, str(fault), EXIT_USAGE)
     except PolicyRefused as refused:
         for error in refused.errors:
             print(error, file=sys.stderr)
-        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", AT_FAULT, errors=refused.errors)
+        fail(command, f"{shown(where)}: refused, {len(refused.errors)} error(s)", EXIT_USAGE, errors=refused.errors)

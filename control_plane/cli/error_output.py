@@ -1,4 +1,4 @@
-"""How a command says what went wrong: lines on stderr, JSON on stdout where that is wanted, and an exit code."""
+"""Errors of commands: messages on stderr, JSON on stdout with `-o json`, and exit codes."""
 
 from __future__ import annotations
 
@@ -15,72 +15,71 @@ from control_plane.cli.api_client import ApiError, ApiRefused
 from control_plane.cli.contexts import BadContexts
 from control_plane.policy.bundle_errors import printable
 
-AT_FAULT = 2
-"""Exit code: the command, or a file that it was given, has to be corrected."""
+EXIT_USAGE = 2
+"""Exit code: the command line, or a file that it names, is invalid."""
 
-FAILED = 1
-"""Exit code: nobody answers, or what was asked for is refused or not so."""
-
-
-class CommandFault(Exception):
-    """The command cannot be done as it was given; the message says why and what to write instead."""
+EXIT_FAILED = 1
+"""Exit code: no control plane answered, the request was refused, or a check failed."""
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """What went wrong, for programs: `{"error": ...}` on stdout."""
+class UsageFault(Exception):
+    """The command line, or a file that it names, is invalid; the message states the remedy."""
+
+
+class ErrorReport(msgspec.Struct, frozen=True):
+    """An error as JSON: `{"error": ...}` on stdout."""
 
     message: str
     exit_code: int
     errors: Sequence[Any] = ()
-    """Each thing that is wrong, where there are several: of a bundle by file and line, of a request by field."""
+    """The single errors: of a bundle by file and line, of a request by field."""
     problem: Mapping[str, Any] | None = None
-    """What the control plane answered (RFC 9457), where it refused."""
+    """Problem details (RFC 9457) of the control plane, when it refused the request."""
 
 
-class Failed(typer.Exit):
-    """The command ends; people have been told why."""
+class CommandFailed(typer.Exit):
+    """Ends the command after its error was printed."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.exit_code)
-        self.fault = fault
+    def __init__(self, report: ErrorReport) -> None:
+        super().__init__(report.exit_code)
+        self.report = report
 
 
 @contextmanager
-def telling(command: str) -> Iterator[None]:
-    """End the process as it should end when something goes wrong inside.
+def exit_on_error(command: str) -> Iterator[None]:
+    """Print the errors raised inside and end the process with the exit code of each.
 
     Args:
-        command: the words after `penstock`, for the message.
+        command: name of the command without `penstock`, for the message.
     """
     try:
         yield
-    except (CommandFault, BadSecret, BadContexts) as error:
-        fail(command, str(error), AT_FAULT)
-    except ApiRefused as error:
-        errors = error.problem.get("errors") or ()
-        fail(command, str(error), AT_FAULT if error.at_fault else FAILED, errors=errors, problem=error.problem)
+    except (UsageFault, BadSecret, BadContexts) as error:
+        fail(command, str(error), EXIT_USAGE)
     except ApiError as error:
-        fail(command, str(error), AT_FAULT if error.at_fault else FAILED)
+        code = EXIT_USAGE if error.is_usage_error else EXIT_FAILED
+        problem = error.problem if isinstance(error, ApiRefused) else {}
+        fail(command, str(error), code, errors=problem.get("errors") or (), problem=problem or None)
 
 
 def fail(
     command: str, message: str, code: int, *, errors: Iterable[Any] = (), problem: Mapping[str, Any] | None = None
 ) -> NoReturn:
-    """Say what is wrong, and exit with `code`; the rest is for programs alone, see `Fault`."""
-    complain(command, message)
-    raise Failed(Fault(message, code, tuple(errors), problem))
+    """Print `message` on stderr and exit with `code`; `errors` and `problem` are for `ErrorReport`."""
+    print_error(command, message)
+    raise CommandFailed(ErrorReport(message, code, tuple(errors), problem))
 
 
-def complain(command: str, message: str) -> None:
-    """Say what is wrong, and go on."""
+def print_error(command: str, message: str) -> None:
+    """Print a message on stderr, each line with the name of the command."""
     for line in message.splitlines():
         print(f"penstock {command}: {printable(line)}", file=sys.stderr)
 
 
-def fault_of(error: Exception) -> Fault | None:
-    """What a command line ended with, where it was a fault of some kind; None for an end that is none."""
-    if isinstance(error, Failed):
-        return error.fault
-    # Usage errors of click, or of the copy of it that newer versions of typer bring along.
-    told = getattr(error, "format_message", None)
-    return Fault(told(), getattr(error, "exit_code", AT_FAULT)) if told is not None else None
+def error_report(error: Exception) -> ErrorReport | None:
+    """Return the error that ended a command line; None for an exit without an error."""
+    if isinstance(error, CommandFailed):
+        return error.report
+    # Usage errors of click, or of the copy of click that newer versions of typer include.
+    format_message = getattr(error, "format_message", None)
+    return ErrorReport(format_message(), getattr(error, "exit_code", EXIT_USAGE)) if format_message else None

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.table import table_of
+from control_plane.cli.output import table_of
 from penstock.policy.geography import Location
 from penstock.routing.endpoint_choice import Considered
 from penstock.routing.endpoint_selection import NEWCOMER_S

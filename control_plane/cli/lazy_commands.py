@@ -69,10 +69,10 @@ def _is_text(word: str) -> bool:
 
 def _tell_as_json(error: Exception) -> None:
     # Loaded when it is needed: an engine of the lab, for one, starts without all that operators' commands know.
-    from control_plane.cli.error_output import fault_of
+    from control_plane.cli.error_output import error_report
     from control_plane.cli.output import print_json
 
-    fault = fault_of(error)
+    fault = error_report(error)
     if fault is not None:
         print_json({"error": fault})
 

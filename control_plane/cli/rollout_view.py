@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.table import table_of
+from control_plane.cli.output import table_of
 from control_plane.policy.source.judgement import Revision
 from control_plane.rollout.rollout_resource import AgentRuns, RolloutStatus, RolloutSummary
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.table import table_of
+from control_plane.cli.output import table_of
 from penstock.verification.situations import listed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.table import table_of
+from control_plane.cli.output import table_of
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState

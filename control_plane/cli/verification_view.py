@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.table import table_of
+from control_plane.cli.output import table_of
 
 if TYPE_CHECKING:
     # At run time whoever has such values has loaded the planner that made them, and others need not.

@@ -115,13 +115,13 @@ class Ledger:
         policy: Policy,
         capacity: Mapping[tuple[str, str], float],
         *,
-        override_guard: bool = False,
+        force: bool = False,
     ) -> Override:
         """Set an override.
 
         Args:
             capacity: slots by (region, model) of what stands now; empty where nobody has reported here.
-            override_guard: what guard rails say against it is known, and it is meant all the same; audited.
+            force: what guard rails say against it is known, and it is meant all the same; audited.
 
         Raises:
             OverrideRefused: it is not set; each kind says why.
@@ -139,12 +139,12 @@ class Ledger:
             if len(kept.overrides) >= MAX_OVERRIDES:
                 raise TooMany(f"{MAX_OVERRIDES} overrides are set, and no more are kept: lift some")
             against = objection(policy, kept.overrides, wanted, capacity, now)
-            if against is not None and not override_guard:
+            if against is not None and not force:
                 raise Guarded(against)
             action = f"override.{wanted.kind.value}"
             after = msgspec.to_builtins(wanted)
             if against is not None:
-                after |= {"override_guard": True, "against": against.detail}
+                after |= {"force": True, "against": against.detail}
             if await self._write(
                 caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision
             ):

@@ -143,7 +143,7 @@ async def test_a_leader_that_cannot_be_asked_is_named(own_etcd: EtcdServer, oper
         for method, path, body in (
             ("GET", "/v1/regions", None),
             ("POST", "/v1/explain", EXPLAIN),
-            ("POST", "/v1/regions/eu-de/drain", DRAIN | {"override_guard": True}),
+            ("POST", "/v1/regions/eu-de/drain", DRAIN | {"force": True}),
         ):
             refused = await operator.http.request(method, one.url + path, json=body)
             assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")

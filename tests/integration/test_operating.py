@@ -127,7 +127,7 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     penstock.token_file.write_text("f" * 16)
     stranger = await penstock("steer", HAMBURG)
     assert stranger.code == 2
-    assert "the token is refused" in stranger.err
+    assert "the token was rejected" in stranger.err
     assert penstock.server is not None
     penstock.server.stop()
     nobody = await penstock.executable("explain", "--origin", "us-east", "--model", MODEL)

@@ -73,7 +73,7 @@ class DrainRequest(_Body):
     last_resort: bool = Field(
         True, strict=True, description="Whether it goes on serving what no other permitted region can serve."
     )
-    override_guard: Guard = False
+    force: Guard = False
 
 
 class OverrideRequest(DrainRequest):
@@ -159,7 +159,7 @@ class _Overrides:
     async def begin(self, caller: Caller, wanted: OverrideRequest) -> Response:
         _may(caller, wanted)
         capacity = self._control_plane.capacity()
-        if capacity is None and not wanted.override_guard and wanted.kind is not OverrideKind.FREEZE:
+        if capacity is None and not wanted.force and wanted.kind is not OverrideKind.FREEZE:
             detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
             raise Problem(503, detail, {"retry-after": "2"})
         policy = self._policy()
@@ -168,7 +168,7 @@ class _Overrides:
                 region_of(policy, name, field)
         one = _wanted_by(caller, wanted, self._control_plane.now())
         try:
-            one = await self._ledger.begin(caller, one, policy, capacity or {}, override_guard=wanted.override_guard)
+            one = await self._ledger.begin(caller, one, policy, capacity or {}, force=wanted.force)
         except OverrideRefused as refused:
             raise _problem(refused) from None
         headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
@@ -239,7 +239,7 @@ def _may(caller: Caller, wanted: OverrideRequest) -> None:
         must_reach(caller, None if wanted.origin is None else {wanted.origin})
     elif wanted.region is not None:
         must_reach(caller, {wanted.region})
-    if wanted.override_guard and not caller.role.covers(Role.ADMIN):
+    if wanted.force and not caller.role.covers(Role.ADMIN):
         raise Problem(403, f"{caller.name} is {caller.role.value}, and going past guard rails needs {Role.ADMIN.value}")
 
 
@@ -267,7 +267,7 @@ def _problem(refused: OverrideRefused) -> Problem:
             against = refused.objection
             return Problem(
                 409,
-                f"{refused}; send override_guard: true if that is meant",
+                f"{refused}; send force: true if that is meant",
                 guard=True,
                 classes=msgspec.to_builtins(against.classes),
                 withdrawn=dict(against.withdrawn),

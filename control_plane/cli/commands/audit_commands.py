@@ -13,10 +13,9 @@ import typer
 from rich.table import Table
 
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault, verify_chain
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import FAILED, CommandFault, complain, telling
-from control_plane.cli.output import Output, OutputOption, print_as, print_json
-from control_plane.cli.table import table_of
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
+from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 
 app = typer.Typer(no_args_is_help=True, help="See every change, and verify that the log of them is whole.")
 
@@ -33,15 +32,15 @@ class _Entries(msgspec.Struct, frozen=True):
 
 
 @app.command("list")
-@for_fleet
+@with_fleet_options
 def list_(
-    fleet: Fleet,
+    fleet: FleetOptions,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Most entries.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the newest changes."""
-    with telling("audit list"), fleet.connect() as api:
-        page: _Entries = api.ask("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
+    with exit_on_error("audit list"), fleet.connect() as api:
+        page: _Entries = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     print_as(output, page.items, lambda: _table(page.items))
 
 
@@ -54,13 +53,13 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
 
 
 @app.command()
-@for_fleet
+@with_fleet_options
 def export(
-    fleet: Fleet,
+    fleet: FleetOptions,
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, to stdout.", show_default=False)] = None,
 ) -> None:
     """Write every change, oldest first, as JSON lines; stderr has the end of it, to be kept for `verify --kept`."""
-    with telling("audit export"), fleet.connect() as api:
+    with exit_on_error("audit export"), fleet.connect() as api:
         lines = _Lines(api.lines(EXPORT))
         if file is None:
             for line in lines:
@@ -73,16 +72,16 @@ def export(
                     opened.writelines(f"{line}\n" for line in lines)
                 part.replace(file)
             except OSError as error:
-                raise CommandFault(f"{file}: cannot be written: {error.strerror}") from None
+                raise UsageFault(f"{file}: cannot be written: {error.strerror}") from None
         if lines.last:
             end = msgspec.json.decode(lines.last, type=AuditHead)
-            complain("audit export", f"{end.seq} entries, the last is {end.seq}:{end.hash}")
+            print_error("audit export", f"{end.seq} entries, the last is {end.seq}:{end.hash}")
 
 
 @app.command()
-@for_fleet
+@with_fleet_options
 def verify(
-    fleet: Fleet,
+    fleet: FleetOptions,
     file: Annotated[
         Path | None, typer.Argument(help="An export, - for stdin; without it, the log itself.", show_default=False)
     ] = None,
@@ -92,7 +91,7 @@ def verify(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check that no entry was changed, removed or put in; exit with 1 if one was."""
-    with telling("audit verify"):
+    with exit_on_error("audit verify"):
         expected = _head(kept) if kept is not None else None
         if file is not None:
             watched = _Watched(_read(file), expected)
@@ -114,8 +113,8 @@ def verify(
         return
     if output is Output.JSON:
         print_json({"whole": False, "seq": seq, "problem": problem})
-    complain("audit verify", f"entry {seq}: {problem}")
-    raise typer.Exit(FAILED)
+    print_error("audit verify", f"entry {seq}: {problem}")
+    raise typer.Exit(EXIT_FAILED)
 
 
 def _target(entry: AuditEntry) -> str:
@@ -170,7 +169,7 @@ class _Watched:
             try:
                 entry = decoder.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise CommandFault(f"line {number} is no entry of an audit log: {error}") from None
+                raise UsageFault(f"line {number} is no entry of an audit log: {error}") from None
             # The hash does not cover a field that comes twice or that we do not know, but other readers would see it.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
                 raise _Edited(entry)
@@ -182,7 +181,7 @@ class _Watched:
 def _head(kept: str) -> AuditHead:
     seq, _, digest = kept.partition(":")
     if not seq.isascii() or not seq.isdecimal() or len(seq) > MAX_DIGITS or len(digest) != 64:
-        raise CommandFault(f"--kept {kept}: not number:hash, as `penstock audit verify` prints it")
+        raise UsageFault(f"--kept {kept}: not number:hash, as `penstock audit verify` prints it")
     return AuditHead(int(seq), digest)
 
 
@@ -194,6 +193,6 @@ def _read(file: Path) -> Iterator[str]:
         with file.open() as opened:
             yield from opened
     except OSError as error:
-        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from None
+        raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise CommandFault(f"{file}: cannot be read: {error}") from None
+        raise UsageFault(f"{file}: cannot be read: {error}") from None

@@ -18,9 +18,8 @@ from control_plane.cli.contexts import (
     load_contexts,
     save_contexts,
 )
-from control_plane.cli.error_output import CommandFault, telling
-from control_plane.cli.output import Output, OutputOption, print_as, print_json
-from control_plane.cli.table import table_of
+from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 
 app = typer.Typer(no_args_is_help=True, help="Name control planes, and choose among them.")
 
@@ -33,7 +32,7 @@ KnownNameArgument = Annotated[
 @app.command("list")
 def list_(output: OutputOption = Output.TABLE) -> None:
     """Show every context; the one in use has a star."""
-    with telling("context list"):
+    with exit_on_error("context list"):
         known = load_contexts()
     print_as(output, known, lambda: _table(known))
 
@@ -49,7 +48,7 @@ def _table(known: Contexts) -> Table:
 @app.command()
 def use(name: KnownNameArgument, output: OutputOption = Output.TABLE) -> None:
     """Use a context in every command that names no other."""
-    with telling("context use"):
+    with exit_on_error("context use"):
         known = load_contexts()
         known.named(name)
         file = save_contexts(msgspec.structs.replace(known, current=name))
@@ -68,11 +67,11 @@ def add(
     """Add a context; the first one is used at once."""
     urls = tuple(one.strip().rstrip("/") for one in url.split(",") if one.strip())
     context = Context(urls, _absolute(token_file), _absolute(ca_file))
-    with telling("context add"):
+    with exit_on_error("context add"):
         check(name, context)
         known = load_contexts()
         if name in known.contexts and not replace:
-            raise CommandFault(f"there is a context {name} already; give --replace to put this one in its place")
+            raise UsageFault(f"there is a context {name} already; give --replace to put this one in its place")
         file = save_contexts(
             msgspec.structs.replace(known, contexts=known.contexts | {name: context}, current=known.current or name)
         )
@@ -82,7 +81,7 @@ def add(
 @app.command()
 def remove(name: KnownNameArgument, output: OutputOption = Output.TABLE) -> None:
     """Forget a context."""
-    with telling("context remove"):
+    with exit_on_error("context remove"):
         known = load_contexts()
         known.named(name)
         left = {other: context for other, context in known.contexts.items() if other != name}

@@ -10,10 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import complain, telling
-from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.table import table_of
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error, print_error
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
 
@@ -31,9 +30,9 @@ _COLOURS = {
 }
 
 
-@for_fleet
+@with_fleet_options
 def endpoints(
-    fleet: Fleet,
+    fleet: FleetOptions,
     region: Annotated[str | None, typer.Option(help="Only those of this region.")] = None,
     model: Annotated[str | None, typer.Option(help="Only those that serve this model.")] = None,
     state: Annotated[EndpointCondition | None, typer.Option(help="Only those in this state.")] = None,
@@ -41,11 +40,11 @@ def endpoints(
 ) -> None:
     """Show every endpoint: where it is, what it serves, its state and load, and how old that is."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
-    with telling("endpoints"), fleet.connect() as api:
+    with exit_on_error("endpoints"), fleet.connect() as api:
         found, left_out = _every(api, wanted)
     print_as(output, found, lambda: _view(found))
     if left_out:
-        complain("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
+        print_error("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
 
 
 def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[EndpointStatus], int]:
@@ -53,7 +52,7 @@ def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[Endpoint
     found: list[EndpointStatus] = []
     cursor: str | None = None
     while True:
-        answer = api.ask("GET", "/v1/endpoints", params={**wanted, "limit": LIMIT, "cursor": cursor})
+        answer = api.request("GET", "/v1/endpoints", params={**wanted, "limit": LIMIT, "cursor": cursor})
         page: EndpointPage = answer.decoded(EndpointPage)
         found += page.items
         cursor = page.next_cursor

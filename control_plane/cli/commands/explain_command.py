@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from control_plane.agent_client import ask_agent
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
+from control_plane.cli.agent_client import fetch_explanation
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.bundle_arguments import compiled
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import CommandFault, telling
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.explain_view import explanation_view
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
 from control_plane.policy.suggestion import suggestion
@@ -32,9 +32,9 @@ from penstock.routing.region_selection import RegionView
 OFFLINE = "offline: residency and distance alone; every region is taken to be well, and no plan is known"
 
 
-@for_fleet
+@with_fleet_options
 def explain(
-    fleet: Fleet,
+    fleet: FleetOptions,
     origin: Annotated[str | None, typer.Option(help="Region that the request lands on.", show_default=False)] = None,
     model: Annotated[str | None, typer.Option(help="Model that it asks for.", show_default=False)] = None,
     tenant: Annotated[str | None, typer.Option(help="Whose it is; without tenant and key it carries none.")] = None,
@@ -61,7 +61,7 @@ def explain(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Explain where a request would run: each region, kept or rejected by which rule of which file and line."""
-    with telling("explain"):
+    with exit_on_error("explain"):
         logged = _record(record) if record is not None else None
         if logged is not None:
             origin, model = origin or logged.origin, model or logged.model
@@ -70,13 +70,13 @@ def explain(
         if agent is not None:
             origin = _same(origin, agent.partition("/")[0])
         if not origin or model is None:
-            raise CommandFault("give --origin and --model")
+            raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
         _check(tenant, key_digest, country, session, agent)
         asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
             if ip is not None or agent is not None:
-                raise CommandFault("--ip and --agent need a fleet; offline give --country")
+                raise UsageFault("--ip and --agent need a fleet; offline give --country")
             told, notes = _offline(policy, asked, key_digest), [OFFLINE]
         else:
             with fleet.connect() as api:
@@ -98,14 +98,14 @@ def _check(
     """Of what is given beside each other.
 
     Raises:
-        CommandFault: it contradicts itself, or nobody could answer it.
+        UsageFault: it contradicts itself, or nobody could answer it.
     """
     if key_digest is not None and tenant is not None:
-        raise CommandFault("--tenant and --key-file both say whose it is; give one of them")
+        raise UsageFault("--tenant and --key-file both say whose it is; give one of them")
     if session is not None and agent is None:
-        raise CommandFault("--session is known to agents alone; give --agent")
+        raise UsageFault("--session is known to agents alone; give --agent")
     if country is not None and (flaw := country_flaw(country)) is not None:
-        raise CommandFault(f"--country: {flaw}")
+        raise UsageFault(f"--country: {flaw}")
 
 
 def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None) -> tuple[Explanation, list[str]]:
@@ -120,7 +120,7 @@ def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None
         "tried": asked.tried,
         "overflow": asked.overflow,
     }
-    answer: Explained = api.ask("POST", "/v1/explain", body=body).decoded(Explained)
+    answer: Explained = api.request("POST", "/v1/explain", body=body).decoded(Explained)
     notes = [f"as {answer.seen_by} knows it; agents hold credits, waits and endpoints of their own"]
     if answer.provenance is not None:
         notes.append(f"policy from commit {answer.provenance}")
@@ -134,7 +134,7 @@ def _by_agent(
 ) -> tuple[Explanation, list[str]]:
     agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
     if name not in agents:
-        raise CommandFault(f"there is no agent {name!r}; {suggestion(name, agents, '`penstock status` shows regions')}")
+        raise UsageFault(f"there is no agent {name!r}; {suggestion(name, agents, '`penstock status` shows regions')}")
     query: dict[str, str | list[str] | None] = {
         "model": asked.model,
         "tenant": asked.tenant,
@@ -146,7 +146,7 @@ def _by_agent(
         "overflow": "true" if asked.overflow else None,
         "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
     }
-    return ask_agent(agents[name], query), [f"as agent {name} knows it now"]
+    return fetch_explanation(agents[name], query), [f"as agent {name} knows it now"]
 
 
 def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
@@ -156,7 +156,7 @@ def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
     if key_digest is not None:
         tenant = tenant_by_key(policy, key_digest)
         if tenant is None:
-            raise CommandFault("no tenant of this bundle has the key")
+            raise UsageFault("no tenant of this bundle has the key")
         asked = Asked(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
     views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
@@ -165,20 +165,20 @@ def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
 def _known(policy: Policy, region: str) -> None:
     if region not in policy.regions:
         remedy = suggestion(region, policy.regions, f"it has {len(policy.regions)} regions")
-        raise CommandFault(f"the bundle has no region {region!r}; {remedy}")
+        raise UsageFault(f"the bundle has no region {region!r}; {remedy}")
 
 
 def _record(given: str) -> AccessRecord:
     try:
         return read_record(sys.stdin.readline() if given == "-" else given)
     except BadRecord as error:
-        raise CommandFault(f"--record: {error}") from None
+        raise UsageFault(f"--record: {error}") from None
 
 
 def _same(origin: str | None, region: str) -> str:
     """The region of an agent, which explains what lands there."""
     if origin and origin != region:
-        raise CommandFault(f"an agent of {region} explains what lands there; --origin is {origin}")
+        raise UsageFault(f"an agent of {region} explains what lands there; --origin is {origin}")
     return region
 
 
@@ -186,7 +186,7 @@ def _digest(key_file: Path) -> str:
     try:
         return sha256(key_file.read_bytes().strip()).hexdigest()
     except OSError as error:
-        raise CommandFault(f"{key_file}: cannot read the key: {error.strerror}") from None
+        raise UsageFault(f"{key_file}: cannot read the key: {error.strerror}") from None
 
 
 def _tried(given: list[str]) -> dict[str, Reason]:
@@ -196,7 +196,7 @@ def _tried(given: list[str]) -> dict[str, Reason]:
         try:
             tried[region] = Reason(reason or Reason.UNREACHABLE)
         except ValueError:
-            raise CommandFault(
+            raise UsageFault(
                 f"--tried {one}: {suggestion(reason, list(Reason), 'docs/errors.md lists the reasons')}"
             ) from None
     return tried

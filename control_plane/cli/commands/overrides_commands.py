@@ -1,9 +1,10 @@
-"""What operators want meanwhile: `penstock drain`, `undrain`, `failover`, `weight`, `freeze`, and how it is lifted."""
+"""Commands that set, list and lift overrides: `drain`, `failover`, `weight`, `freeze`, and their counterparts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,233 +12,224 @@ import typer
 from rich.table import Table
 
 from control_plane.cli.api_client import ApiClient, ApiRefused
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import FAILED, CommandFault, fail, telling
-from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.reason_option import ReasonOption
-from control_plane.cli.table import table_of
+from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.overrides.override_resource import Lifted, OverridePage, OverridePhase, OverrideStatus
 from penstock.overrides.overrides import OverrideKind
 
-app = typer.Typer(no_args_is_help=True, help="Show and lift what operators have overridden.")
+app = typer.Typer(no_args_is_help=True, help="List and lift overrides.")
 
-RegionArgument = Annotated[str, typer.Argument(help="The region.", show_default=False)]
-ForOption = Annotated[str, typer.Option("--for", help="How long, such as 90s, 30m, 2h or 1d12h; none: until lifted.")]
+RegionArgument = Annotated[str, typer.Argument(help="Name of the region.", show_default=False)]
+ValueArgument = Annotated[
+    float, typer.Argument(help="Share of the region's capacity, from 0 to below 1.", show_default=False)
+]
+DurationOption = Annotated[
+    str, typer.Option("--for", help="Duration, such as 90s, 30m, 2h or 1d12h; `none`: until lifted.")
+]
 EmptyOption = Annotated[
-    bool, typer.Option("--empty", help="Refuse even what no other permitted region can serve.", show_default=False)
+    bool,
+    typer.Option(
+        "--empty", help="Refuse also the requests that no other permitted region can serve.", show_default=False
+    ),
 ]
-IKnowOption = Annotated[
-    bool, typer.Option("--i-know", help="Do it although guard rails speak against it.", show_default=False)
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Set the override although guard rails refuse it. Admins only.", show_default=False),
 ]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model's traffic.")]
-OriginOption = Annotated[str | None, typer.Option("--origin", help="Only what lands on this region.")]
-
-COMMAND_OF = {
-    OverrideKind.DRAIN: "drain",
-    OverrideKind.FAIL_OVER: "failover",
-    OverrideKind.WEIGHT: "weight",
-    OverrideKind.FREEZE: "freeze",
-}
+ModelOption = Annotated[str | None, typer.Option("--model", help="Limit to the traffic of this model.")]
+OriginOption = Annotated[str | None, typer.Option("--origin", help="Limit to the requests that arrive in this region.")]
 
 _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
 
-
-@for_fleet
-def drain(
-    fleet: Fleet,
-    region: RegionArgument,
-    reason: ReasonOption,
-    lasting: ForOption = "none",
-    model: ModelOption = None,
-    origin: OriginOption = None,
-    empty: EmptyOption = False,
-    i_know: IKnowOption = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Empty a region: it takes no new traffic, and its shares leave step by step."""
-    body = {"region": region, "model": model, "origin": origin, "last_resort": not empty, "override_guard": i_know}
-    with telling("drain"), fleet.connect() as api:
-        _begin(api, OverrideKind.DRAIN, reason, lasting, body, output)
+_REGION = ("region", RegionArgument, Parameter.empty)
+_VALUE = ("value", ValueArgument, Parameter.empty)
+_EMPTY = ("empty", EmptyOption, False)
+_FORCE = ("force", ForceOption, False)
 
 
-@for_fleet
-def failover(
-    fleet: Fleet,
-    region: RegionArgument,
-    reason: ReasonOption,
-    lasting: ForOption = "none",
-    model: ModelOption = None,
-    origin: OriginOption = None,
-    empty: EmptyOption = False,
-    i_know: IKnowOption = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Take all traffic from a region at once, as if it were lost; `undrain` ends it."""
-    body = {"region": region, "model": model, "origin": origin, "last_resort": not empty, "override_guard": i_know}
-    with telling("failover"), fleet.connect() as api:
-        _begin(api, OverrideKind.FAIL_OVER, reason, lasting, body, output)
+def _set_command(name: str, kind: OverrideKind, help_text: str, *own: tuple[str, Any, object]) -> Callable[..., None]:
+    """Make the command that sets an override of one kind.
+
+    Args:
+        name: of the command.
+        kind: of the override.
+        help_text: help of the command.
+        own: name, annotation and default of each parameter that not every such command has.
+    """
+
+    def run(fleet: FleetOptions, reason: str, duration: str, output: Output, **fields: Any) -> None:
+        empty = fields.pop("empty", False)
+        with exit_on_error(name), fleet.connect() as api:
+            body = {"kind": kind.value, "reason": reason, "expires_in_s": seconds_of(duration)}
+            body |= {field: value for field, value in fields.items() if value is not None}
+            _print([_set(api, name, body | ({"last_resort": False} if empty else {}))], output)
+
+    required = [parameter for parameter in own if parameter[2] is Parameter.empty]
+    optional = [parameter for parameter in own if parameter[2] is not Parameter.empty]
+    parameters: list[tuple[str, Any, object]] = [
+        ("fleet", FleetOptions, Parameter.empty),
+        *required,
+        ("reason", ReasonOption, Parameter.empty),
+        ("duration", DurationOption, "none"),
+        ("model", ModelOption, None),
+        ("origin", OriginOption, None),
+        *optional,
+        ("output", OutputOption, Output.TABLE),
+    ]
+    run.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(field, Parameter.KEYWORD_ONLY, annotation=type_, default=usual)
+            for field, type_, usual in parameters
+        ]
+    )
+    run.__doc__ = help_text
+    return with_fleet_options(run)
 
 
-@for_fleet
-def weight(
-    fleet: Fleet,
-    region: RegionArgument,
-    value: Annotated[float, typer.Argument(help="Its part, from 0 to below 1.", show_default=False)],
-    reason: ReasonOption,
-    lasting: ForOption = "none",
-    model: ModelOption = None,
-    origin: OriginOption = None,
-    i_know: IKnowOption = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Hold a region to a part of its capacity and of any class's traffic; `overrides lift` ends it."""
-    body = {"region": region, "value": value, "model": model, "origin": origin, "override_guard": i_know}
-    with telling("weight"), fleet.connect() as api:
-        _begin(api, OverrideKind.WEIGHT, reason, lasting, body, output)
+drain = _set_command(
+    "drain",
+    OverrideKind.DRAIN,
+    "Drain a region: its traffic moves to other regions at the rate of the policy.",
+    _REGION,
+    _EMPTY,
+    _FORCE,
+)
+failover = _set_command(
+    "failover",
+    OverrideKind.FAIL_OVER,
+    "Move all traffic away from a region at once, as if the region had failed. `undrain` lifts it.",
+    _REGION,
+    _EMPTY,
+    _FORCE,
+)
+weight = _set_command(
+    "weight",
+    OverrideKind.WEIGHT,
+    "Limit a region to a share of its capacity and of the traffic of each class. `overrides lift` lifts it.",
+    _REGION,
+    _VALUE,
+    _FORCE,
+)
+freeze = _set_command("freeze", OverrideKind.FREEZE, "Keep the shares of the plan as they are, except in an emergency.")
 
 
-@for_fleet
-def freeze(
-    fleet: Fleet,
-    reason: ReasonOption,
-    lasting: ForOption = "none",
-    model: ModelOption = None,
-    origin: OriginOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Keep shares as they are, but for emergencies."""
-    with telling("freeze"), fleet.connect() as api:
-        _begin(api, OverrideKind.FREEZE, reason, lasting, {"model": model, "origin": origin}, output)
-
-
-@for_fleet
+@with_fleet_options
 def undrain(
-    fleet: Fleet,
-    region: RegionArgument,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
+    fleet: FleetOptions, region: RegionArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
 ) -> None:
-    """Let a region return, by the failback ramp: lift every drain and failover of it."""
-    with telling("undrain"), fleet.connect() as api:
+    """Lift every drain and failover of a region. Its traffic returns along the failback ramp."""
+    with exit_on_error("undrain"), fleet.connect() as api:
         path = f"/v1/regions/{quote(region, safe='')}/undrain"
-        lifted: Lifted = api.ask("POST", path, body={"reason": reason}, changes=True).decoded(Lifted)
+        lifted: Lifted = api.request("POST", path, body={"reason": reason}, changes=True).decoded(Lifted)
         _print(lifted.overrides, output)
 
 
-@for_fleet
-def unfreeze(
-    fleet: Fleet,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Let plans move again: lift every freeze."""
-    with telling("unfreeze"), fleet.connect() as api:
-        frozen = [
-            one for one in _listed(api) if one.override.kind is OverrideKind.FREEZE and one.phase is OverridePhase.HOLDS
+@with_fleet_options
+def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+    """Lift every freeze."""
+    with exit_on_error("unfreeze"), fleet.connect() as api:
+        freezes = [
+            status
+            for status in _list(api)
+            if status.override.kind is OverrideKind.FREEZE and status.phase is OverridePhase.HOLDS
         ]
-        if not frozen:
-            fail("unfreeze", "nothing is frozen", FAILED)
-        _print([_lift(api, one.override.id, reason) for one in frozen], output)
+        if not freezes:
+            fail("unfreeze", "no freeze is in force", EXIT_FAILED)
+        _print([_lift(api, status.override.id, reason) for status in freezes], output)
 
 
 @app.command("list")
-@for_fleet
-def list_(
-    fleet: Fleet,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Show what is overridden, maintenance windows that are open, and regions on their way back."""
-    with telling("overrides list"), fleet.connect() as api:
-        _print(_listed(api), output)
+@with_fleet_options
+def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+    """List overrides, open maintenance windows, and regions on the failback ramp."""
+    with exit_on_error("overrides list"), fleet.connect() as api:
+        _print(_list(api), output)
 
 
 @app.command()
-@for_fleet
+@with_fleet_options
 def lift(
-    fleet: Fleet,
-    id: Annotated[str, typer.Argument(help="As `overrides list` shows it.", show_default=False)],
+    fleet: FleetOptions,
+    id: Annotated[str, typer.Argument(help="Identifier, as `overrides list` prints it.", show_default=False)],
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End one override; its region returns by the failback ramp."""
-    with telling("overrides lift"), fleet.connect() as api:
+    """Lift one override. The traffic of its region returns along the failback ramp."""
+    with exit_on_error("overrides lift"), fleet.connect() as api:
         _print([_lift(api, id, reason)], output)
 
 
 def seconds_of(duration: str) -> float | str:
-    """A duration as people write it, in seconds; `none` stays.
+    """Return a duration such as 1d12h in seconds; `none` is returned as it is.
 
     Raises:
-        CommandFault: it is none.
+        UsageFault: the duration is malformed.
     """
     if duration == "none":
         return duration
     if not _DURATION.fullmatch(duration):
-        raise CommandFault(f"--for {duration}: give a duration such as 90s, 30m, 2h or 1d12h, or none")
+        raise UsageFault(f"--for {duration}: give a duration such as 90s, 30m, 2h or 1d12h, or none")
     return sum(float(part[:-1]) * _UNIT_S[part[-1]] for part in re.findall(r"[\d.]+[dhms]", duration))
 
 
-def _begin(
-    api: ApiClient, kind: OverrideKind, reason: str, lasting: str, fields: dict[str, Any], output: Output
-) -> None:
-    body = {"kind": kind.value, "reason": reason, "expires_in_s": seconds_of(lasting)}
-    body |= {name: value for name, value in fields.items() if value is not None}
+def _set(api: ApiClient, command: str, body: dict[str, Any]) -> OverrideStatus:
     try:
-        one: OverrideStatus = api.ask("POST", "/v1/overrides", body=body, changes=True).decoded(OverrideStatus)
+        status: OverrideStatus = api.request("POST", "/v1/overrides", body=body, changes=True).decoded(OverrideStatus)
     except ApiRefused as refused:
         if not refused.problem.get("guard"):
             raise
-        told = str(refused).rpartition(";")[0]
-        fail(COMMAND_OF[kind], f"{told}; an admin who means it gives --i-know", FAILED, problem=refused.problem)
-    _print([one], output)
+        objection = str(refused).rpartition(";")[0]
+        fail(command, f"{objection}; an admin can set it with --force", EXIT_FAILED, problem=refused.problem)
+    return status
 
 
 def _lift(api: ApiClient, id: str, reason: str) -> OverrideStatus:
     path, headers = f"/v1/overrides/{quote(id, safe='')}", {"if-match": "*"}
-    answer = api.ask("DELETE", path, params={"reason": reason}, headers=headers, changes=True)
-    lifted: OverrideStatus = answer.decoded(OverrideStatus)
+    response = api.request("DELETE", path, params={"reason": reason}, headers=headers, changes=True)
+    lifted: OverrideStatus = response.decoded(OverrideStatus)
     return lifted
 
 
-def _listed(api: ApiClient) -> list[OverrideStatus]:
+def _list(api: ApiClient) -> list[OverrideStatus]:
     found: list[OverrideStatus] = []
     cursor: str | None = None
     while True:
-        page: OverridePage = api.ask("GET", "/v1/overrides", params={"cursor": cursor}).decoded(OverridePage)
+        page: OverridePage = api.request("GET", "/v1/overrides", params={"cursor": cursor}).decoded(OverridePage)
         found += page.items
         cursor = page.next_cursor
         if cursor is None:
             return found
 
 
-def _print(some: Sequence[OverrideStatus], output: Output) -> None:
-    print_as(output, some, lambda: _table(some))
+def _print(statuses: Sequence[OverrideStatus], output: Output) -> None:
+    print_as(output, statuses, lambda: _table(statuses))
 
 
-def _table(some: Sequence[OverrideStatus]) -> Table:
+def _table(statuses: Sequence[OverrideStatus]) -> Table:
     table = table_of("id", "kind", "region", "traffic", "state", "ends", "author", "reason")
-    for one in some:
-        override = one.override
-        about = [f"{name} {value}" for name, value in (("model", override.model), ("origin", override.origin)) if value]
+    for status in statuses:
+        override = status.override
+        scope = [f"{name} {value}" for name, value in (("model", override.model), ("origin", override.origin)) if value]
         table.add_row(
             override.id,
             override.kind.value.replace("_", " "),
             override.region or "-",
-            ", ".join(about) or "all",
-            f"{one.phase.value} {one.weight:.0%}" if override.region else one.phase.value,
-            _ends(one),
+            ", ".join(scope) or "all",
+            f"{status.phase.value} {status.weight:.0%}" if override.region else status.phase.value,
+            _format_end(status),
             override.author,
             override.reason,
         )
     return table
 
 
-def _ends(one: OverrideStatus) -> str:
-    if one.phase is not OverridePhase.HOLDS:
-        return f"lifted by {one.override.lifted_by}" if one.override.lifted_by else "has ended"
-    if one.ends_in_s is None:
+def _format_end(status: OverrideStatus) -> str:
+    if status.phase is not OverridePhase.HOLDS:
+        return f"lifted by {status.override.lifted_by}" if status.override.lifted_by else "expired"
+    if status.ends_in_s is None:
         return "when lifted"
-    minutes, seconds = divmod(round(one.ends_in_s), 60)
+    minutes, seconds = divmod(round(status.ends_in_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"in {hours} h {minutes} min" if hours else f"in {minutes} min {seconds} s"

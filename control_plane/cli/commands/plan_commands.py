@@ -8,8 +8,8 @@ import msgspec
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import CommandFault, telling
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.plan_view import plan_diff_view, plan_view, plans_view
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
@@ -29,9 +29,9 @@ class _Plans(msgspec.Struct, frozen=True):
 
 
 @app.command()
-@for_fleet
+@with_fleet_options
 def show(
-    fleet: Fleet,
+    fleet: FleetOptions,
     generation: Annotated[
         int | None, typer.Argument(help="One of `penstock plan list`; without it, the plan in force.")
     ] = None,
@@ -39,31 +39,31 @@ def show(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every class's arcs with their reasons, and its fallbacks; of a past plan the arcs alone."""
-    with telling("plan show"), fleet.connect() as api:
+    with exit_on_error("plan show"), fleet.connect() as api:
         slices = _slices(api, generation)
         if origin is not None:
             if origin not in slices:
-                raise CommandFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
+                raise UsageFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
             slices = {origin: slices[origin]}
     print_as(output, slices, lambda: plan_view(slices))
 
 
 @app.command("list")
-@for_fleet
+@with_fleet_options
 def list_(
-    fleet: Fleet,
+    fleet: FleetOptions,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the plans of late, newest first: when shares moved, how many, and amid what."""
-    with telling("plan list"), fleet.connect() as api:
+    with exit_on_error("plan list"), fleet.connect() as api:
         plans = _plans(api)
     print_as(output, plans, lambda: plans_view(plans))
 
 
 @app.command()
-@for_fleet
+@with_fleet_options
 def diff(
-    fleet: Fleet,
+    fleet: FleetOptions,
     before: Annotated[
         int | None, typer.Argument(help="Generation of one plan; without it, the one before the newest.")
     ] = None,
@@ -71,25 +71,25 @@ def diff(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show whose share moved where between two plans, and why."""
-    with telling("plan diff"), fleet.connect() as api:
+    with exit_on_error("plan diff"), fleet.connect() as api:
         if before is None:
             plans = _plans(api)
             if len(plans) < 2:
-                raise CommandFault("there were no two plans yet that differ; `penstock plan list`")
+                raise UsageFault("there were no two plans yet that differ; `penstock plan list`")
             before = plans[1].generation
-        answer = api.ask("GET", "/v1/plans/diff", params={"before": before, "after": after})
+        answer = api.request("GET", "/v1/plans/diff", params={"before": before, "after": after})
         changed: PlanDiff = answer.decoded(PlanDiff)
     print_as(output, answer.body, lambda: plan_diff_view(changed))
 
 
 def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
     if generation is None:
-        slices: dict[str, RegionPlan] = api.ask("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
+        slices: dict[str, RegionPlan] = api.request("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
         return slices
-    past: PastPlan = api.ask("GET", f"/v1/plans/{generation}").decoded(PastPlan)
+    past: PastPlan = api.request("GET", f"/v1/plans/{generation}").decoded(PastPlan)
     return past.slices
 
 
 def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
-    page: _Plans = api.ask("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
+    page: _Plans = api.request("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
     return page.items

@@ -15,7 +15,7 @@ import typer
 
 from control_plane.cli.bundle_arguments import BundleArgument, compiled, read_bundle
 from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
-from control_plane.cli.error_output import FAILED, CommandFault, telling
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json
 from control_plane.cli.simulation_view import simulated_json, simulated_view
 from control_plane.cli.verification_view import verified_json, verified_view
@@ -34,7 +34,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     from penstock.verification.maintenance_windows import window_warnings
 
     try:
-        with telling("policy lint"):
+        with exit_on_error("policy lint"):
             policy = compile_bundle(read_bundle(bundle))
     except PolicyRefused as refused:
         if output is Output.JSON:
@@ -43,7 +43,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
             for error in refused.errors:
                 print(error)
         print(f"{bundle}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(EXIT_FAILED) from None
     counts = {
         "regions": len(policy.regions),
         "models": len(policy.models),
@@ -72,7 +72,7 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     found = verify_policy(compiled(bundle, "policy verify"))
     print_as(output, verified_json(found), lambda: verified_view(found))
     if not found.good:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command()
@@ -109,13 +109,13 @@ def simulate(
     from penstock.what_if.moved_demand import moves
 
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
-    with telling("policy simulate"):
+    with exit_on_error("policy simulate"):
         _check_regions(policies, lost or (), "what --lost takes")
         try:
             if demand is not None and trace:
-                raise CommandFault("give --demand or --trace, not both")
+                raise UsageFault("give --demand or --trace, not both")
             if demand is None and not trace and generated_kinds(policies[0]) > MAX_ROWS:
-                raise CommandFault("too many tenants, models and regions to make a demand up; give --demand or --trace")
+                raise UsageFault("too many tenants, models and regions to make a demand up; give --demand or --trace")
             asked = (
                 read_demand(demand)
                 if demand is not None
@@ -128,7 +128,7 @@ def simulate(
             _check_regions(policies, [one.region for one in pools], "a region of the fleet")
             _check_models(policies, [one.model for one in pools])
         except BadDemand as error:
-            raise CommandFault(str(error)) from None
+            raise UsageFault(str(error)) from None
     before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
     moved = moves(asked, before, after)
     print_as(
@@ -143,7 +143,7 @@ def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) 
     known = sorted({name for policy in policies for name in policy.regions})
     unknown = sorted(set(named) - set(known))
     if unknown:
-        raise CommandFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
+        raise UsageFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
 
 
 def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
@@ -152,7 +152,7 @@ def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
     unknown = sorted(set(named) - set(known))
     if unknown:
         told = f"a model of the fleet is one of {', '.join(known)}"
-        raise CommandFault(f"no model {', '.join(unknown[:10])} in either bundle; {told}")
+        raise UsageFault(f"no model {', '.join(unknown[:10])} in either bundle; {told}")
 
 
 @app.command()

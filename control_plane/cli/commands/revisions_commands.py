@@ -1,74 +1,66 @@
-"""`penstock policy revisions`, `apply` and `rollback`: what became of the source's revisions, and going back to one."""
+"""`penstock policy revisions`, `apply` and `rollback`: list the revisions of the policy source, and return to one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.commands.rollout_commands import LIMIT, ordered
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import CommandFault, telling
+from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.commands.rollout_commands import LIMIT, request_action
+from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.reason_option import ReasonOption
 from control_plane.cli.rollout_view import revisions_view
 from control_plane.policy.source.judgement import Revision, RevisionPage
 
 PolicyArgument = Annotated[
-    str, typer.Argument(help="Digest of the policy, or its beginning, as `policy revisions` shows it.")
+    str, typer.Argument(help="Digest of the policy, or a prefix of it, as `policy revisions` prints it.")
 ]
-MIN_DIGEST = 6
-"""Characters of a digest's beginning that name a policy."""
+MIN_DIGEST_CHARS = 6
+"""Minimum length of a digest prefix."""
 
 
-@for_fleet
-def revisions(
-    fleet: Fleet,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """List what became of the last revisions of the policy source, newest first."""
-    with telling("policy revisions"), fleet.connect() as api:
+@with_fleet_options
+def revisions(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+    """List the last revisions of the policy source, newest first, with the result of each."""
+    with exit_on_error("policy revisions"), fleet.connect() as api:
         every = _revisions(api)
     print_as(output, every, lambda: revisions_view(every))
 
 
-@for_fleet
-def apply(
-    fleet: Fleet,
-    policy: PolicyArgument,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Roll a policy out that is kept, as if the source had it now."""
-    with telling("policy apply"), fleet.connect() as api:
-        ordered(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output)
+def _action_command(action: str, help_text: str) -> Callable[..., None]:
+    """Make the command that requests one action on a stored policy."""
+
+    def run(
+        fleet: FleetOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+    ) -> None:
+        with exit_on_error(f"policy {action}"), fleet.connect() as api:
+            request_action(api, f"/v1/policies/{_digest(api, policy)}/{action}", reason, output)
+
+    run.__doc__ = help_text
+    return with_fleet_options(run)
 
 
-@for_fleet
-def rollback(
-    fleet: Fleet,
-    policy: PolicyArgument,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Go back to a kept policy that every region obeyed once, everywhere and at once."""
-    with telling("policy rollback"), fleet.connect() as api:
-        ordered(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
+apply = _action_command("apply", "Start the rollout of a stored policy, as if the policy source had it now.")
+rollback = _action_command(
+    "rollback", "Return every region at once to a stored policy that the whole fleet has run before."
+)
 
 
 def _revisions(api: ApiClient) -> list[Revision]:
-    page: RevisionPage = api.ask("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
+    page: RevisionPage = api.request("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
     return list(page.items)
 
 
-def _digest(api: ApiClient, beginning: str) -> str:
-    if len(beginning) == 64:
-        return beginning
-    if len(beginning) < MIN_DIGEST:
-        raise CommandFault(f"{beginning!r} is too short: give {MIN_DIGEST} characters of the digest or more")
-    found = sorted({one.digest for one in _revisions(api) if one.digest.startswith(beginning)})
+def _digest(api: ApiClient, prefix: str) -> str:
+    if len(prefix) == 64:
+        return prefix
+    if len(prefix) < MIN_DIGEST_CHARS:
+        raise UsageFault(f"{prefix!r} is too short: give at least {MIN_DIGEST_CHARS} characters of the digest")
+    found = sorted({revision.digest for revision in _revisions(api) if revision.digest.startswith(prefix)})
     if len(found) != 1:
-        what = "no revision has" if not found else f"{len(found)} revisions have"
-        raise CommandFault(f"{what} a policy that begins with {beginning!r}; see `penstock policy revisions`")
+        count = "no revision has" if not found else f"{len(found)} revisions have"
+        raise UsageFault(f"{count} a policy with the digest prefix {prefix!r}; see `penstock policy revisions`")
     return found[0]

@@ -1,99 +1,68 @@
-"""`penstock rollout`: how a new policy reaches the fleet, and how to halt, resume, promote and roll it back."""
+"""`penstock rollout`: show the rollout of a policy, and halt, resume, promote or roll it back."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import telling
+from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.reason_option import ReasonOption
 from control_plane.cli.rollout_view import rollout_view, rollouts_view
 from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, RolloutSummary
 
-app = typer.Typer(no_args_is_help=True, help="See and steer how a new policy reaches the fleet.")
+app = typer.Typer(no_args_is_help=True, help="Show and control the rollout of a policy.")
 
 CURRENT = "/v1/rollouts/current"
 LIMIT = 500
-"""Rollouts of one list; the control plane keeps fewer."""
+"""Maximum number of rollouts requested; the control plane keeps fewer."""
 
 
 @app.command()
-@for_fleet
-def show(
-    fleet: Fleet,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Show the rollout under way, or the last one: how far it is, what it changes, who runs what."""
-    with telling("rollout show"), fleet.connect() as api:
-        status: RolloutStatus = api.ask("GET", CURRENT).decoded(RolloutStatus)
+@with_fleet_options
+def show(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+    """Show the current rollout, or the last one: its phase, its changes, and the policy that each agent runs."""
+    with exit_on_error("rollout show"), fleet.connect() as api:
+        status: RolloutStatus = api.request("GET", CURRENT).decoded(RolloutStatus)
     print_as(output, status, lambda: rollout_view(status))
 
 
 @app.command("list")
-@for_fleet
-def list_(
-    fleet: Fleet,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@with_fleet_options
+def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the last rollouts, newest first."""
-    with telling("rollout list"), fleet.connect() as api:
-        page: RolloutPage = api.ask("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
+    with exit_on_error("rollout list"), fleet.connect() as api:
+        page: RolloutPage = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
     print_as(output, list(page.items), lambda: rollouts_view(page.items))
 
 
-@app.command()
-@for_fleet
-def halt(
-    fleet: Fleet,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Let no further region follow until it is resumed; those that try the policy go on."""
-    with telling("rollout halt"), fleet.connect() as api:
-        ordered(api, f"{CURRENT}/halt", reason, output)
+def _action_command(action: str, help_text: str) -> Callable[..., None]:
+    """Make the command that requests one action on the current rollout."""
+
+    def run(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+        with exit_on_error(f"rollout {action}"), fleet.connect() as api:
+            request_action(api, f"{CURRENT}/{action}", reason, output)
+
+    run.__doc__ = help_text
+    return with_fleet_options(run)
 
 
-@app.command()
-@for_fleet
-def resume(
-    fleet: Fleet,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Go on with a rollout that is held."""
-    with telling("rollout resume"), fleet.connect() as api:
-        ordered(api, f"{CURRENT}/resume", reason, output)
+_ACTIONS = {
+    "halt": "Halt the rollout: no further region receives the policy until the rollout is resumed.",
+    "resume": "Resume a rollout that is halted or held.",
+    "promote": "Send the policy to every region now, without waiting for the remaining evidence.",
+    "rollback": "Return every region to the stable policy. The rollout does not start again by itself.",
+}
+
+for _action, _help in _ACTIONS.items():
+    app.command(_action)(_action_command(_action, _help))
 
 
-@app.command()
-@for_fleet
-def promote(
-    fleet: Fleet,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Let every region obey the policy now, whatever is not proven yet."""
-    with telling("rollout promote"), fleet.connect() as api:
-        ordered(api, f"{CURRENT}/promote", reason, output)
-
-
-@app.command()
-@for_fleet
-def rollback(
-    fleet: Fleet,
-    reason: ReasonOption,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Take the policy back everywhere; it does not begin by itself again."""
-    with telling("rollout rollback"), fleet.connect() as api:
-        ordered(api, f"{CURRENT}/rollback", reason, output)
-
-
-def ordered(api: ApiClient, path: str, reason: str, output: Output) -> None:
-    """Order something of the rollout as it is now, and print what comes of it."""
-    seen = api.ask("GET", CURRENT, changes=True).headers["etag"]
-    answer = api.ask("POST", path, body={"reason": reason}, headers={"if-match": seen}, changes=True)
-    after: RolloutSummary = answer.decoded(RolloutSummary)
+def request_action(api: ApiClient, path: str, reason: str, output: Output) -> None:
+    """POST an action on the current rollout, with its ETag, and print the resulting rollout."""
+    etag = api.request("GET", CURRENT, changes=True).headers["etag"]
+    response = api.request("POST", path, body={"reason": reason}, headers={"if-match": etag}, changes=True)
+    after: RolloutSummary = response.decoded(RolloutSummary)
     print_as(output, after, lambda: rollouts_view([after]))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.error_output import CommandFault, telling
+from control_plane.cli.error_output import UsageFault, exit_on_error
 
 
 def serve(
@@ -53,8 +53,8 @@ def serve(
         "geoip_file": geoip_file,
     }
     configure_logs()
-    with telling("serve"):
+    with exit_on_error("serve"):
         try:
             run(load_settings({field: value for field, value in flags.items() if value is not None}))
         except (BadSettings, BadApiKeys, BadCertificate, BadGeoDatabase, CannotListen) as error:
-            raise CommandFault(str(error)) from None
+            raise UsageFault(str(error)) from None

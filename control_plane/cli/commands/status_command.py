@@ -10,25 +10,24 @@ import typer
 from rich.live import Live
 
 from control_plane.cli.api_client import ApiClient, ApiError
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import complain, telling
-from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error, print_error
+from control_plane.cli.output import Output, OutputOption, PlainConsole, print_as
 from control_plane.cli.status_view import status_view
-from control_plane.cli.table import PlainConsole
 from control_plane.status.status import Status
 
 WATCH_S = 1.0
 """Time (s) between two looks of `penstock status --watch`."""
 
 
-@for_fleet
+@with_fleet_options
 def status(
-    fleet: Fleet,
+    fleet: FleetOptions,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show regions, their state and load, service objectives, and who serves whom, as the leader sees it."""
-    with telling("status"), fleet.connect() as api:
+    with exit_on_error("status"), fleet.connect() as api:
         if watch:
             _watch(api, output)
         else:
@@ -46,9 +45,9 @@ def _watch(api: ApiClient, output: Output) -> None:
                 try:
                     status = api.status()
                 except ApiError as error:
-                    if error.at_fault:
+                    if error.is_usage_error:
                         raise
-                    complain("status", str(error))
+                    print_error("status", str(error))
                 else:
                     if live is None:
                         _print(status, output)

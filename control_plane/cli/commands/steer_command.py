@@ -8,17 +8,16 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from control_plane.cli.connection_options import Fleet, for_fleet
-from control_plane.cli.error_output import telling
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.explain_view import refusal_text
-from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.table import table_of
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from penstock.routing.steering import Advice
 
 
-@for_fleet
+@with_fleet_options
 def steer(
-    fleet: Fleet,
+    fleet: FleetOptions,
     ip: Annotated[str | None, typer.Argument(help="The client's address.", show_default=False)] = None,
     country: Annotated[str | None, typer.Option(help="Its country instead, such as DE.")] = None,
     subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
@@ -30,8 +29,8 @@ def steer(
 ) -> None:
     """Show the permitted entry regions for a client, best first."""
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
-    with telling("steer"), fleet.connect() as api:
-        answer = api.ask("GET", "/v1/steer", params=params)
+    with exit_on_error("steer"), fleet.connect() as api:
+        answer = api.request("GET", "/v1/steer", params=params)
         advice: Advice = answer.decoded(Advice)
     print_as(output, answer.body, lambda: _view(advice))
 

@@ -99,12 +99,12 @@ async def test_the_last_region_of_a_class_is_guarded(api: httpx.AsyncClient) -> 
     assert problem["guard"] is True
     assert {one["residency"] for one in problem["classes"]} == {"eu-de+eu-es"}
     assert {"eu-personal", "personal"} <= set(problem["classes"][0]["tenants"])
-    assert "override_guard" in problem["detail"]
-    meant = DRAIN | {"override_guard": True}
+    assert "force" in problem["detail"]
+    meant = DRAIN | {"force": True}
     assert (await api.post("/v1/regions/eu-es/drain", json=meant, headers=as_("duty"))).status_code == 403
     assert (await api.post("/v1/regions/eu-es/drain", json=meant)).status_code == 201
     newest = (await api.get("/v1/audit")).json()["items"][0]
-    assert newest["after"]["override_guard"] is True
+    assert newest["after"]["force"] is True
     assert "eu-de+eu-es" in newest["after"]["against"]
 
 
@@ -149,7 +149,7 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
         ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": "60"}, "body.expires_in_s: give a number of seconds"),
         ({"kind": "drain", "region": "eu-de", "last_resort": "no"}, "last_resort"),
-        ({"kind": "drain", "region": "eu-de", "override_guard": 1}, "override_guard"),
+        ({"kind": "drain", "region": "eu-de", "force": 1}, "force"),
         ({"kind": "weight", "region": "eu-de", "value": "0.5"}, "value"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": "never"}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 1e299}, "expires_in_s"),

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from control_plane.cli.connection_options import meant
+from control_plane.cli.command_options import select_context
 from control_plane.cli.contexts import BadContexts, Context, Contexts, contexts_file, load_contexts
-from control_plane.cli.error_output import CommandFault
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 
 
@@ -132,18 +132,18 @@ class TestMeant:
     def test_the_nearest_says_where(
         self, url: str | None, context: str | None, environment: dict[str, str], urls: tuple[str, ...]
     ) -> None:
-        assert meant(url, context, environment).urls == urls
+        assert select_context(url, context, environment).urls == urls
 
     def test_a_context_keeps_its_token_to_itself(self) -> None:
-        assert meant("http://y:1", None, {}).token_file is None
-        assert meant(None, None, {"PENSTOCK_URL": "http://x:1"}).token_file is None
-        assert meant(None, "live", {}).token_file == "/tokens/live"
+        assert select_context("http://y:1", None, {}).token_file is None
+        assert select_context(None, None, {"PENSTOCK_URL": "http://x:1"}).token_file is None
+        assert select_context(None, "live", {}).token_file == "/tokens/live"
 
     def test_two_that_disagree(self) -> None:
-        with pytest.raises(CommandFault, match="give one of them"):
-            meant("http://y:1", "live", {})
+        with pytest.raises(UsageFault, match="cannot be used together"):
+            select_context("http://y:1", "live", {})
 
     def test_none_at_all(self, file: Path) -> None:
         file.unlink()
-        with pytest.raises(CommandFault, match="penstock context use"):
-            meant(None, None, {})
+        with pytest.raises(UsageFault, match="penstock context use"):
+            select_context(None, None, {})

@@ -195,10 +195,10 @@ class TestStatus:
         far = LeaderStatus("north", "http://127.0.0.1:1", 7)
         with ApiClient([follower.url], AdminToken(TOKEN)) as api:
             follower.answer = msgspec.json.encode(status_of("south", follower.url, far))
-            assert api.ask("POST", "/v1/overrides", body={}, changes=True).url == follower.url
+            assert api.request("POST", "/v1/overrides", body={}, changes=True).url == follower.url
             follower.answer = msgspec.json.encode(status_of("south", follower.url, None))
             with pytest.raises(NoLeader):
-                api.ask("POST", "/v1/overrides", body={}, changes=True)
+                api.request("POST", "/v1/overrides", body={}, changes=True)
 
     def test_the_table_says_what_matters(self, servers: list[FakeControlPlane], token: str) -> None:
         one = servers[0]
@@ -247,7 +247,7 @@ class TestStatus:
         self, servers: list[FakeControlPlane], token: str
     ) -> None:
         result = run("status", "--url", servers[0].url.replace("http:", "https:"), "--token-file", token)
-        assert (result.exit_code, "it speaks no TLS: ask it with http://" in result.stderr) == (1, True)
+        assert (result.exit_code, "the server does not use TLS: use http://" in result.stderr) == (1, True)
         for url in ("localhost:8400", "http://", "https://me:secret@cp-1:8443"):
             result = run("status", "--url", url, "--token-file", token)
             assert result.exit_code == 2
@@ -257,19 +257,19 @@ class TestStatus:
     def test_whatever_else_answers_is_named(self, servers: list[FakeControlPlane], token: str) -> None:
         servers[0].code = 404
         result = run("status", "--url", servers[0].url, "--token-file", token)
-        assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: answered 404\n"
+        assert result.stderr == f"penstock status: no control plane answers: {servers[0].url}: HTTP status 404\n"
 
     def test_an_answer_that_is_no_status(self, servers: list[FakeControlPlane], token: str) -> None:
         result = run("status", "--url", servers[0].url, "--token-file", token)
         assert result.exit_code == 1
-        assert "no status of this version" in result.stderr
+        assert "the response does not match this version" in result.stderr
 
     def test_a_wrong_token(self, servers: list[FakeControlPlane], tmp_path: Path) -> None:
         wrong = tmp_path / "wrong"
         wrong.write_text("f" * 16)
         result = run("status", "--url", servers[0].url, "--token-file", str(wrong))
         assert result.exit_code == 2
-        assert "the token is refused" in result.stderr
+        assert "the token was rejected" in result.stderr
 
     def test_a_token_file_that_is_not_there(self) -> None:
         result = run("status", "--url", "http://127.0.0.1:1", "--token-file", "/nowhere")
@@ -279,7 +279,7 @@ class TestStatus:
     def test_no_url_at_all(self) -> None:
         result = run("status")
         assert result.exit_code == 2
-        assert "penstock status: no control plane is named; give --url, or --context" in result.stderr
+        assert "penstock status: no control plane is selected; give --url or --context" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
 @pytest.mark.parametrize(
     ("given", "code", "told"),
     [
-        ("status", 2, "no control plane is named; give --url, or --context"),
+        ("status", 2, "no control plane is selected; give --url or --context"),
         ("status --url http://127.0.0.1:1 --token-file {token}", 1, "no control plane answers"),
         (
             "status --url north:80 --token-file {token}",

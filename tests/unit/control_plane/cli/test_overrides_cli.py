@@ -20,7 +20,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.cli.commands.overrides_commands import seconds_of
-from control_plane.cli.error_output import CommandFault
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
@@ -106,13 +106,13 @@ def test_drain_list_and_undrain(penstock: Any) -> None:
     assert penstock("undrain", "eu-de", "--reason", "done").exit_code == 1
 
 
-def test_guard_rails_ask_whether_one_knows(penstock: Any) -> None:
+def test_force_overrides_guard_rails(penstock: Any) -> None:
     assert penstock("failover", "eu-de", "-r", "smoke").exit_code == 0
     refused = penstock("drain", "eu-es", "-r", "more smoke")
     assert refused.exit_code == 1
     assert "eu-de+eu-es" in refused.stderr
-    assert refused.stderr.endswith("; an admin who means it gives --i-know\n")
-    assert penstock("drain", "eu-es", "-r", "more smoke", "--i-know").exit_code == 0
+    assert refused.stderr.endswith("; an admin can set it with --force\n")
+    assert penstock("drain", "eu-es", "-r", "more smoke", "--force").exit_code == 0
 
 
 def test_weight_freeze_and_lift(penstock: Any) -> None:
@@ -121,7 +121,7 @@ def test_weight_freeze_and_lift(penstock: Any) -> None:
     assert [one["override"]["kind"] for one in frozen] == ["freeze"]
     assert penstock("unfreeze", "-r", "launched").exit_code == 0
     nothing = penstock("unfreeze", "-r", "launched")
-    assert (nothing.exit_code, nothing.stderr) == (1, "penstock unfreeze: nothing is frozen\n")
+    assert (nothing.exit_code, nothing.stderr) == (1, "penstock unfreeze: no freeze is in force\n")
     every = printed(penstock("overrides", "list", "-o", "json"))
     (weighed,) = [one["override"]["id"] for one in every if one["override"]["kind"] == "weight"]
     assert penstock("overrides", "lift", weighed, "-r", "cool").exit_code == 0
@@ -143,5 +143,5 @@ def test_durations(written: str, seconds: float | str) -> None:
 
 @pytest.mark.parametrize("written", ["", "2", "h", "2 h", "-2h", "2h30", "1..5h", "9" * 5])
 def test_what_is_no_duration(written: str) -> None:
-    with pytest.raises(CommandFault):
+    with pytest.raises(UsageFault):
         seconds_of(written)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
-from control_plane.cli.table import PlainConsole, table_of
+from control_plane.cli.output import PlainConsole, table_of
 
 LONG = "eu-de+eu-es+eu-gb+jp-tok+us-east+and-some-more-of-them"
 

@@ -1,0 +1,129 @@
+"""Options that several commands share: which control planes to connect to, and the reason of a change."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.auth.admin_token import load_admin_token
+from control_plane.cli.api_client import TIMEOUT_S, ApiClient
+from control_plane.cli.contexts import Context, Contexts, context_names, load_contexts, url_flaw
+from control_plane.cli.error_output import UsageFault
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Base URLs of the control planes, comma-separated (default: $PENSTOCK_URL).")
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="File with your token, one line (default: $PENSTOCK_ADMIN_TOKEN_FILE)."),
+]
+CaFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        help="PEM file of the authorities that sign the control planes' certificates (default: $PENSTOCK_CA_FILE).",
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="Name of a context, as `penstock context list` prints it (default: $PENSTOCK_CONTEXT).",
+        autocompletion=context_names,
+    ),
+]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", "-r", help="Reason of the change; recorded in the audit log.", show_default=False)
+]
+
+_REMEDY = "give --url or --context, or choose a context with `penstock context use`"
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """The connection options of a command."""
+
+    url: UrlOption = None
+    token_file: TokenFileOption = None
+    ca_file: CaFileOption = None
+    context: ContextOption = None
+
+    def connect(self, environment: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S) -> ApiClient:
+        """Return a client for the control planes that the options select.
+
+        Precedence: --url, --context, PENSTOCK_URL, PENSTOCK_CONTEXT, the current context. The token of a context is
+        sent only to the URLs of that context.
+
+        Args:
+            environment: the environment variables.
+            timeout_s: time limit (s) of each request.
+
+        Raises:
+            UsageFault: no control plane is selected, or the options contradict each other.
+            BadContexts: the context file is unusable or lacks the context.
+            BadSecret: the token file is unusable.
+        """
+        selected = select_context(self.url, self.context, environment)
+        token_path = self.token_file or selected.token_file or environment.get("PENSTOCK_ADMIN_TOKEN_FILE")
+        if not token_path:
+            raise UsageFault("no token: give --token-file, or set PENSTOCK_ADMIN_TOKEN_FILE")
+        ca_path = self.ca_file or selected.ca_file or environment.get("PENSTOCK_CA_FILE")
+        try:
+            token = load_admin_token(Path(token_path))
+            return ApiClient(selected.urls, token, ca_file=Path(ca_path) if ca_path else None, timeout_s=timeout_s)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
+
+
+def with_fleet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `fleet` of a command by the options of `FleetOptions`, placed before --output."""
+    own = signature(command, eval_str=True).parameters
+    options = signature(FleetOptions, eval_str=True).parameters
+    last = [name for name in own if name == "output"]
+    order = [*(name for name in own if name not in ("fleet", "output")), *options, *last]
+    every = {**own, **options}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(fleet=FleetOptions(**{name: given.pop(name) for name in options}), **given)
+
+    # typer derives the options from the signature.
+    parameters = [every[name].replace(kind=Parameter.KEYWORD_ONLY) for name in order]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def select_context(url: str | None, context: str | None, environment: Mapping[str, str]) -> Context:
+    """Return the context that flags, environment and context file select, by the precedence of `FleetOptions.connect`.
+
+    Raises:
+        UsageFault: no control plane is selected, or --url and --context are both given.
+        BadContexts: the context file is unusable or lacks the context.
+    """
+    if url is not None and context is not None:
+        raise UsageFault("--url and --context cannot be used together")
+    if url is None and context is None:
+        url = environment.get("PENSTOCK_URL") or None
+        context = environment.get("PENSTOCK_CONTEXT") or None if url is None else None
+    if url is not None:
+        urls = tuple(part.strip() for part in url.split(",") if part.strip())
+        if not urls:
+            raise UsageFault(f"no control plane is selected; {_REMEDY}")
+        for base_url in urls:
+            if (flaw := url_flaw(base_url)) is not None:
+                raise UsageFault(flaw)
+        return Context(urls)
+    known: Contexts = load_contexts()
+    name = context or known.current
+    if name is None:
+        raise UsageFault(f"no control plane is selected; {_REMEDY}")
+    return known.named(name)
