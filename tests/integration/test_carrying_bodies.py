@@ -106,6 +106,8 @@ async def test_an_engine_that_answers_early_and_reads_no_more_keeps_no_connectio
         (connection,) = connections()
         await until(lambda: connection._transport is None)
     server.close()
+    for writer in held:
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize(

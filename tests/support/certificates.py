@@ -17,7 +17,10 @@ def make_authority(directory: Path, name: str) -> Path:
     """An authority's own certificate."""
     directory.mkdir(exist_ok=True)
     certificate = directory / f"{name}.pem"
-    _openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", directory / f"{name}.key", "-out", certificate)
+    _openssl(
+        *("req", "-x509", "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign,cRLSign"),
+        *("-keyout", directory / f"{name}.key", "-out", certificate),
+    )
     return certificate
 
 
