@@ -254,4 +254,5 @@ async def test_waiting_for_etcd_costs_next_to_nothing(own_etcd: EtcdServer, oper
         await operator.until(server, lambda status: not status.store.up and not status.leading)
         before, began = processor_s(server.pid), time.monotonic()
         await asyncio.sleep(6.0)
-        assert (processor_s(server.pid) - before) / (time.monotonic() - began) < 0.05
+        used = (processor_s(server.pid) - before) / (time.monotonic() - began)
+        assert used < 0.15, "a loop without a pause takes a whole core"
