@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,carrying*.py ej
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards reference docs wheel clean
+.PHONY: help test-stress demo bench-choosing simulate-live bench-live bench-leak bench-router bench-planner bench-propagation test test-compiled verify-long lint check format dashboards reference docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ simulate-live: $(VENV)/.demo  ## the tails of bench-live on a virtual clock, wha
 test: $(VENV)/.test  ## every test, against real etcd, Valkey, sockets and processes
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
 	@$(if $(ARGS),,$(BIN)/pytest $(ALONE))
+
+test-stress: $(VENV)/.test  ## the suite again and again, in random order, every other time beside CPU hogs (ROUNDS=4, ARGS=)
+	@$(BIN)/python -m tests.support.stress --rounds $(or $(ROUNDS),4) -- $(or $(ARGS),$(TOGETHER) --ignore $(ALONE))
 
 verify-long: $(VENV)/.test  ## follow ten million requests through random planets; none may touch a forbidden region
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import structlog
@@ -27,6 +28,15 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffle test files, and the tests within each, where PENSTOCK_TEST_ORDER has a seed (tests/support/stress.py)."""
+    seed = os.environ.get("PENSTOCK_TEST_ORDER")
+    if seed is not None:
+        rank = Random(seed)
+        files = {item.path: rank.random() for item in sorted(items, key=lambda item: item.nodeid)}
+        items.sort(key=lambda item: (files[item.path], Random(f"{seed} {item.nodeid}").random()))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""A drain under live traffic, on real processes: agents, engines, a WAN between two regions, a control plane, etcd."""
+"""A drain under live traffic, on real processes: agents, engines, a WAN between two regions, a control plane, etcd.
+
+How fast shares move is tested on a virtual clock (tests/property/test_closed_loop.py).
+"""
 
 from __future__ import annotations
 
@@ -82,13 +85,10 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
                         break
                     await asyncio.sleep(BETWEEN_S)
             assert drained.status_code == 201, drained.text
-            since = len(clients.regions)
             for at in (0, 1):
                 engine = url(planet.ports[engine_port("eu-es", f"eu-es-{at}")])
                 (await operator.post(f"{engine}/lab/faults", json={"refuse_health": True})).raise_for_status()
             await clients.until_all_from("eu-es")
-            leaving = clients.regions[since:-ENOUGH]
-            assert leaving.count("eu-de") > 1, "they leave by steps, not at once"
 
             async with asyncio.timeout(90.0):
                 while True:
@@ -105,16 +105,12 @@ async def test_a_drain_into_a_degraded_region_its_return_and_the_planners_death_
             await asyncio.to_thread(planet.kill_control_plane, "north")
             since = len(clients.regions)
             await clients.until(lambda: len(clients.regions) >= since + ENOUGH)
-            assert set(clients.regions[since:]) == {"eu-es"}, "nobody plans, and it stays drained"
+            assert set(clients.regions[since:]) == {"eu-es"}, "without a planner the region stays drained"
             await asyncio.to_thread(planet.restart_killed)
 
             lifted = await operator.post(f"{north}/v1/regions/eu-de/undrain", json={"reason": "a test"})
             assert lifted.status_code == 200, lifted.text
-            since = len(clients.regions)
             await clients.until_all_from("eu-de")
-            returning = clients.regions[since:-ENOUGH]
-            first = returning.index("eu-de")
-            assert "eu-es" in returning[first:], "they return by a ramp, not at once"
         asking.cancel()
         with suppress(asyncio.CancelledError):
             await asking

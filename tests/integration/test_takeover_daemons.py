@@ -18,6 +18,7 @@ from adapters.store.codec import decode
 from adapters.store.members import AgentMember
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
+from penstock.policy.policy import Failover
 from regional_agent.shared_load.shared_load_script import agent_prefix
 from regional_agent.upstream.upstream_pool import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
@@ -202,7 +203,9 @@ async def upgraded(
 
 
 async def test_an_upgrade_of_a_whole_agent(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) -> None:
-    await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open"))
+    # A probe may wait long for a process to be scheduled; a region that refuses connections still fails two probes.
+    patient = Failover(probe_timeout_s=PATIENCE_S)
+    await publish(own_etcd, msgspec.structs.replace(policy(), anonymous_tenant="open", failover=patient))
     shared = redis.Redis.from_url(own_redis.url)
     long = LongStream()
     async with AsyncExitStack() as stack:
