@@ -85,7 +85,8 @@ REFUSALS_AND_ERRORS = Row(
                 "Refusals by reason",
                 "Requests a second that Penstock refused, by reason.",
                 "`saturated`, `none_ready`: capacity. `residency_*`, `location_unknown`, `no_permitted_region`: "
-                "policy or GeoIP. `unknown_*`: clients. `bad_route_context`: keys or clocks of agents differ.",
+                "policy or GeoIP. `invalid_api_key`, `model_not_found`: clients. `bad_route_context`: keys or clocks "
+                "of agents differ.",
             ),
             [Query(f'sum by (reason) ({REFUSALS.record}{{site=~"$region"}}) > 0', "{{reason}}")],
             "reqps",

@@ -81,10 +81,10 @@ class TrafficService(_Service):
         """Carry an inference request; answer what needs no engine."""
         path = request.path
         if _is_carried(request):
-            ticket = self._ticket(request, connection)
-            if isinstance(ticket, RequestContext):
-                return self._carrier.carry(connection, request, ticket)
-            self._refuse(connection, request, ticket)
+            context = self._context(request, connection)
+            if isinstance(context, RequestContext):
+                return self._carrier.carry(connection, request, context)
+            self._refuse(connection, request, context)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
@@ -101,7 +101,7 @@ class TrafficService(_Service):
         """A body that is no JSON is passed on as it comes, once its model is known."""
         return not is_json(request) and named_model(request) is not None
 
-    def _ticket(self, request: Request, connection: ClientTurns) -> RequestContext | Refusal:
+    def _context(self, request: Request, connection: ClientTurns) -> RequestContext | Refusal:
         timeout_s = self._carrier.limits.request_timeout_s
         if not request.plain:
             asked_timeout = request.header(TIMEOUT_HEADER)
@@ -114,7 +114,7 @@ class TrafficService(_Service):
                     Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
                 )
         now = self._carrier.clock()
-        return self._road.admission.ticket_from_client(request, connection.peer_ip, now, timeout_s)
+        return self._road.admission.context_from_client(request, connection.peer_ip, now, timeout_s)
 
     def _models(self, request: Request, connection: ClientTurns) -> None:
         refusal = self._road.admission.refuse_unknown(request)
@@ -140,10 +140,10 @@ class PeerService(_Service):
             status, body = self._runtime.probe_responder.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
-            ticket = self._road.admission.ticket_from_peer(request, self._carrier.clock())
-            if isinstance(ticket, RequestContext):
-                return self._carrier.carry(connection, request, ticket)
-            self._refuse(connection, request, ticket)
+            context = self._road.admission.context_from_peer(request, self._carrier.clock())
+            if isinstance(context, RequestContext):
+                return self._carrier.carry(connection, request, context)
+            self._refuse(connection, request, context)
         else:
             self._not_found(connection, request)
         return None
@@ -158,7 +158,7 @@ class PeerService(_Service):
         """Only what an origin has signed is listened to."""
         if request.header(ROUTE_HEADER) is None or not _is_carried(request):
             return _no_such(request)
-        context = self._road.admission.context_of(request)
+        context = self._road.admission.route_context_of(request)
         return context if isinstance(context, Refusal) else None
 
     def knows_enough(self, request: Request) -> bool:

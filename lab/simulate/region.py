@@ -22,7 +22,7 @@ from penstock.routing.cost_estimate import OVERHEAD_BYTES, Expectations, worked
 from penstock.routing.endpoint_selection import EndpointView, choose_endpoint
 from penstock.routing.speed_learning import MICROSECONDS, SpeedLearner, microseconds, speeds
 from penstock.routing.usage import Usage
-from penstock.routing.work import Ask, Work
+from penstock.routing.work import CostInputs, Work
 
 EXCHANGE_S = 0.02
 """Time (s) between two looks at what the other agents have in flight."""
@@ -201,7 +201,7 @@ class SimulatedAgent:
             for n, spec in enumerate(specs)
         ]
         for view in self._views:
-            view.reckon()
+            view.update_score()
         if self._ways.learns:
             self.recount()
 
@@ -239,7 +239,7 @@ class SimulatedAgent:
         for view, own_s, speed in zip(self._views, self._own_service_s, speeds(self._learners), strict=True):
             view.speed = speed
             view.service_s = own_s if own_s is not None else pool_s
-            view.reckon()
+            view.update_score()
 
     def _place(self, served: Served) -> bool:
         index, work = self._choose(served)
@@ -335,8 +335,8 @@ class SimulatedAgent:
     def _show(self, index: int, view: EndpointView) -> None:
         own, others = self.own[index], self._others[index]
         view.in_flight, view.prefill_us, view.decode_us = own[0] + others[0], own[1] + others[1], own[2] + others[2]
-        view.reckon()
+        view.update_score()
 
-    def _ask(self, request: TraceRequest) -> Ask:
+    def _ask(self, request: TraceRequest) -> CostInputs:
         most = max(1, request.output_tokens) if self._region.limits_tell else None
-        return Ask(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, most_tokens=most)
+        return CostInputs(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, max_tokens=most)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.usage import MAX_TOKENS, Usage
-from penstock.routing.work import Ask, Work
+from penstock.routing.work import CostInputs, Work
 
 Key = TypeVar("Key")
 
@@ -54,7 +54,7 @@ _TOKEN: Final = CostUnit.TOKEN
 
 
 class Expectations:
-    """How long prompts and answers have been lately: what makes a guess out of an `Ask`."""
+    """How long prompts and answers have been lately: what makes a guess out of an `CostInputs`."""
 
     def __init__(self) -> None:
         """Nothing has been seen."""
@@ -74,29 +74,29 @@ class Expectations:
         tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
         return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
 
-    def answer_tokens(self, tenant: str, model: str, most_tokens: int | None) -> float:
+    def answer_tokens(self, tenant: str, model: str, max_tokens: int | None) -> float:
         """How many tokens an answer to this tenant likely has."""
-        if most_tokens is None:
+        if max_tokens is None:
             mean = self._answer_tokens.get((tenant, model))
             return mean.value if mean is not None else ANSWER_TOKENS
-        magnitude = _magnitude(most_tokens)
+        magnitude = _magnitude(max_tokens)
         for step in NEAREST_LIMITS:
             used = self._used_of_limit.get((tenant, model, magnitude + step))
             if used is not None and used.count >= LIKE_ENOUGH:
-                likely = used.value * most_tokens
+                likely = used.value * max_tokens
                 break
         else:
             mean = self._answer_tokens.get((tenant, model))
             likely = mean.value if mean is not None else ANSWER_TOKENS
-        most = most_tokens if most_tokens > 1 else 1
+        most = max_tokens if max_tokens > 1 else 1
         return (likely if likely > 1.0 else 1.0) if likely <= most else most
 
-    def guess(self, cost: Cost, tenant: str, model: str, ask: Ask) -> Work:
+    def guess(self, cost: Cost, tenant: str, model: str, ask: CostInputs) -> Work:
         """What a request will cost."""
         if cost.unit is _TOKEN:
             answer_s = 0.0
             if ask.answers:
-                answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.most_tokens)
+                answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.max_tokens)
             return Work(cost.input_unit_s * self.prompt_tokens(model, ask.body_bytes), answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
@@ -105,7 +105,7 @@ class Expectations:
         mean = self._answer_tokens.get((tenant, model))
         return mean is None or now >= mean.taken_at + LEARN_EVERY_S
 
-    def saw(self, tenant: str, model: str, ask: Ask, usage: Usage, now: float) -> None:
+    def saw(self, tenant: str, model: str, ask: CostInputs, usage: Usage, now: float) -> None:
         """Take in what a finished request took. `now` is monotonic, in seconds."""
         if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
@@ -113,7 +113,7 @@ class Expectations:
         if usage.answer_tokens > 0 and ask.answers:
             answer_tokens = usage.answer_tokens / max(1, ask.count)
             _follow(self._answer_tokens, (tenant, model), answer_tokens, now)
-            most = ask.most_tokens
+            most = ask.max_tokens
             if most is not None and most > 0:
                 _follow(self._used_of_limit, (tenant, model, _magnitude(most)), min(1.0, answer_tokens / most), now)
 
@@ -124,7 +124,7 @@ def worked(cost: Cost, usage: Usage) -> Work:
     return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)
 
 
-def _units(unit: CostUnit, ask: Ask) -> float:
+def _units(unit: CostUnit, ask: CostInputs) -> float:
     if unit is CostUnit.MEGAPIXEL_STEP:
         return (ask.pixels or DEFAULT_PIXELS) / 1e6 * (ask.steps or DEFAULT_STEPS) * ask.count
     if unit is CostUnit.AUDIO_SECOND:

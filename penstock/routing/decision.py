@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True):
 def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
     """The residency mask of a request that arrived at `origin`; a forbidden origin refuses with permitted entries."""
     if model not in policy.models:
-        return Refusal(Reason.UNKNOWN_MODEL, f"no model named {model!r} is served here")
+        return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict

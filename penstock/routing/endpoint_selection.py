@@ -59,7 +59,7 @@ AT_ONCE = (0.0, 0.0, 0.0)
 
 @dataclass(slots=True, eq=False)
 class EndpointView:
-    """One endpoint as the chooser sees it. Its owner updates it in place and then calls `reckon`."""
+    """One endpoint as the chooser sees it. Its owner updates it in place and then calls `update_score`."""
 
     name: str
     slots: int
@@ -87,33 +87,33 @@ class EndpointView:
     """How fast it works; None until anything is known of any endpoint of its pool."""
     service_s: float = 1.0
     """Mean time (s) a request holds one of its slots."""
-    terms: tuple[float, float, float] = CLOSED
-    """What `reckon` last made of all that: time (s) before a new request begins, and its time, with the delay of those
-    that are there, per second of reference prefill and of reference decode."""
+    score_coefficients: tuple[float, float, float] = CLOSED
+    """Result of `update_score`: time (s) before a new request begins, and its time per second of reference prefill and
+    of reference decode, the delay of requests that are there included."""
 
     def __post_init__(self) -> None:
-        self.reckon()
+        self.update_score()
 
     @property
     def takes_more(self) -> bool:
         """Whether it may have one more request."""
-        return self.terms[0] < NOBODY
+        return self.score_coefficients[0] < NOBODY
 
-    def reckon(self) -> None:
-        """Work out `terms` again; whoever changes anything else does this."""
+    def update_score(self) -> None:
+        """Work out `score_coefficients` again; whoever changes anything else does this."""
         streams = self.in_flight + 1
         if streams > self.limit or not self.ready or self.draining:
-            self.terms = CLOSED
+            self.score_coefficients = CLOSED
             return
         if self.trial and self.pressure <= 0.0:
-            self.terms = AT_ONCE
+            self.score_coefficients = AT_ONCE
             return
         weight, speed = self.weight, self.speed
         if weight < 1e-3:
             weight = 1e-3
         if speed is None:
             busy = streams / self.slots + self.pressure
-            self.terms = (busy * self.service_s / weight, 0.0, 0.0)
+            self.score_coefficients = (busy * self.service_s / weight, 0.0, 0.0)
             return
         # Half of what is reserved for decode is done, on average; the other half stands for what one more stream
         # costs those that are there. In simulation a whole share does best, over half, one and a half and more.
@@ -131,9 +131,9 @@ class EndpointView:
         prefill = speed.prefill * streams
         decode = speed.decode + speed.crowding * streams
         if weight == 1.0:
-            self.terms = (ahead_s, prefill, decode)
+            self.score_coefficients = (ahead_s, prefill, decode)
         else:
-            self.terms = (ahead_s / weight, prefill / weight, decode / weight)
+            self.score_coefficients = (ahead_s / weight, prefill / weight, decode / weight)
 
 
 Candidate = tuple[int, EndpointView]
@@ -228,7 +228,7 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
     best, bound = NOBODY, MAX_S
     found: list[tuple[float, int]] = []
     for index, one in candidates:
-        ahead_s, prefill, decode = one.terms
+        ahead_s, prefill, decode = one.score_coefficients
         score = ahead_s + prefill_s * prefill + decode_s * decode
         if score <= bound:
             found.append((score, index))
@@ -240,7 +240,7 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
 
 def _done_s(one: EndpointView, work: Work, tried: Container[str]) -> float:
     """When an endpoint would be done with the request, in seconds from now; infinite where it may not have it."""
-    ahead_s, prefill, decode = one.terms
+    ahead_s, prefill, decode = one.score_coefficients
     return NOBODY if one.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
 
 
@@ -249,7 +249,8 @@ def _spared(
 ) -> dict[int, float]:
     """The same for those that hold something of the request, by position: less what that spares them."""
     return {
-        index: _done_s(endpoints[index], work, tried) - min(spared_s, work.prefill_s) * endpoints[index].terms[1]
+        index: _done_s(endpoints[index], work, tried)
+        - min(spared_s, work.prefill_s) * endpoints[index].score_coefficients[1]
         for index, spared_s in held.items()
     }
 
@@ -261,11 +262,15 @@ def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Ran
     for _ in range(MAX_DRAWS):
         index = int(draw() * count)
         one = endpoints[index]
-        if one.terms[0] < NOBODY and one.name not in tried and (not found or index != found[0][0]):
+        if one.score_coefficients[0] < NOBODY and one.name not in tried and (not found or index != found[0][0]):
             found.append((index, one))
             if len(found) == 2:
                 return found
-    open_ = [(index, one) for index, one in enumerate(endpoints) if one.terms[0] < NOBODY and one.name not in tried]
+    open_ = [
+        (index, one)
+        for index, one in enumerate(endpoints)
+        if one.score_coefficients[0] < NOBODY and one.name not in tried
+    ]
     return rng.sample(open_, 2) if len(open_) > 2 else open_
 
 

@@ -23,7 +23,7 @@ from penstock.routing.reasons import Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ExplainQuery(msgspec.Struct, frozen=True):
     """A request as far as it matters where it runs."""
 
     origin: str
@@ -95,7 +95,7 @@ class RuleSeen(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """The whole answer."""
 
-    asked: Asked
+    asked: ExplainQuery
     data_class: str | None
     """The tenant's; None where there is no such tenant."""
     policy_digest: str
@@ -123,7 +123,7 @@ class Explanation(msgspec.Struct, frozen=True):
 def explain(
     policy: Policy,
     plan: RegionPlan | None,
-    asked: Asked,
+    asked: ExplainQuery,
     views: Mapping[str, RegionView],
     rng: Random,
     endpoints: tuple[Considered, ...] = (),
@@ -166,7 +166,7 @@ def explain(
     return _chosen(policy, plan, told, admitted, views, rng)
 
 
-def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: Asked) -> Explanation:
+def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: ExplainQuery) -> Explanation:
     """What is known before anything is decided."""
     return Explanation(
         asked,
@@ -208,8 +208,8 @@ def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
     if name is None:
         name = policy.anonymous_tenant
         if name is None:
-            return Refusal(Reason.UNKNOWN_KEY, "no key is sent, and policy lets no anonymous requests in")
-    return policy.tenants.get(name) or Refusal(Reason.UNKNOWN_KEY, f"policy has no tenant {name!r}")
+            return Refusal(Reason.INVALID_API_KEY, "no key is sent, and policy lets no anonymous requests in")
+    return policy.tenants.get(name) or Refusal(Reason.INVALID_API_KEY, f"policy has no tenant {name!r}")
 
 
 def tenant_by_key(policy: Policy, key_digest: str) -> str | None:
@@ -280,7 +280,12 @@ _OF_OVERFLOW = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
 
 
 def _standing(
-    asked: Asked, admitted: Mask | None, mine: list[RegionOption], reasons: tuple[Rejection, ...], *, is_forbidden: bool
+    asked: ExplainQuery,
+    admitted: Mask | None,
+    mine: list[RegionOption],
+    reasons: tuple[Rejection, ...],
+    *,
+    is_forbidden: bool,
 ) -> Standing:
     if is_forbidden:
         return Standing.FORBIDDEN

@@ -11,8 +11,8 @@ class Reason(StrEnum):
     """A stable code; clients, metrics and audits rely on these words, so they are never renamed."""
 
     # the request itself
-    UNKNOWN_KEY = "unknown_key"
-    UNKNOWN_MODEL = "unknown_model"
+    INVALID_API_KEY = "invalid_api_key"
+    MODEL_NOT_FOUND = "model_not_found"
     BAD_REQUEST = "bad_request"
     NOT_FOUND = "not_found"
     BODY_TOO_LARGE = "body_too_large"

@@ -59,7 +59,7 @@ def left_of(age_s: float) -> float:
     return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
 
 
-class Line:
+class OnlineRegression:
     """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
 
     __slots__ = ("_cross", "_mean_x", "_mean_y", "_min_slope", "_square", "_weight", "at_zero", "mean_at", "slope")
@@ -126,8 +126,8 @@ class SpeedLearner:
         """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
         self._prior = prior(accelerator)
         start = self._prior or _speed_of(Pace(1.0, 1.0))
-        self._first_byte = Line(start.start_s, start.prefill)
-        self._decode = Line(start.decode, start.crowding)
+        self._first_byte = OnlineRegression(start.start_s, start.prefill)
+        self._decode = OnlineRegression(start.decode, start.crowding)
         self._early: list[float] = []
         """How many times as long as its prior the first ones took."""
         self._wants_at = self._wants_first_at = 0.0
@@ -197,7 +197,7 @@ class SpeedLearner:
             self._early.append(pace / self._decode.at(streams))
             if self.observations == CALIBRATED_AFTER:
                 ratio = max(MIN_RATIO, median(self._early))
-                self._decode = Line(self._decode.at_zero * ratio, self._decode.slope * ratio)
+                self._decode = OnlineRegression(self._decode.at_zero * ratio, self._decode.slope * ratio)
         if self.observations >= CALIBRATED_AFTER:
             self._decode.see(streams, pace, now)
 

@@ -92,7 +92,7 @@ class Steer:
         """
         models = models_for(self._policy, client.model) if client.model is not None else ()
         if client.model is not None and not models:
-            refusal = Refusal(Reason.UNKNOWN_MODEL, f"no model named {client.model!r} is served here")
+            refusal = Refusal(Reason.MODEL_NOT_FOUND, f"no model named {client.model!r} is served here")
             return Advice((), STEADY_TTL_S, refusal=refusal)
         admitted = self._mask(client)
         if isinstance(admitted, Refusal):
@@ -143,7 +143,7 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
     if client.tenant is not None:
         tenant = policy.tenants.get(client.tenant)
         if tenant is None:
-            return Refusal(Reason.UNKNOWN_KEY, f"no tenant is named {client.tenant!r}")
+            return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {client.tenant!r}")
         return mask(policy, RequestFacts(tenant.name, tenant.data_class, client.location))
     masks = [mask(policy, facts) for facts in _senders(policy, client.location)]
     refused = next((one for one in masks if isinstance(one, Refusal)), None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 
-class Ask(msgspec.Struct, frozen=True):
+class CostInputs(msgspec.Struct, frozen=True):
     """What of a request decides its cost. Fields that do not apply are None."""
 
     body_bytes: int
     answers: bool = True
     """Whether tokens are generated; embeddings generate none."""
-    most_tokens: int | None = None
+    max_tokens: int | None = None
     """The client's limit on the answer, in tokens."""
     count: int = 1
     """Answers or images that are asked for at once."""

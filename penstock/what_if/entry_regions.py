@@ -36,7 +36,7 @@ class Entrances:
         policy = self._policy
         tenant = policy.tenants.get(one.tenant)
         if tenant is None:
-            return Refusal(Reason.UNKNOWN_KEY, f"no tenant is named {one.tenant!r}")
+            return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {one.tenant!r}")
         place = Location(one.country, one.subdivision)
         if one.origin not in policy.regions:
             client = Client(place, tenant.name, one.model)

@@ -151,7 +151,7 @@ class Endpoint:
         view.in_flight += 1
         view.prefill_us += prefill_us
         view.decode_us += decode_us
-        view.reckon()
+        view.update_score()
         if view.ready and not view.draining:
             for pool in self.pools:
                 pool.in_flight += 1
@@ -161,7 +161,7 @@ class Endpoint:
     def prefilled(self, prefill_us: int) -> None:
         """The prefill of one of them is over."""
         self.view.prefill_us -= prefill_us
-        self.view.reckon()
+        self.view.update_score()
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """One of them has ended, and what was still reserved for it is free."""
@@ -169,7 +169,7 @@ class Endpoint:
         view.in_flight -= 1
         view.prefill_us -= prefill_us
         view.decode_us -= decode_us
-        view.reckon()
+        view.update_score()
         if view.ready and not view.draining:
             for pool in self.pools:
                 pool.in_flight -= 1
@@ -184,7 +184,7 @@ class Endpoint:
         if more and view.ready and not view.draining:
             for pool in self.pools:
                 pool.in_flight += more
-        view.reckon()
+        view.update_score()
 
     def resize(self, spec: EndpointSpec) -> None:
         """Take a changed entry of the file for the same server."""
@@ -196,13 +196,13 @@ class Endpoint:
         self.spec = spec
         self.view.slots = spec.slots
         self.view.limit = spec.slots + spec.queue
-        self.view.reckon()
+        self.view.update_score()
         self._models_at = -inf
 
     def retire(self) -> None:
         """Take no more requests; those on it may finish. The caller refills the pools."""
         self.view.draining = True
-        self.view.reckon()
+        self.view.update_score()
         self.pools = ()
         if self.health.ready:
             self._out_since = self._judge.clock()
@@ -251,7 +251,7 @@ class Endpoint:
         """It turned a request down as too many: others come first for a while, or it would be offered every request."""
         self.heard_signals({Signal.UTILISATION: FULL})
         self.view.pressure = FULL
-        self.view.reckon()
+        self.view.update_score()
 
     def broke(self) -> None:
         """A request could not connect: out until a good probe, which comes at once."""
@@ -288,14 +288,14 @@ class Endpoint:
         self.view.weight = self._weight(now)
         if self.readings:
             self.view.pressure = pressure(self.readings, self.spec.slots, now)
-        self.view.reckon()
+        self.view.update_score()
 
     def update_readiness(self) -> None:
         """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
         self.view.trial = self.standing.trust is Trust.TRIAL
-        self.view.reckon()
+        self.view.update_score()
 
     def _trust(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing

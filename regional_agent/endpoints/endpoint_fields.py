@@ -39,7 +39,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     version: str = ""
     """What runs there, for people: of the engine, the weights, or both."""
     health_path: str = ""
-    """Asked whether it can take requests; empty for that of its kind."""
+    """RequestFields whether it can take requests; empty for that of its kind."""
     metrics_port: int | None = None
     """Where it serves /metrics; None for what its kind does."""
 

@@ -78,7 +78,7 @@ class EndpointPool(PoolTotals):
         for endpoint, speed in zip(self.endpoints, learned, strict=True):
             endpoint.view.speed = speed
             endpoint.view.service_s = endpoint.service_s if endpoint.service_s is not None else self.service_s
-            endpoint.view.reckon()
+            endpoint.view.update_score()
 
     def update_readiness(self) -> None:
         """Decide which endpoints may take requests, and sum up this pool and every pool that shares one of them."""

@@ -27,7 +27,7 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 if TYPE_CHECKING:
     from regional_agent.proxy.proxy import Proxy
-    from regional_agent.routing.admission_queue import Place
+    from regional_agent.routing.admission_queue import QueueEntry
 
 
 log = structlog.get_logger()
@@ -70,11 +70,12 @@ class Ending:
         "_client",
         "_client_stuck",
         "_connecting",
+        "_context",
+        "_entry",
         "_first_byte_at",
         "_heard",
         "_heard_at",
         "_keep_alive",
-        "_place",
         "_reconnected",
         "_refused_because",
         "_relay",
@@ -85,18 +86,17 @@ class Ending:
         "_status",
         "_tail",
         "_target",
-        "_ticket",
         "_tunnel",
         "_unsent",
         "_upstream",
         "slot",
     )
 
-    def __init__(self, carrier: Proxy, client: ClientTurns, request: Request, ticket: RequestContext) -> None:
+    def __init__(self, carrier: Proxy, client: ClientTurns, request: Request, context: RequestContext) -> None:
         self._carrier = carrier
         self._client = client
         self._request = request
-        self._ticket = ticket
+        self._context = context
         self._stage = SEEKING
         self._target: Target | None = None
         self._upstream: UpstreamConnection | None = None
@@ -106,7 +106,7 @@ class Ending:
         self._tunnel: Tunnel | None = None
         self._relay: Relay | None = None
         """What takes the answer's chunks from the engine to the client past this."""
-        self._place: Place | None = None
+        self._entry: QueueEntry | None = None
         self._status = 0
         self._answer: AnswerHead | None = None
         self._refused_because = _SATURATED
@@ -130,7 +130,7 @@ class Ending:
     @property
     def model(self) -> str:
         """What is asked for."""
-        return self._ticket.model
+        return self._context.model
 
     def on_pause(self) -> None:
         """What one read of the engine's brought goes to the client in one write."""
@@ -167,7 +167,7 @@ class Ending:
             if not self._tail[1].endswith(_EVENT_ENDS):
                 event = b"\n\n" + event
             # To the agent that forwarded it this would look like a whole answer: it reads the trailer, and nobody else.
-            last = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if self._ticket.context is not None else b""
+            last = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if self._context.route_context is not None else b""
             self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, last))
             self.on_pause()
             self._settle(outcome)
@@ -203,7 +203,7 @@ class Ending:
         self._status, self._sent_bytes = status, len(body)
         self._settle(outcome)
         self._carrier.metrics.refused(refusal.reason)
-        lines.append(b"x-request-id: %b\r\n" % self._ticket.request_id.encode())
+        lines.append(b"x-request-id: %b\r\n" % self._context.request_id.encode())
         self._client.respond(status, lines, body)
 
     # the end
@@ -231,39 +231,39 @@ class Ending:
             return
         if self._relay is not None:
             self._take_stock(self._relay)
-        carrier, ticket, target, stage = self._carrier, self._ticket, self._target, self._stage
+        carrier, context, target, stage = self._carrier, self._context, self._target, self._stage
         self._stage = DONE
         # Everything that is held is released before anything is counted: what fails there must not keep a slot.
         carrier.active.remove(self)
         now = carrier.clock()
         try:
-            if self._place is not None:
-                carrier.road.leave(self._place)
+            if self._entry is not None:
+                carrier.road.leave(self._entry)
         finally:
             try:
                 if target is not None:
                     measured = outcome is _OK and stage is not TUNNEL
                     carrier.road.settle(target, now, now - self._sent_at if measured else None, self._tail)
             finally:
-                if ticket.counted:
-                    carrier.road.over(ticket)
+                if context.counted:
+                    carrier.road.release_quota(context)
         try:
             self._count(outcome, now)
         except Exception:
-            log.exception("counting a finished request failed", model=ticket.model, outcome=outcome)
+            log.exception("counting a finished request failed", model=context.model, outcome=outcome)
 
     def _count(self, outcome: RequestOutcome, now: float) -> None:
         """Adds the finished request to what the region reports, to the metrics and to the access log."""
-        carrier, ticket, target = self._carrier, self._ticket, self._target
+        carrier, context, target = self._carrier, self._context, self._target
         server = NO_SERVER
-        kind: str = _HOME if ticket.context is None else _FORWARDED
+        kind: str = _HOME if context.route_context is None else _FORWARDED
         if target is not None:
             server, kind = target.region, target.kind
-        received_at, first_byte_at = ticket.received_at, self._first_byte_at
+        received_at, first_byte_at = context.received_at, self._first_byte_at
         ttft_s = None if first_byte_at is None else first_byte_at - received_at
-        if ticket.context is None:
-            carrier.road.request_tally.ended(ticket.model, outcome, ttft_s)
-        carrier.metrics.request_done(ticket.model, server, kind, outcome, ttft_s, now - received_at)
+        if context.route_context is None:
+            carrier.road.request_tally.ended(context.model, outcome, ttft_s)
+        carrier.metrics.request_done(context.model, server, kind, outcome, ttft_s, now - received_at)
         access_log = carrier.access_log
         if access_log is not None and access_log.wants(outcome is _OK):
             access_log.add(self._line(server, kind, outcome, ttft_s, now - received_at))
@@ -271,27 +271,27 @@ class Ending:
     def _line(
         self, server: str, kind: str, outcome: RequestOutcome, ttft_s: float | None, total_s: float
     ) -> AccessLine:
-        ticket, request, target = self._ticket, self._request, self._target
+        context, request, target = self._context, self._request, self._target
         tunnel = self._tunnel
-        location = ticket.facts.location
+        location = context.facts.location
         # By position and in the order of its fields: by name it takes fifteen times as long.
         return AccessLine(
             self._carrier.wall_clock(),
-            ticket.request_id,
-            ticket.facts.tenant,
-            ticket.model,
+            context.request_id,
+            context.facts.tenant,
+            context.model,
             request.path.decode("latin-1"),
             kind,
             server,
             target.endpoint.name if target is not None and target.endpoint is not None else "",
             outcome,
             self._status,
-            ticket.attempts,
+            context.attempts,
             request.received_bytes if tunnel is None else tunnel.received_bytes,
             self._sent_bytes if tunnel is None else tunnel.sent_bytes,
             total_s * 1000,
             None if ttft_s is None else ttft_s * 1000,
-            ticket.context.origin if ticket.context is not None else self._carrier.road.region,
+            context.route_context.origin if context.route_context is not None else self._carrier.road.region,
             location.country or "",
             location.subdivision or "",
         )

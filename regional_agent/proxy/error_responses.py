@@ -19,8 +19,8 @@ REGIONS_HEADER = b"x-penstock-regions"
 """Entry regions to use instead, best first."""
 
 STATUS: dict[Reason, int] = {
-    Reason.UNKNOWN_KEY: 401,
-    Reason.UNKNOWN_MODEL: 404,
+    Reason.INVALID_API_KEY: 401,
+    Reason.MODEL_NOT_FOUND: 404,
     Reason.LOCATION_UNKNOWN: 451,
     Reason.NO_PERMITTED_REGION: 451,
     Reason.MISDIRECTED: 421,
@@ -48,11 +48,11 @@ STATUS: dict[Reason, int] = {
 
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Not HTTP, not JSON, a field of the wrong type, or no model named. Mend the request.",
-    Reason.UNKNOWN_KEY: "No API key, or one that nobody has. Send `Authorization: Bearer <key>`.",
+    Reason.INVALID_API_KEY: "No API key, or one that nobody has. Send `Authorization: Bearer <key>`.",
     Reason.BAD_ROUTE_CONTEXT: "Agents only: a forwarded request that no agent of this fleet signed for this region.",
     Reason.ROUTE_CONTEXT_EXPIRED: "Agents only: signed too long ago; look at the agents' clocks.",
     Reason.NOT_FOUND: "Nothing is served at this method and path.",
-    Reason.UNKNOWN_MODEL: "No model of this name.",
+    Reason.MODEL_NOT_FOUND: "No model of this name.",
     Reason.REQUEST_TIMEOUT: "The head or the body took too long to arrive.",
     Reason.BODY_TOO_LARGE: "The body is larger than allowed here.",
     Reason.MISDIRECTED: "This region may not touch the request; `x-penstock-regions` names entries that may.",

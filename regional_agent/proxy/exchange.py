@@ -50,7 +50,7 @@ class Exchange(Ending):
         self._stage = SEEKING
         if not self._request.whole:
             self._client.pause_reading()
-        target = self._carrier.road.next_target(self._ticket, now)
+        target = self._carrier.road.next_target(self._context, now)
         if not isinstance(target, Refusal):
             self._go_to(target, now)
         elif target.reason is _SATURATED:
@@ -60,7 +60,7 @@ class Exchange(Ending):
 
     def _refuse_unless_lighter(self, refusal: Refusal) -> None:
         """There is no place to run it: refuse it, or let a lighter model serve it where policy says so."""
-        if self._carrier.road.fall_back(self._ticket, self._request, refusal):
+        if self._carrier.road.fall_back(self._context, self._request, refusal):
             self.seek(self._carrier.clock())
         else:
             self._refuse(refusal)
@@ -71,13 +71,13 @@ class Exchange(Ending):
         # What is still coming of a body that may be kept is read while it waits: so the client's leaving is noticed.
         reads_on = request.length is not None and request.length <= self._carrier.limits.kept_body_bytes
         size_bytes = max(len(request.body), request.length or 0) if reads_on else len(request.body)
-        place = self._carrier.road.wait(self._ticket, size_bytes, self._on_turn, self._carrier.clock())
-        if isinstance(place, Refusal):
+        entry = self._carrier.road.wait(self._context, size_bytes, self._on_turn, self._carrier.clock())
+        if isinstance(entry, Refusal):
             self._refuse_unless_lighter(
-                Refusal(refusal.reason, f"{refusal.detail}; {place.detail}", refusal.rejected, place.retry_after_s)
+                Refusal(refusal.reason, f"{refusal.detail}; {entry.detail}", refusal.rejected, entry.retry_after_s)
             )
         else:
-            self._stage, self._place = WAITING, place
+            self._stage, self._entry = WAITING, entry
             if reads_on and not request.whole:
                 self._client.resume_reading()
 
@@ -87,7 +87,7 @@ class Exchange(Ending):
             if not isinstance(target, Refusal):
                 self._carrier.road.settle(target, self._carrier.clock())
             return
-        self._stage, self._place = SEEKING, None
+        self._stage, self._entry = SEEKING, None
         if not isinstance(target, Refusal):
             self._go_to(target, self._carrier.clock())
         elif target.reason is Reason.DEADLINE_PASSED:
@@ -112,7 +112,7 @@ class Exchange(Ending):
         if stage is TUNNEL:
             if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
                 self._end_tunnel()
-        elif now > self._ticket.deadline_at:
+        elif now > self._context.deadline_at:
             self._expire()
         elif stage is SENT:
             self._check_sent(now)
@@ -127,14 +127,14 @@ class Exchange(Ending):
                 self._heard, self._heard_at = False, now
             elif now - self._heard_at > limits.stall_timeout_s:
                 self._stall()
-            return min(self._ticket.deadline_at, now + limits.stall_timeout_s / LOOKS_FOR_STALL)
+            return min(self._context.deadline_at, now + limits.stall_timeout_s / LOOKS_FOR_STALL)
         return now
 
     def _check_sent(self, now: float) -> None:
         """Give up on who was sent the request and neither begins to answer nor takes all of it."""
         limits = self._carrier.limits
         if self._target is not None:
-            self._carrier.road.look(self._target, now)
+            self._carrier.road.check_prefill_done(self._target, now)
         if self._waits_for_failed_peer():
             self._lose(TimedOut("the serving region has failed"))
         elif self._request.whole:
@@ -265,7 +265,7 @@ class Exchange(Ending):
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
             *response_headers_back(headers, dict(headers), from_peer=self._target.endpoint is None),
-            b"x-request-id: %b\r\n" % self._ticket.request_id.encode(),
+            b"x-request-id: %b\r\n" % self._context.request_id.encode(),
             self._signature(self._target),
             b"\r\n",
         ]
@@ -291,7 +291,7 @@ class Exchange(Ending):
         request, target = self._request, self._target
         assert target is not None
         self._stage, self._upstream, self._sent_at = SENT, connection, now
-        onward = request_onward(request, self._ticket, target, self._client, self._carrier.via, now)
+        onward = request_onward(request, self._context, target, self._client, self._carrier.via, now)
         if request.upgrade:
             connection.offer_upgrade(self, onward)
             return
@@ -309,7 +309,7 @@ class Exchange(Ending):
             detail = f"the engine in {self._target.region} did not begin in time"
             self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
             return
-        self._carrier.road.busy(self._ticket, self._target, self._refused_because)
+        self._carrier.road.busy(self._context, self._target, self._refused_because)
         local = self._target.endpoint is not None
         self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
 
@@ -329,7 +329,7 @@ class Exchange(Ending):
             return
         self._drop_upstream()
         failed_connect = isinstance(error, ConnectFailed)
-        self._carrier.road.unreachable(self._ticket, self._target, broke=not failed_connect)
+        self._carrier.road.unreachable(self._context, self._target, broke=not failed_connect)
         self._seek_again(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
 
     def _may_reconnect(self) -> bool:
@@ -367,7 +367,7 @@ class Exchange(Ending):
         if request.kept_bytes:
             self._client.listener.bodies.forget(request)
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
-        if self._ticket.estimate.streaming:
+        if self._context.estimate.streaming:
             self._carrier.road.first_byte(target, now)
         length = answer.by_name.get(b"content-length")
         framed, framing = True, b""
@@ -383,7 +383,7 @@ class Exchange(Ending):
                 answer.onward(from_peer=target.endpoint is None),
                 framing,
                 (STAYS if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
-                self._ticket.request_id.encode(),
+                self._context.request_id.encode(),
                 self._signature(target),
             )
         )
@@ -402,12 +402,12 @@ class Exchange(Ending):
 
     def _signature(self, target: Target) -> bytes:
         """Who served it, and as what; of a peer's answer, the peer says the first itself."""
-        ticket, endpoint = self._ticket, target.endpoint
+        context, endpoint = self._context, target.endpoint
         lines = b"" if endpoint is None else self._carrier.signatures[endpoint.name]
         return (
             lines
-            if ticket.model == ticket.asked_for
-            else b"x-penstock-model: %b\r\n%b" % (ticket.model.encode(), lines)
+            if context.model == context.asked_for
+            else b"x-penstock-model: %b\r\n%b" % (context.model.encode(), lines)
         )
 
     def _finish(self, broke_off: bytes) -> None:

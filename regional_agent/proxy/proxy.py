@@ -89,12 +89,12 @@ class Proxy:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def carry(self, client: ClientTurns, request: Request, ticket: RequestContext) -> Exchange:
+    def carry(self, client: ClientTurns, request: Request, context: RequestContext) -> Exchange:
         """Start carrying a request."""
-        exchange = Exchange(self, client, request, ticket)
+        exchange = Exchange(self, client, request, context)
         self.active.add(exchange)
-        self.retries.request(ticket.received_at)
-        exchange.seek(ticket.received_at)
+        self.retries.request(context.received_at)
+        exchange.seek(context.received_at)
         return exchange
 
     def refused_at_once(self, request: Request, refusal: Refusal) -> None:

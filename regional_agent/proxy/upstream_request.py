@@ -24,7 +24,7 @@ _host_lines: dict[Address, bytes] = {}
 
 
 def request_onward(
-    request: Request, ticket: RequestContext, target: Target, client: ClientTurns, via: bytes, now: float
+    request: Request, context: RequestContext, target: Target, client: ClientTurns, via: bytes, now: float
 ) -> bytes:
     """Request line, headers, and a body that is whole, ready to write.
 
@@ -32,16 +32,16 @@ def request_onward(
         via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
         now: for what is left of the deadline.
     """
-    passing = request.passing or _passing(request, ticket, client)
+    passing = request.passing or _passing(request, context, client)
     if isinstance(target, Forward):
         passing += b"x-penstock-route: %b\r\n" % target.route_header
-    left_ms = int((ticket.deadline_at - now) * 1000)
+    left_ms = int((context.deadline_at - now) * 1000)
     beginning = (
         request.method,
         request.target,
         _host_lines.get(target.address) or _host_line(target.address),
-        ticket.request_id.encode(),
-        ticket.traceparent.encode(),
+        context.request_id.encode(),
+        context.traceparent.encode(),
         left_ms if left_ms > 1 else 1,
         via if request.plain else b", ".join([*request.every(b"via"), via]),
         passing,
@@ -53,20 +53,20 @@ def request_onward(
     return _COUNTED % (*beginning, request.length, request.body if request.whole else b"")
 
 
-def _passing(request: Request, ticket: RequestContext, client: ClientTurns) -> bytes:
+def _passing(request: Request, context: RequestContext, client: ClientTurns) -> bytes:
     """What the target hears of the client, and of its headers."""
     if request.plain:
         return request_lines_onward(request, client.listener.names_onward, client.scheme, request.authority)
-    continued = request.header(b"traceparent") == ticket.traceparent.encode()
+    continued = request.header(b"traceparent") == context.traceparent.encode()
     return request_lines_onward(
-        request, client.listener.names_onward, *_as_asked(request, ticket, client), keep_trace_state=continued
+        request, client.listener.names_onward, *_as_asked(request, context, client), keep_trace_state=continued
     )
 
 
-def _as_asked(request: Request, ticket: RequestContext, client: ClientTurns) -> tuple[bytes, bytes]:
+def _as_asked(request: Request, context: RequestContext, client: ClientTurns) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
-    if (proto is None and host is None) or not (ticket.context is not None or client.trusted):
+    if (proto is None and host is None) or not (context.route_context is not None or client.trusted):
         return client.scheme, request.authority
     return (proto if proto in (b"http", b"https") else client.scheme), host or request.authority
 

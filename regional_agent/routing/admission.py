@@ -19,11 +19,11 @@ from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire import route_context, trace_context
-from penstock.wire.route_context import RouteContext, Used
+from penstock.wire import trace_context
+from penstock.wire.route_context import HEADER, RouteContext, Used, accept, refuse_here
 from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import Asked
+from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
 from regional_agent.routing.model_name import asked_of
@@ -46,7 +46,7 @@ IDS_AT_ONCE: Final = 64
 UNTOLD_COST: Final = Cost()
 """Of a model that a policy of another region knows and ours does not, yet."""
 
-_ROUTE_HEADER: Final = route_context.HEADER.encode()
+_ROUTE_HEADER: Final = HEADER.encode()
 _NO_POLICY: Final = "this agent has no policy yet"
 _NO_ID: Final = "0" * 16
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -72,7 +72,7 @@ class Sender:
 
 
 class Admission:
-    """Makes tickets of requests, or says why not."""
+    """Makes contexts of requests, or says why not."""
 
     def __init__(
         self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, expectations: Expectations
@@ -94,10 +94,10 @@ class Admission:
         self._trace_ids = _trace_ids(rng)
         self._used = Used()
 
-    def ticket_from_client(
+    def context_from_client(
         self, request: Request, peer_ip: str, now: float, timeout_s: float
     ) -> RequestContext | Refusal:
-        """The ticket of a request that a client sent here, or why it gets none.
+        """The context of a request that a client sent here, or why it gets none.
 
         Args:
             peer_ip: who sent it.
@@ -148,47 +148,47 @@ class Admission:
         continued = None if given_trace is None else trace_context.continued(given_trace)
         traceparent = continued or trace_context.started(trace_id)
         estimate = work_estimate_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
-        ticket = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
-        ticket.priority = tenant.priority
-        ticket.counted = counted
-        ticket.asked_for = asked_for
+        context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
+        context.priority = tenant.priority
+        context.counted = counted
+        context.asked_for = asked_for
         runtime.demand.offered(asked.model, admitted.permitted)
-        return ticket
+        return context
 
-    def ticket_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
+    def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
         """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
         this request, once."""
         policy = self._runtime.active_config.policy
-        context = self.context_of(request)
-        if isinstance(context, Refusal) or policy is None:
-            return context if isinstance(context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
-        if not context.fits(request.method, request.target, request.body, request.length):
+        route_context = self.route_context_of(request)
+        if isinstance(route_context, Refusal) or policy is None:
+            return route_context if isinstance(route_context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
+        if not route_context.fits(request.method, request.target, request.body, request.length):
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "signed for another request")
         if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "used before")
-        facts = RequestFacts(context.tenant, context.data_class, context.location)
-        admitted = Mask(residency_class(frozenset(context.residency)))
+        facts = RequestFacts(route_context.tenant, route_context.data_class, route_context.location)
+        admitted = Mask(residency_class(frozenset(route_context.residency)))
         asked = asked_of(request)
         if isinstance(asked, Refusal):
-            asked = Asked(context.model)
-        asked.model = context.model
-        estimate = self.estimate(request, asked, policy, context.tenant)
+            asked = RequestFields(route_context.model)
+        asked.model = route_context.model
+        estimate = self.estimate(request, asked, policy, route_context.tenant)
         # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
-        timeout_s = context.deadline_at - context.issued_at
-        request_id, traceparent = context.request_id, context.traceparent
-        ticket = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
-        ticket.context = context
-        sender = policy.tenants.get(context.tenant)
-        ticket.priority = sender.priority if sender is not None else 0
-        return ticket
+        timeout_s = route_context.deadline_at - route_context.issued_at
+        request_id, traceparent = route_context.request_id, route_context.traceparent
+        context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
+        context.route_context = route_context
+        sender = policy.tenants.get(route_context.tenant)
+        context.priority = sender.priority if sender is not None else 0
+        return context
 
-    def context_of(self, request: Request) -> RouteContext | Refusal:
+    def route_context_of(self, request: Request) -> RouteContext | Refusal:
         """What another region's agent has signed, as far as a request's head tells."""
         policy = self._runtime.active_config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
-        return route_context.accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
+        return accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""
@@ -212,24 +212,24 @@ class Admission:
                 masks[model] = known
         return known
 
-    def admit_anew(self, ticket: RequestContext) -> Refusal | None:
+    def admit_anew(self, context: RequestContext) -> Refusal | None:
         """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
         policy = self._runtime.active_config.policy
         if policy is None:
             return None
-        if ticket.context is None:
-            verdict = self.admit(policy, ticket.model, ticket.facts)
+        if context.route_context is None:
+            verdict = self.admit(policy, context.model, context.facts)
             if isinstance(verdict, Refusal):
                 return verdict
-            ticket.admitted = verdict
+            context.admitted = verdict
         else:
-            refusal = route_context.refuse_here(policy, ticket.facts, self._region)
+            refusal = refuse_here(policy, context.facts, self._region)
             if refusal is not None:
                 return refusal
-        ticket.policy = policy
+        context.policy = policy
         return None
 
-    def estimate(self, request: Request, asked: Asked, policy: Policy, tenant: str) -> WorkEstimate:
+    def estimate(self, request: Request, asked: RequestFields, policy: Policy, tenant: str) -> WorkEstimate:
         """What a request is to whoever runs it."""
         model = policy.models.get(asked.model)
         return work_estimate_of(
@@ -268,7 +268,9 @@ class Admission:
             masks = self._masks[about] = {}
         return masks
 
-    def _version(self, versions: ModelVersions, tenant: str, request: Request, asked: Asked) -> Asked | Refusal:
+    def _version(
+        self, versions: ModelVersions, tenant: str, request: Request, asked: RequestFields
+    ) -> RequestFields | Refusal:
         """The request as one for the version that serves it; by its session, where it has one."""
         if not can_be_served_as_another(request):
             if any(version.model == asked.model for version in versions.versions):

@@ -41,15 +41,15 @@ Ask = Callable[["RequestContext", float], "Target | Refusal | None"]
 class Waiter:
     """Who waits, and how to tell them that it is their turn."""
 
-    __slots__ = ("answer", "ticket")
+    __slots__ = ("answer", "context")
 
-    def __init__(self, ticket: RequestContext, answer: Answer) -> None:
+    def __init__(self, context: RequestContext, answer: Answer) -> None:
         """`answer` is called once, unless the waiter leaves before."""
-        self.ticket = ticket
+        self.context = context
         self.answer = answer
 
 
-Place = Waiting[Waiter]
+QueueEntry = Waiting[Waiter]
 
 
 class AdmissionQueue:
@@ -68,7 +68,7 @@ class AdmissionQueue:
             clock: monotonic, in seconds.
             on_waited: hears, for what model and how long (s), of everybody who waits no more.
         """
-        self.ask: Ask = lambda ticket, now: None
+        self.ask: Ask = lambda context, now: None
         """Where a request may go now, or None: still nowhere. Set by the road."""
         self._endpoints = endpoints
         self._shared_load = shared_load
@@ -106,17 +106,17 @@ class AdmissionQueue:
         pool = self._endpoints.pool(model)
         return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
 
-    def somebody_first(self, ticket: RequestContext) -> bool:
+    def must_queue(self, context: RequestContext) -> bool:
         """Whether others wait, here or at another agent, that come before this request."""
-        others = self._shared_load.remote_queues(ticket.model)
-        if others and any(one.behind <= -ticket.priority for one in others):
+        others = self._shared_load.remote_queues(context.model)
+        if others and any(one.behind <= -context.priority for one in others):
             return True
-        queue = self._queues.get(ticket.model)
-        return queue is not None and len(queue) > 0 and queue.ahead_of(ticket.priority, _give_up_at(ticket)) > 0
+        queue = self._queues.get(context.model)
+        return queue is not None and len(queue) > 0 and queue.ahead_of(context.priority, _give_up_at(context)) > 0
 
     def join(
-        self, ticket: RequestContext, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
-    ) -> Place | Refusal:
+        self, context: RequestContext, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
+    ) -> QueueEntry | Refusal:
         """Wait for room, unless that would take too long.
 
         Args:
@@ -124,37 +124,37 @@ class AdmissionQueue:
             answer: called with where to go, or why nowhere; not within this call.
             elsewhere: another region may well grant a credit soon, however long it takes here.
         """
-        model, until = ticket.model, _give_up_at(ticket)
+        model, until = context.model, _give_up_at(context)
         queue = self._queues.get(model)
         if queue is None:
             queue, self._turns[model] = Queue(), Turns()
             self._queues[model] = queue
         pool = self._endpoints.pool(model)
-        ahead = queue.ahead_of(ticket.priority, until) + self.waiting(model) - len(queue)
+        ahead = queue.ahead_of(context.priority, until) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
         hopeless = now + wait_s > until
         if hopeless and not elsewhere:
             return _refusal(f"waiting {wait_s:.0f} s for it is of no use", wait_s)
         leave_at = now + CREDIT_WAIT_S if hopeless else until
-        place, displaced = queue.join(
-            Waiter(ticket, answer), ticket.estimate.tenant, ticket.priority, size_bytes, now, until, leave_at
+        entry, displaced = queue.join(
+            Waiter(context, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
         )
         for one in displaced:
             self._ended(one, now, WaitEnd.IN_VAIN)
             self._later(one, _refusal("others come first", wait_s))
-        if place is None:
+        if entry is None:
             return _refusal("too many wait", wait_s)
         self._shared_load.tell()
         self._set_timer()
         if _has_room(pool):
             self.room_appeared()
-        return place
+        return entry
 
-    def leave(self, place: Place) -> None:
+    def leave(self, entry: QueueEntry) -> None:
         """The client has gone, or its deadline has passed."""
-        if place.waits:
-            self._queues[place.item.ticket.model].leave(place)
-            self._ended(place, self._clock(), WaitEnd.IN_VAIN)
+        if entry.waits:
+            self._queues[entry.item.context.model].leave(entry)
+            self._ended(entry, self._clock(), WaitEnd.IN_VAIN)
             self._shared_load.tell()
 
     def room_appeared(self) -> None:
@@ -192,42 +192,42 @@ class AdmissionQueue:
         now, pool = self._clock(), self._endpoints.pool(model)
         nowhere: set[str] = set()
         in_vain = sent = 0
-        for place in queue.in_order():
-            ticket = place.item.ticket
-            residency = ticket.admitted.permitted.name
-            if residency in nowhere or now < ticket.rests_until:
+        for entry in queue.in_order():
+            context = entry.item.context
+            residency = context.admitted.permitted.name
+            if residency in nowhere or now < context.rests_until:
                 continue
             if not _has_room(pool):
                 if not elsewhere:
                     return
-            elif self._yields(model, place, now):
+            elif self._yields(model, entry, now):
                 return
-            answer = self.ask(ticket, now)
+            answer = self.ask(context, now)
             if answer is None:
                 in_vain += 1
                 if in_vain >= MAX_IN_VAIN:
                     return
-                if not ticket.attempts:
+                if not context.attempts:
                     nowhere.add(residency)
                 continue
-            queue.leave(place)
-            self._ended(place, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
+            queue.leave(entry)
+            self._ended(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
             self._shared_load.tell()
-            place.item.answer(answer)
+            entry.item.answer(answer)
             sent += 1
             if sent >= MAX_AT_ONCE:
                 self._elsewhere |= elsewhere
                 self.room_appeared()
                 return
 
-    def _yields(self, model: str, place: Place, now: float) -> bool:
+    def _yields(self, model: str, entry: QueueEntry, now: float) -> bool:
         """Whether room here is another agent's first, and so left alone until that one has had time to take it."""
         others = self._shared_load.remote_queues(model)
         if not others:
             return False
         heard_at = now - self._shared_load.age_s()
         heads = [Head(one.behind, heard_at - one.waited_ms / 1000, one.which) for one in others]
-        turn = self._turns[model].whose(self._head(place), heads, now)
+        turn = self._turns[model].whose(self._head(entry), heads, now)
         if turn is None:
             return False
         if model not in self._yielding:
@@ -247,28 +247,28 @@ class AdmissionQueue:
         now = self._clock()
         try:
             for model, queue in list(self._queues.items()):
-                for place in queue.give_up(now):
-                    self._ended(place, now, WaitEnd.IN_VAIN)
-                    place.item.answer(self._too_late(place.item.ticket, now))
+                for entry in queue.give_up(now):
+                    self._ended(entry, now, WaitEnd.IN_VAIN)
+                    entry.item.answer(self._too_late(entry.item.context, now))
                 self._offer(model, queue, elsewhere=True)
         finally:
             self._set_timer()
 
-    def _too_late(self, ticket: RequestContext, now: float) -> Refusal:
-        waited_s = now - ticket.received_at
-        if now >= ticket.deadline_at:
+    def _too_late(self, context: RequestContext, now: float) -> Refusal:
+        waited_s = now - context.received_at
+        if now >= context.deadline_at:
             return Refusal(Reason.DEADLINE_PASSED, f"no room within {waited_s:.1f} s, the request's deadline")
-        return _refusal(f"waited {waited_s:.0f} s for it", self.wait_s(ticket.model))
+        return _refusal(f"waited {waited_s:.0f} s for it", self.wait_s(context.model))
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def _ended(self, place: Place, now: float, end: WaitEnd) -> None:
-        self._on_waited(place.item.ticket.model, now - place.since, end)
+    def _ended(self, entry: QueueEntry, now: float, end: WaitEnd) -> None:
+        self._on_waited(entry.item.context.model, now - entry.since, end)
 
-    def _later(self, place: Place, refusal: Refusal) -> None:
-        asyncio.get_running_loop().call_soon(place.item.answer, refusal)
+    def _later(self, entry: QueueEntry, refusal: Refusal) -> None:
+        asyncio.get_running_loop().call_soon(entry.item.answer, refusal)
 
     def _told(self) -> dict[str, told.Waiting]:
         """What the other agents are to know."""
@@ -282,17 +282,17 @@ class AdmissionQueue:
                 waiting[model] = told.Waiting(len(queue), head.behind, waited_ms, head.which)
         return waiting
 
-    def _head(self, place: Place) -> Head:
-        return Head(-place.priority, place.since, self._numbers_from + place.number)
+    def _head(self, entry: QueueEntry) -> Head:
+        return Head(-entry.priority, entry.since, self._numbers_from + entry.number)
 
 
 def _has_room(pool: EndpointPool) -> bool:
     return any(view.takes_more for view in pool.views)
 
 
-def _give_up_at(ticket: RequestContext) -> float:
-    """Counted from when it came: one that is tried again keeps its place."""
-    return give_up_at(ticket.received_at, ticket.deadline_at)
+def _give_up_at(context: RequestContext) -> float:
+    """Counted from when it came: one that is tried again keeps its entry."""
+    return give_up_at(context.received_at, context.deadline_at)
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

@@ -45,7 +45,7 @@ MAX_MODEL = 256
 """Characters of a model's name; a longer one is nobody's: no endpoint may have it, and it is not said back."""
 
 
-class Asked(msgspec.Struct):
+class RequestFields(msgspec.Struct):
     """The fields of an OpenAI-style body that routing needs; msgspec skips the others unparsed.
 
     Raw ones only help to guess a cost: what engines make of them is their business, so no type of them is refused.
@@ -70,7 +70,7 @@ class _Name(str):
     __slots__ = ()
 
 
-class _Body(Asked):
+class _Body(RequestFields):
     model: _Name
 
 
@@ -93,11 +93,11 @@ def _note(wanted: type, value: Any) -> _Name:
 _decoder = msgspec.json.Decoder(_Body, dec_hook=_note)
 
 
-def classify(body: bytes | bytearray) -> Asked | Refusal:
+def classify(body: bytes | bytearray) -> RequestFields | Refusal:
     """Read the body's routing fields, or say which one is wrong."""
     _names.clear()
     try:
-        asked: Asked = _decoder.decode(body)
+        asked: RequestFields = _decoder.decode(body)
     except msgspec.ValidationError as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is not as expected: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

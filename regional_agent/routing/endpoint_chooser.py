@@ -15,7 +15,7 @@ from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, c
 from penstock.routing.reasons import Reason
 from penstock.routing.speed_learning import MICROSECONDS, microseconds
 from penstock.routing.usage import TAIL_BYTES, Usage, read_usage
-from penstock.routing.work import Ask
+from penstock.routing.work import CostInputs
 from regional_agent.routing.reservation import Reservation
 from regional_agent.routing.work_estimate import WorkEstimate
 
@@ -126,7 +126,7 @@ class EndpointChooser:
         Args:
             session: the conversation that it names; empty where it names none.
         """
-        ask = Ask(0)
+        ask = CostInputs(0)
         work = self.expectations.guess(model.cost, tenant, model.name, ask)
         estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
         estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
@@ -144,7 +144,7 @@ class EndpointChooser:
         if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
-    def look(self, placement: Placement, now: float) -> None:
+    def check_prefill_done(self, placement: Placement, now: float) -> None:
         """Time has passed without an answer: one that comes whole says nothing of when its prefill was over."""
         if now >= placement.prefill_over_at and not placement.estimate.streaming:
             self._shared_load.prefilled(placement)

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from adapters.geoip import parse_address
 from penstock.policy.countries import country_flaw
 from penstock.policy.geography import Location
-from penstock.routing.explain import Asked, Explanation, explain, tenant_by_key
+from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float)
         if region not in policy.regions:
             raise BadQuestion(f"tried: there is no region {region!r}")
     location = _location(runtime, given)
-    asked = Asked(road.region, given["model"], tenant, location, tried, given.get("overflow", "") == "true")
+    asked = ExplainQuery(road.region, given["model"], tenant, location, tried, given.get("overflow", "") == "true")
     model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
     endpoints = road.chooser.consider(model, sender, given.get("session", ""), now) if model is not None else ()
     views = road.views(policy.regions, asked.model, now)

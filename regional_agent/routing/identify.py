@@ -36,16 +36,18 @@ class Keyring:
     def identify(self, authorization: bytes | None) -> Tenant | Refusal:
         """The tenant of an `Authorization: Bearer` value; without one the anonymous tenant, where policy has it."""
         if authorization is None:
-            return self._anonymous or Refusal(Reason.UNKNOWN_KEY, "send an API key as `Authorization: Bearer <key>`")
+            return self._anonymous or Refusal(
+                Reason.INVALID_API_KEY, "send an API key as `Authorization: Bearer <key>`"
+            )
         return self._remembered.get(authorization) or self._look_up(authorization)
 
     def _look_up(self, authorization: bytes) -> Tenant | Refusal:
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not key or len(key) > MAX_KEY_BYTES:
-            return Refusal(Reason.UNKNOWN_KEY, "the Authorization header is not `Bearer <key>`")
+            return Refusal(Reason.INVALID_API_KEY, "the Authorization header is not `Bearer <key>`")
         tenant = self._by_digest.get(sha256(key.strip()).digest())
         if tenant is None:
-            return Refusal(Reason.UNKNOWN_KEY, "no such API key")
+            return Refusal(Reason.INVALID_API_KEY, "no such API key")
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
         self._remembered[authorization] = tenant

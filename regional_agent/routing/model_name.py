@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, Asked, classify
+from regional_agent.routing.classify import MAX_MODEL, UPLOAD_PATHS, RequestFields, classify
 
 MODEL_HEADER: Final = b"x-model"
 
@@ -47,7 +47,7 @@ def is_json(request: Request) -> bool:
     return not kind.startswith((b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream"))
 
 
-def asked_of(request: Request) -> Asked | Refusal:
+def asked_of(request: Request) -> RequestFields | Refusal:
     """What a request asks for, from what there is of it."""
     if request.whole and not request.upgrade and is_json(request):
         asked = classify(request.body)
@@ -58,7 +58,7 @@ def asked_of(request: Request) -> Asked | Refusal:
     if model is None:
         where = f"in the first {len(request.body)} bytes of the body" if request.body else "in the request"
         return Refusal(Reason.BAD_REQUEST, f"no model is named {where}, or two are; {TELL_US}")
-    return Asked(model, stream=bool(request.upgrade))
+    return RequestFields(model, stream=bool(request.upgrade))
 
 
 def named_model(request: Request) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import Asked, classify
+from regional_agent.routing.classify import RequestFields, classify
 from regional_agent.routing.model_name import is_json, model_span
 
 
@@ -17,7 +17,7 @@ def can_be_served_as_another(request: Request) -> bool:
     return request.whole and not request.upgrade and not request.forgotten and is_json(request)
 
 
-def serve_as(request: Request, model: str) -> Asked | None:
+def serve_as(request: Request, model: str) -> RequestFields | None:
     """Make the body ask for `model`; what it asks for then. None, and nothing changed, where it cannot be told how.
 
     So it is where the name is not written plainly, or twice: then the engine might read another than the agent.
@@ -30,7 +30,7 @@ def serve_as(request: Request, model: str) -> Asked | None:
     start, end = span
     body = request.body[:start] + msgspec.json.encode(model)[1:-1] + request.body[end:]
     asked = classify(body)
-    if not isinstance(asked, Asked) or asked.model != model:
+    if not isinstance(asked, RequestFields) or asked.model != model:
         return None
     request.body, request.length = body, len(body)
     return asked

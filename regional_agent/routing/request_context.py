@@ -31,13 +31,11 @@ class RequestContext:
         "attempts",
         "broken",
         "busy_endpoints",
-        "context",
         "counted",
         "deadline_at",
         "estimate",
         "facts",
         "failed_because",
-        "has_turn",
         "model",
         "policy",
         "priority",
@@ -45,6 +43,7 @@ class RequestContext:
         "request",
         "request_id",
         "rests_until",
+        "route_context",
         "traceparent",
         "tried_endpoints",
         "tried_regions",
@@ -76,7 +75,7 @@ class RequestContext:
         """The one that it was admitted under."""
         self.received_at = now
         self.deadline_at = now + timeout_s
-        self.context: RouteContext | None = None
+        self.route_context: RouteContext | None = None
         """Set when another region's agent forwarded it here."""
         self.attempts = 0
         self.broken = 0
@@ -85,8 +84,6 @@ class RequestContext:
         """Its tenant's: higher goes first where something must wait."""
         self.counted = False
         """It counts towards its tenant's quota here."""
-        self.has_turn = False
-        """It has waited, and room that appears now is for it."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0

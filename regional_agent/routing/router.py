@@ -21,12 +21,11 @@ from penstock.routing.decision import decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
 from penstock.routing.weighted_sampler import accepts_full_share
-from penstock.wire import route_context
-from penstock.wire.route_context import RouteContext
+from penstock.wire.route_context import RouteContext, content_digest, seal
 from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Header, Request
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.admission_queue import Answer, Place
+from regional_agent.routing.admission_queue import Answer, QueueEntry
 from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
 from regional_agent.routing.model_rewrite import serve_as
 from regional_agent.routing.request_context import NO_NAMES, Forward, RequestContext, Target
@@ -81,74 +80,84 @@ class Router:
         views[self.region] = self._runtime.local_view(model, now)
         return views
 
-    def next_target(self, ticket: RequestContext, now: float) -> Target | Refusal:
-        """Steps 6 and 7: the next place to try. Reserves what it answers with; `settle` gives it back."""
-        if ticket.policy is not self._runtime.active_config.policy:
-            refusal = self.admission.admit_anew(ticket)
+    def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Target | Refusal:
+        """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
+
+        Args:
+            in_turn: the request is at the head of the admission queue, so no waiting request comes before it.
+        """
+        if context.policy is not self._runtime.active_config.policy:
+            refusal = self.admission.admit_anew(context)
             if refusal is not None:
                 return refusal
-        if ticket.attempts >= MAX_ATTEMPTS:
-            return Refusal(ticket.failed_because, f"{MAX_ATTEMPTS} attempts failed before any began to answer")
-        if ticket.broken >= MAX_BROKEN:
+        if context.attempts >= MAX_ATTEMPTS:
+            return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before any began to answer")
+        if context.broken >= MAX_BROKEN:
             detail = f"{MAX_BROKEN} engines broke off before they answered: the request may be what breaks them"
             return Refusal(Reason.ENGINE_FAILED, detail)
-        target = self._target_from_origin(ticket, now) if ticket.context is None else self._forwarded(ticket, now)
+        if context.route_context is None:
+            target = self._target_from_origin(context, now, in_turn=in_turn)
+        else:
+            target = self._forwarded(context, now, in_turn=in_turn)
         if not isinstance(target, Refusal):
-            ticket.attempts += 1
+            context.attempts += 1
         return target
 
-    def wait(self, ticket: RequestContext, size_bytes: int, answer: Answer, now: float) -> Place | Refusal:
+    def wait(self, context: RequestContext, size_bytes: int, answer: Answer, now: float) -> QueueEntry | Refusal:
         """Nothing has room for a request now: let it wait, or say why not.
 
         Args:
             size_bytes: memory that its body holds.
             answer: hears where to go as soon as there is room, or why it is of no use to wait longer.
         """
-        if ticket.attempts >= MAX_ATTEMPTS:
-            return self._nowhere(ticket, f"{MAX_ATTEMPTS} attempts were answered so", now)
-        if self._runtime.endpoints.pool(ticket.model).ready == 0:
-            return self._nowhere(ticket, f"{self.region} has nothing to wait for", now)
+        if context.attempts >= MAX_ATTEMPTS:
+            return self._nowhere(context, f"{MAX_ATTEMPTS} attempts were answered so", now)
+        if self._runtime.endpoints.pool(context.model).ready == 0:
+            return self._nowhere(context, f"{self.region} has nothing to wait for", now)
         return self._runtime.admission_queue.join(
-            ticket, size_bytes, answer, now, elsewhere=self._may_leave(ticket, now)
+            context, size_bytes, answer, now, elsewhere=self._may_leave(context, now)
         )
 
-    def fall_back(self, ticket: RequestContext, request: Request, refusal: Refusal) -> bool:
+    def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
         policy = self._runtime.active_config.policy
-        model = policy.models.get(ticket.model) if policy is not None else None
-        if model is None or model.fallback is None or ticket.context is not None or refusal.reason not in _FALLS_BACK:
+        model = policy.models.get(context.model) if policy is not None else None
+        if (
+            model is None
+            or model.fallback is None
+            or context.route_context is not None
+            or refusal.reason not in _FALLS_BACK
+        ):
             return False
         asked = serve_as(request, model.fallback)
         if asked is None or policy is None:
             return False
-        ticket.estimate = self.admission.estimate(request, asked, policy, ticket.facts.tenant)
-        ticket.model = asked.model
-        ticket.forget_tries()
-        self._runtime.demand.offered(asked.model, ticket.admitted.permitted)
+        context.estimate = self.admission.estimate(request, asked, policy, context.facts.tenant)
+        context.model = asked.model
+        context.forget_tries()
+        self._runtime.demand.offered(asked.model, context.admitted.permitted)
         return True
 
-    def over(self, ticket: RequestContext) -> None:
+    def release_quota(self, context: RequestContext) -> None:
         """A request that counts has ended, however it did: its tenant may have another. Called once for each."""
-        self._runtime.quotas.end(ticket.facts.tenant)
+        self._runtime.quotas.end(context.facts.tenant)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, entry: QueueEntry) -> None:
         """Nobody wants to wait there any more."""
-        self._runtime.admission_queue.leave(place)
+        self._runtime.admission_queue.leave(entry)
 
-    def _try_again(self, ticket: RequestContext, now: float) -> Target | Refusal | None:
+    def _try_again(self, context: RequestContext, now: float) -> Target | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
         view = self._runtime.peers.view
-        ticket.tried_regions = {
+        context.tried_regions = {
             region: reason
-            for region, reason in ticket.tried_regions.items()
+            for region, reason in context.tried_regions.items()
             if reason is not Reason.SATURATED
-            or (region != self.region and view(region, ticket.model, now).credits <= 0)
+            or (region != self.region and view(region, context.model, now).credits <= 0)
         }
-        ticket.tried_endpoints -= ticket.busy_endpoints
-        ticket.busy_endpoints = NO_NAMES
-        ticket.has_turn = True
-        target = self.next_target(ticket, now)
-        ticket.has_turn = False
+        context.tried_endpoints -= context.busy_endpoints
+        context.busy_endpoints = NO_NAMES
+        target = self.next_target(context, now, in_turn=True)
         return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
     def first_byte(self, target: Target, now: float) -> None:
@@ -159,10 +168,10 @@ class Router:
             except Exception:
                 log.exception("learning from a first byte failed", endpoint=target.endpoint.name)
 
-    def look(self, target: Target, now: float) -> None:
+    def check_prefill_done(self, target: Target, now: float) -> None:
         """No byte has come yet; called now and then."""
         if isinstance(target, Placement):
-            self.chooser.look(target, now)
+            self.chooser.check_prefill_done(target, now)
 
     def settle(self, target: Target, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
         """Step 9: release what the attempt held.
@@ -208,84 +217,84 @@ class Router:
         else:
             self._runtime.peers.broken(target.region, target.address)
 
-    def unreachable(self, ticket: RequestContext, target: Target, *, broke: bool) -> None:
+    def unreachable(self, context: RequestContext, target: Target, *, broke: bool) -> None:
         """Nobody answered there: look elsewhere, and remember it.
 
         Args:
             broke: it was sent the request before the connection ended.
         """
-        ticket.failed_because = Reason.ENGINE_FAILED
+        context.failed_because = Reason.ENGINE_FAILED
         if isinstance(target, Placement):
-            ticket.broken += broke
-            ticket.tried_endpoints |= {target.endpoint.name}
+            context.broken += broke
+            context.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
             self._runtime.endpoints.failed(target.endpoint)
         else:
-            ticket.tried(target.region, Reason.UNREACHABLE)
+            context.tried(target.region, Reason.UNREACHABLE)
             self._runtime.peers.broken(target.region, target.address)
 
-    def busy(self, ticket: RequestContext, target: Target, reason: Reason) -> None:
+    def busy(self, context: RequestContext, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
-        ticket.failed_because = Reason.SATURATED
+        context.failed_because = Reason.SATURATED
         if isinstance(target, Placement):
-            ticket.tried_endpoints |= {target.endpoint.name}
-            ticket.busy_endpoints |= {target.endpoint.name}
-            ticket.rests_until = self._clock() + BUSY_REST_S
+            context.tried_endpoints |= {target.endpoint.name}
+            context.busy_endpoints |= {target.endpoint.name}
+            context.rests_until = self._clock() + BUSY_REST_S
         else:
-            ticket.broken += reason is Reason.ENGINE_FAILED
-            ticket.tried(target.region, reason)
+            context.broken += reason is Reason.ENGINE_FAILED
+            context.tried(target.region, reason)
 
     def has_failed(self, region: str) -> bool:
         """Whether a peer region is believed dead by now, however its connections look."""
         return self._runtime.peers.state(region) is RegionState.FAILED
 
-    def _forwarded(self, ticket: RequestContext, now: float) -> Target | Refusal:
+    def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Target | Refusal:
         """An engine here for what another region sent; it goes nowhere else."""
-        target = self._local_target(ticket, RequestKind.FORWARDED, now)
+        target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
         detail = f"{self.region} cannot take it"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.admission_queue.wait_s(ticket.model)))
+        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.admission_queue.wait_s(context.model)))
 
-    def _target_from_origin(self, ticket: RequestContext, now: float) -> Target | Refusal:
+    def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Target | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
         active_config = self._runtime.active_config
         policy, plan = active_config.policy, active_config.plan
         assert policy is not None
-        planned = None if ticket.tried_regions else self._as_planned(ticket, now)
+        planned = None if context.tried_regions else self._as_planned(context, now)
         if planned is not None:
             # What is planned for here is so while nobody waits here: there is nobody to let go first.
             if planned.region == self.region:
-                target: Target | Reason = self._placement(ticket, planned.why, now)
+                target: Target | Reason = self._placement(context, planned.why, now)
             else:
-                target = self._peer_target(ticket, planned, policy)
+                target = self._peer_target(context, planned, policy)
             if not isinstance(target, Reason):
                 return target
-            ticket.tried(planned.region, target)
+            context.tried(planned.region, target)
         while True:
             decision = decide(
                 policy,
                 plan,
                 self.region,
-                ticket.model,
-                ticket.admitted,
-                self.views(ticket.admitted.permitted.regions, ticket.model, now),
+                context.model,
+                context.admitted,
+                self.views(context.admitted.permitted.regions, context.model, now),
                 self._rng,
-                tried=ticket.tried_regions,
-                overflow=ticket.tried_regions.get(self.region) is Reason.SATURATED,
+                tried=context.tried_regions,
+                overflow=context.tried_regions.get(self.region) is Reason.SATURATED,
             )
             if isinstance(decision, Refusal):
                 return decision
-            target = self._target(ticket, decision.choice, policy, now)
+            target = self._target(context, decision.choice, policy, now, in_turn=in_turn)
             if not isinstance(target, Reason):
                 return target
-            ticket.tried(decision.choice.region, target)
+            context.tried(decision.choice.region, target)
 
-    def _as_planned(self, ticket: RequestContext, now: float) -> RegionChoice | None:
+    def _as_planned(self, context: RequestContext, now: float) -> RegionChoice | None:
         """The plan's choice for a request that was tried nowhere; None while the plan alone does not decide."""
-        runtime, model, permitted = self._runtime, ticket.model, ticket.admitted.permitted
+        runtime, model, permitted = self._runtime, context.model, context.admitted.permitted
         sampler = runtime.active_config.samplers.get((model, permitted.name))
         if sampler is None or (sampler.includes_home and not runtime.at_ease(model)):
             return None
@@ -298,62 +307,66 @@ class Router:
             return None
         return sampler.sample(self._rng)
 
-    def _target(self, ticket: RequestContext, where: RegionChoice, policy: Policy, now: float) -> Target | Reason:
+    def _target(
+        self, context: RequestContext, where: RegionChoice, policy: Policy, now: float, *, in_turn: bool
+    ) -> Target | Reason:
         """A place in the region that was chosen, or why there is none."""
         if where.region != self.region:
-            return self._peer_target(ticket, where, policy)
-        return self._local_target(ticket, where.why, now)
+            return self._peer_target(context, where, policy)
+        return self._local_target(context, where.why, now, in_turn=in_turn)
 
-    def _nowhere(self, ticket: RequestContext, detail: str, now: float) -> Refusal:
-        permitted = ticket.admitted.permitted
+    def _nowhere(self, context: RequestContext, detail: str, now: float) -> Refusal:
+        permitted = context.admitted.permitted
         return Refusal(
             Reason.SATURATED,
             detail,
-            retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, ticket.model, now)),
+            retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, context.model, now)),
         )
 
-    def _may_leave(self, ticket: RequestContext, now: float) -> bool:
+    def _may_leave(self, context: RequestContext, now: float) -> bool:
         """Whether a request may soon be invited by a region that stands idle."""
-        permitted = ticket.admitted.permitted
-        views = self.views(permitted.regions, ticket.model, now)
-        return ticket.context is None and idle_region_exists(self.region, permitted, views, ticket.tried_regions)
+        if context.route_context is not None:
+            return False
+        permitted = context.admitted.permitted
+        views = self.views(permitted.regions, context.model, now)
+        return idle_region_exists(self.region, permitted, views, context.tried_regions)
 
-    def _local_target(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
+    def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> Placement | Reason:
         """An engine of this region, in its turn, or why there is none."""
-        if not ticket.has_turn and self._runtime.admission_queue.somebody_first(ticket):
+        if not in_turn and self._runtime.admission_queue.must_queue(context):
             return Reason.SATURATED
-        return self._placement(ticket, kind, now)
+        return self._placement(context, kind, now)
 
-    def _placement(self, ticket: RequestContext, kind: str, now: float) -> Placement | Reason:
+    def _placement(self, context: RequestContext, kind: str, now: float) -> Placement | Reason:
         """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
-        placement = self.chooser.choose(ticket.estimate, ticket.tried_endpoints, now)
+        placement = self.chooser.choose(context.estimate, context.tried_endpoints, now)
         if isinstance(placement, Reason):
-            return Reason.SATURATED if ticket.busy_endpoints else placement
+            return Reason.SATURATED if context.busy_endpoints else placement
         placement.region, placement.kind = self.region, kind
         return placement
 
-    def _peer_target(self, ticket: RequestContext, where: RegionChoice, policy: Policy) -> Forward | Reason:
+    def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> Forward | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
         address = self._runtime.peers.address(where.region)
         if address is None:
             return Reason.UNREACHABLE
         if where.spends_credit:
-            self._runtime.peers.spend(where.region, ticket.model)
-        request, wall = ticket.request, time.time()
-        context = RouteContext(
-            request_id=ticket.request_id,
+            self._runtime.peers.spend(where.region, context.model)
+        request, wall = context.request, time.time()
+        route_context = RouteContext(
+            request_id=context.request_id,
             origin=self.region,
             server=where.region,
-            tenant=ticket.facts.tenant,
-            data_class=ticket.facts.data_class,
-            location=ticket.facts.location,
-            model=ticket.model,
-            residency=tuple(sorted(ticket.admitted.permitted.regions)),
+            tenant=context.facts.tenant,
+            data_class=context.facts.data_class,
+            location=context.facts.location,
+            model=context.model,
+            residency=tuple(sorted(context.admitted.permitted.regions)),
             policy_digest=self._runtime.active_config.policy_digest,
             issued_at=wall,
-            deadline_at=wall + ticket.deadline_at - self._clock(),
-            traceparent=ticket.traceparent,
-            content=route_context.content_digest(request.method, request.target, request.body),
+            deadline_at=wall + context.deadline_at - self._clock(),
+            traceparent=context.traceparent,
+            content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )
-        return Forward(where.region, address, where.why, route_context.seal(context, self._key).encode())
+        return Forward(where.region, address, where.why, seal(route_context, self._key).encode())

@@ -8,9 +8,9 @@ from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.usage import MAX_TOKENS
-from penstock.routing.work import Ask, Work
+from penstock.routing.work import CostInputs, Work
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import Asked, Raw
+from regional_agent.routing.classify import Raw, RequestFields
 
 SESSION_HEADER: Final = b"x-session-id"
 """Names a conversation; without it, OpenAI's `prompt_cache_key` does, and without that `user`."""
@@ -38,7 +38,7 @@ class WorkEstimate:
 
     __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
 
-    def __init__(self, tenant: str, model: str, cost: Cost, ask: Ask, work: Work, streaming: bool) -> None:
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
         """Without ties."""
         self.tenant = tenant
         self.model = model
@@ -54,7 +54,7 @@ class WorkEstimate:
 
 
 def work_estimate_of(
-    request: Request, asked: Asked, tenant: str, cost: Cost, expectations: Expectations
+    request: Request, asked: RequestFields, tenant: str, cost: Cost, expectations: Expectations
 ) -> WorkEstimate:
     """What a request will cost and what it is tied to, from what there is of it."""
     model, ask = asked.model, _ask(request, asked, cost.unit)
@@ -69,7 +69,7 @@ def work_estimate_of(
     return estimate
 
 
-def session_of(request: Request, asked: Asked) -> bytes:
+def session_of(request: Request, asked: RequestFields) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
     named = (request.by_name or request.index()).get(SESSION_HEADER) or asked.prompt_cache_key or asked.user
     if not named or (name := bytes(named)) == b"null":
@@ -81,7 +81,7 @@ def _scope(estimate: WorkEstimate) -> str:
     return f"{estimate.tenant}/{estimate.model}"
 
 
-def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
+def _ask(request: Request, asked: RequestFields, unit: CostUnit) -> CostInputs:
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
     count = 1
     if asked.n:
@@ -90,13 +90,13 @@ def _ask(request: Request, asked: Asked, unit: CostUnit) -> Ask:
         most = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         if most is not None:
             most = max(1, min(most, MAX_TOKENS))
-        return Ask(size_bytes, request.path != EMBEDDINGS, most, count)
+        return CostInputs(size_bytes, request.path != EMBEDDINGS, most, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         steps = _whole(asked.steps, MAX_STEPS) or _whole(asked.num_inference_steps, MAX_STEPS)
-        return Ask(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
+        return CostInputs(size_bytes, count=count, pixels=_pixels(asked.size), steps=steps)
     if unit is CostUnit.AUDIO_SECOND:
-        return Ask(size_bytes, text_bytes=len(bytes(asked.input)) or None)
-    return Ask(size_bytes, count=count)
+        return CostInputs(size_bytes, text_bytes=len(bytes(asked.input)) or None)
+    return CostInputs(size_bytes, count=count)
 
 
 def _prompt(body: bytes | bytearray) -> memoryview:

@@ -20,8 +20,8 @@ _NOT_OURS: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ER
 
 _BY_POLICY: Final = frozenset(
     {
-        Reason.UNKNOWN_KEY,
-        Reason.UNKNOWN_MODEL,
+        Reason.INVALID_API_KEY,
+        Reason.MODEL_NOT_FOUND,
         Reason.RESIDENCY_NOT_ALLOWED,
         Reason.RESIDENCY_DENIED,
         Reason.LOCATION_UNKNOWN,

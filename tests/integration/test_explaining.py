@@ -76,7 +76,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
     ):
         for busy in list(one.runtime.endpoints.every())[1:]:
             busy.view.draining = True
-            busy.view.reckon()
+            busy.view.update_score()
         told = await explained(address, "tenant=open&session=s")
         assert told.chosen is not None
         assert [(seen.name, seen.done_s is not None, seen.reason) for seen in told.endpoints] == [

@@ -32,11 +32,11 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
         (post(b'{"model": 5}'), 400, "bad_request"),
         (post(b'{"model": "\xff"}'), 400, "bad_request"),
         (post(b'{"a": ' + b"[" * 30_000), 400, "bad_request"),
-        (post(b'{"model": "no-such"}'), 404, "unknown_model"),
+        (post(b'{"model": "no-such"}'), 404, "model_not_found"),
         (post(BODY, path="/v1/nothing"), 404, "not_found"),
         (b"GET /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n", 404, "not_found"),
-        (post(BODY, "Authorization: Bearer nobody"), 401, "unknown_key"),
-        (post(BODY, "Authorization: Basic Zm9v"), 401, "unknown_key"),
+        (post(BODY, "Authorization: Bearer nobody"), 401, "invalid_api_key"),
+        (post(BODY, "Authorization: Basic Zm9v"), 401, "invalid_api_key"),
         (post(b"x" * (MAX_BODY_BYTES + 1)), 413, "body_too_large"),
         (post(BODY, "X-Big: " + "x" * 70_000), 431, "head_too_large"),
         (post(BODY, *(f"X-{n}: 1" for n in range(200))), 431, "head_too_large"),
@@ -75,12 +75,12 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_
         agent(tmp_path, [gpu.address], anonymous=None, access_log=log, limits=roomy) as one,
     ):
         status, headers, body = await ask(one, body=asked)
-        assert (status, code(body)) == (401, "unknown_key")
+        assert (status, code(body)) == (401, "invalid_api_key")
         assert headers["www-authenticate"] == "Bearer"
         assert one.runtime.request_tally.report().failed == 1
     log.close()
     (line,) = (tmp_path / "access.log").read_text().splitlines()
-    assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "unknown_key")
+    assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "invalid_api_key")
 
 
 async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
     await region.fill("a", "a0")
     await region.wait("b", "b1")
     region.agents["a"].runtime.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
-    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].reckon()
+    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].update_score()
     await region.wait("a", "a1")
     assert region.gpu.began == ["a0"]
     region.asked["b1"].close()

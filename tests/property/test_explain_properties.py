@@ -13,7 +13,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import Location
 from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import admit_at_origin, decide
-from penstock.routing.explain import Asked, Standing, explain
+from penstock.routing.explain import ExplainQuery, Standing, explain
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
@@ -53,7 +53,7 @@ locations = st.builds(Location, country=st.none() | st.sampled_from(COUNTRIES))
 @settings(max_examples=600, deadline=None)
 @given(policies, plans, locations, views, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
 def test_what_is_told_is_what_is_decided(policy, plan, location, live, refused, origin, overflow, seed) -> None:
-    asked = Asked(origin, "m", "t", location, refused, overflow)
+    asked = ExplainQuery(origin, "m", "t", location, refused, overflow)
     told = explain(policy, plan, asked, live, Random(seed))
     assert sorted(one.region for one in told.regions) == sorted(policy.regions)
 

@@ -59,9 +59,9 @@ def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
-    ticket = admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
-    assert isinstance(ticket, RequestContext)
-    return ticket.facts.location
+    context = admission.context_from_client(request, peer_ip, 0.0, 600.0)
+    assert isinstance(context, RequestContext)
+    return context.facts.location
 
 
 CODES = st.sampled_from(["DE", "de", "US", "US-CA", "JP", "XX", "T1", "ZZ", "", "DE,US"]).map(str.encode)

@@ -21,7 +21,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import AdmissionQueue, Place
+from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
 from regional_agent.shared_load import shared_load as told
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 
 class Waiter:
-    def __init__(self, ticket: Any) -> None:
-        self.ticket = ticket
+    def __init__(self, context: Any) -> None:
+        self.context = context
         self.answers: list[Any] = []
-        self.place: Place | None = None
+        self.entry: QueueEntry | None = None
         self.left = False
 
     @property
     def waits(self) -> bool:
-        return self.place is not None and not self.answers and not self.left
+        return self.entry is not None and not self.answers and not self.left
 
 
 class Room(RuleBasedStateMachine):
@@ -74,14 +74,14 @@ class Room(RuleBasedStateMachine):
         self.credits = 0
         self.heads = 0
 
-    def _ask(self, ticket: Any, now: float) -> Any:
+    def _ask(self, context: Any, now: float) -> Any:
         """As the road does: here, elsewhere on a credit, or nowhere that is ready."""
-        endpoint = self.by_model[ticket.model]
+        endpoint = self.by_model[context.model]
         if endpoint.view.takes_more:
             endpoint.take()
-            self.running[ticket.model] += 1
+            self.running[context.model] += 1
             return "here"
-        if ticket.admitted.permitted.name == "anywhere" and self.credits:
+        if context.admitted.permitted.name == "anywhere" and self.credits:
             self.credits -= 1
             return "elsewhere"
         return None if endpoint.view.ready else Refusal(Reason.NONE_READY, "nobody is left")
@@ -109,7 +109,7 @@ class Room(RuleBasedStateMachine):
     def join(
         self, model: str, priority: int, residency: str, within_s: float, attempts: int, rests_s: float, elsewhere: bool
     ) -> None:
-        ticket: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             model=model,
             priority=priority,
             received_at=self.now,
@@ -119,13 +119,13 @@ class Room(RuleBasedStateMachine):
             estimate=SimpleNamespace(tenant=residency),
             admitted=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
-        waiter = Waiter(ticket)
+        waiter = Waiter(context)
         answered_within: list[Any] = []
 
-        def joins() -> Place | Refusal:
-            place = self.room.join(ticket, 100, waiter.answers.append, self.now, elsewhere=elsewhere)
+        def joins() -> QueueEntry | Refusal:
+            entry = self.room.join(context, 100, waiter.answers.append, self.now, elsewhere=elsewhere)
             answered_within.extend(waiter.answers)
-            return place
+            return entry
 
         answer = self.inside(joins)
         assert answered_within == []
@@ -133,15 +133,15 @@ class Room(RuleBasedStateMachine):
             assert answer.reason is Reason.SATURATED
             assert answer.retry_after_s is not None
         else:
-            waiter.place = answer
+            waiter.entry = answer
             self.waiters.append(waiter)
 
     @precondition(lambda self: self.waiters)
     @rule(which=st.integers(0, 50))
     def leave(self, which: int) -> None:
         waiter = self.waiters[which % len(self.waiters)]
-        assert waiter.place is not None
-        self.room.leave(waiter.place)
+        assert waiter.entry is not None
+        self.room.leave(waiter.entry)
         if not waiter.answers:
             waiter.left = True
 
@@ -192,7 +192,7 @@ class Room(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_what_is_counted(self) -> None:
         for model in MODELS:
-            admission_queue = sum(one.waits for one in self.waiters if one.ticket.model == model)
+            admission_queue = sum(one.waits for one in self.waiters if one.context.model == model)
             assert self.room.waiting_here(model) == admission_queue
 
     @invariant()

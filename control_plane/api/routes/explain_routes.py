@@ -21,7 +21,7 @@ from control_plane.status.status_builder import policy_status
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.routing.explain import Asked, explain, tenant_by_key
+from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from penstock.routing.reported_views import believed_views
 
@@ -93,7 +93,7 @@ def _provenance(control_plane: ControlPlane, plan: RegionPlan | None, digest: st
     return newest.provenance if newest.digest == digest else None
 
 
-def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> Asked:
+def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQuery:
     origin = region_of(policy, body.origin, "origin")
     for region in body.tried:
         region_of(policy, region, "tried")
@@ -106,4 +106,4 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> Asked:
             raise Problem(422, "key_digest: no tenant has this key")
     if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
-    return Asked(origin, body.model, tenant, body.location(geoip), dict(body.tried), body.overflow)
+    return ExplainQuery(origin, body.model, tenant, body.location(geoip), dict(body.tried), body.overflow)

@@ -24,7 +24,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.countries import country_flaw
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy
-from penstock.routing.explain import Asked, Explanation, tenant_by_key
+from penstock.routing.explain import ExplainQuery, Explanation, tenant_by_key
 from penstock.routing.explain import explain as explained
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
@@ -73,7 +73,7 @@ def explain(
             raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
         _check(tenant, key_digest, country, session, agent)
-        asked = Asked(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
+        asked = ExplainQuery(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
             if ip is not None or agent is not None:
                 raise UsageFault("--ip and --agent need a fleet; offline give --country")
@@ -108,7 +108,9 @@ def _check(
         raise UsageFault(f"--country: {flaw}")
 
 
-def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None) -> tuple[Explanation, list[str]]:
+def _online(
+    api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None
+) -> tuple[Explanation, list[str]]:
     body = {
         "origin": asked.origin,
         "model": asked.model,
@@ -130,7 +132,7 @@ def _online(api: ApiClient, asked: Asked, key_digest: str | None, ip: str | None
 
 
 def _by_agent(
-    api: ApiClient, name: str, asked: Asked, key_digest: str | None, ip: str | None, session: str | None
+    api: ApiClient, name: str, asked: ExplainQuery, key_digest: str | None, ip: str | None, session: str | None
 ) -> tuple[Explanation, list[str]]:
     agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
     if name not in agents:
@@ -149,7 +151,7 @@ def _by_agent(
     return fetch_explanation(agents[name], query), [f"as agent {name} knows it now"]
 
 
-def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
+def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explanation:
     policy = compiled(bundle, "explain")
     for name in (asked.origin, *asked.tried):
         _known(policy, name)
@@ -157,7 +159,7 @@ def _offline(bundle: str, asked: Asked, key_digest: str | None) -> Explanation:
         tenant = tenant_by_key(policy, key_digest)
         if tenant is None:
             raise UsageFault("no tenant of this bundle has the key")
-        asked = Asked(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
+        asked = ExplainQuery(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
     views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
 

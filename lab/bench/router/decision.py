@@ -168,11 +168,11 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            ticket = road.admission.ticket_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
+            context = road.admission.context_from_client(request, "127.0.0.1", now, Limits().request_timeout_s)
             admitted = clock()
-            if not isinstance(ticket, RequestContext):
-                raise RuntimeError(f"refused: {ticket}")
-            target = road.next_target(ticket, now)
+            if not isinstance(context, RequestContext):
+                raise RuntimeError(f"refused: {context}")
+            target = road.next_target(context, now)
             ended = clock()
             if isinstance(target, Refusal):
                 raise RuntimeError(f"no target: {target}")

@@ -24,7 +24,7 @@ def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
     tally.ended("m", RequestOutcome.OK, 1.5)
     tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
     tally.ended("m", RequestOutcome.REFUSED, None)
-    tally.turned_away(Reason.UNKNOWN_KEY)
+    tally.turned_away(Reason.INVALID_API_KEY)
     told = tally.report()
     assert told == Answers(ended=5, failed=3, begun=2, first_byte_s=2.0)
     assert (told.failed_share, told.mean_first_byte_s) == (0.6, 1.0)

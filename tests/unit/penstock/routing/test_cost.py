@@ -18,13 +18,13 @@ from penstock.routing.cost_estimate import (
     worked,
 )
 from penstock.routing.usage import MAX_TOKENS, Usage
-from penstock.routing.work import Ask
+from penstock.routing.work import CostInputs
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
 
-def chat(prompt_bytes: int, most: int | None = None, **fields: object) -> Ask:
-    return Ask(prompt_bytes + OVERHEAD_BYTES, most_tokens=most, **fields)  # type: ignore[arg-type]
+def chat(prompt_bytes: int, most: int | None = None, **fields: object) -> CostInputs:
+    return CostInputs(prompt_bytes + OVERHEAD_BYTES, max_tokens=most, **fields)  # type: ignore[arg-type]
 
 
 def test_a_chat_costs_its_prompt_and_a_likely_answer() -> None:
@@ -109,14 +109,14 @@ def test_what_is_followed_is_bounded() -> None:
 
 def test_images_cost_pixels_times_steps() -> None:
     cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.1)
-    work = Expectations().guess(cost, "t", "m", Ask(100, pixels=2_000_000, steps=20, count=2))
+    work = Expectations().guess(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
     assert (work.prefill_s, work.decode_s) == (0.0, pytest.approx(8.0))
 
 
 def test_speech_costs_its_length_and_plain_requests_cost_one_each() -> None:
-    speech = Expectations().guess(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", Ask(999, text_bytes=150))
+    speech = Expectations().guess(Cost(CostUnit.AUDIO_SECOND, 0.0, 0.2), "t", "m", CostInputs(999, text_bytes=150))
     assert speech.decode_s == pytest.approx(2.0)
-    assert Expectations().guess(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", Ask(10**6)).decode_s == 3.0
+    assert Expectations().guess(Cost(CostUnit.REQUEST, 0.0, 3.0), "t", "m", CostInputs(10**6)).decode_s == 3.0
 
 
 def test_what_was_worked_leaves_out_what_the_cache_spared() -> None:

@@ -13,7 +13,7 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
 from penstock.policy.policy import ModelVersions, ResidencyRule, Tenant, Version
-from penstock.routing.explain import Asked, Considering, Explanation, RuleSeen, Standing, explain, tenant_by_key
+from penstock.routing.explain import Considering, ExplainQuery, Explanation, RuleSeen, Standing, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
 from penstock.routing.reported_views import believed_views
@@ -29,7 +29,7 @@ def told(explanation: Explanation) -> dict[str, Considering]:
 
 def test_a_plain_request() -> None:
     shares = plan("eu-de", "eu-de+eu-es", eu_de=0.75, eu_es=0.25)
-    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
+    explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert (explanation.residency, explanation.data_class, explanation.planned) == ("eu-de+eu-es", "personal", True)
     assert explanation.plan_generation == 1
     assert [(one.region, one.standing, one.chance) for one in explanation.regions] == [
@@ -49,7 +49,7 @@ def test_a_plain_request() -> None:
 
 
 def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
-    explanation = explain(policy(), None, Asked("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
     assert not explanation.planned
     assert [one.standing for one in explanation.regions] == [Standing.SERVES, Standing.SPARE, Standing.SPARE]
     assert explanation.chosen is not None
@@ -58,14 +58,14 @@ def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
 
 def test_a_failed_region_is_rejected_with_its_state() -> None:
     views = healthy(*EVERYWHERE) | {"eu-de": RegionView(RegionState.FAILED, ready=False)}
-    explanation = explain(policy(), None, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    explanation = explain(policy(), None, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
     assert told(explanation)["eu-de"].standing is Standing.REJECTED
     assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_FAILED
     assert told(explanation)["eu-es"].why is ArcReason.FAILOVER
 
 
 def test_overflow_needs_a_credit() -> None:
-    asked = Asked("eu-de", MODEL, "open", tried={"eu-de": Reason.SATURATED}, overflow=True)
+    asked = ExplainQuery("eu-de", MODEL, "open", tried={"eu-de": Reason.SATURATED}, overflow=True)
     views = healthy("eu-de", "eu-es") | healthy("us-east", credits=2)
     explanation = explain(policy(), None, asked, views, Random(1))
     assert told(explanation)["us-east"].spends_credit
@@ -86,7 +86,7 @@ def test_a_region_that_is_worth_the_trip_and_is_not_the_soonest_is_spare(tried: 
         | healthy("eu-es", expected_wait_s=1.0, credits=1)
         | healthy("us-east", expected_wait_s=2.0, credits=1)
     )
-    asked = Asked("eu-de", MODEL, "open", tried=tried, overflow=bool(tried))
+    asked = ExplainQuery("eu-de", MODEL, "open", tried=tried, overflow=bool(tried))
     explanation = explain(policy(), None, asked, views, Random(1))
     assert explanation.chosen is not None
     assert (explanation.chosen.region, explanation.chosen.spends_credit) == ("eu-es", True)
@@ -96,7 +96,7 @@ def test_a_region_that_is_worth_the_trip_and_is_not_the_soonest_is_spare(tried: 
 def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
     shares = plan("eu-de", "eu-de+eu-es", eu_de=0.5, eu_es=0.5)
     views = healthy("eu-de", expected_wait_s=9.0) | healthy("eu-es")
-    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
     assert told(explanation)["eu-es"].standing is Standing.SERVES
     assert told(explanation)["eu-es"].reasons[0].reason is Reason.NO_CREDIT
 
@@ -104,13 +104,13 @@ def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (Asked("us-east", MODEL, "personal"), Reason.MISDIRECTED),
-        (Asked("eu-de", "gpt-9", "open"), Reason.UNKNOWN_MODEL),
-        (Asked("eu-de", MODEL, "nobody"), Reason.UNKNOWN_KEY),
-        (Asked("eu-de", MODEL), Reason.UNKNOWN_KEY),
+        (ExplainQuery("us-east", MODEL, "personal"), Reason.MISDIRECTED),
+        (ExplainQuery("eu-de", "gpt-9", "open"), Reason.MODEL_NOT_FOUND),
+        (ExplainQuery("eu-de", MODEL, "nobody"), Reason.INVALID_API_KEY),
+        (ExplainQuery("eu-de", MODEL), Reason.INVALID_API_KEY),
     ],
 )
-def test_refused_before_any_region_is_chosen_among(asked: Asked, reason: Reason) -> None:
+def test_refused_before_any_region_is_chosen_among(asked: ExplainQuery, reason: Reason) -> None:
     explanation = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.reason is reason
@@ -120,7 +120,7 @@ def test_refused_before_any_region_is_chosen_among(asked: Asked, reason: Reason)
 
 def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
     rule = ResidencyRule("by-country", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
-    explanation = explain(policy(rule), None, Asked("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    explanation = explain(policy(rule), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.reason is Reason.LOCATION_UNKNOWN
     assert [one.applies for one in explanation.rules] == [None]
@@ -130,7 +130,7 @@ def test_a_region_that_an_operator_closed() -> None:
     closed = (Closed("eu-de", MODEL, last_resort=False),)
     shares = msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_es=1.0), closed=closed)
     views = healthy(*EVERYWHERE)
-    explanation = explain(policy(), shares, Asked("eu-de", MODEL, "personal"), views, Random(1))
+    explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "personal"), views, Random(1))
     assert [(one.region, one.closed) for one in explanation.regions if one.closed] == [("eu-de", True)]
     assert told(explanation)["eu-de"].standing is Standing.REJECTED
     assert told(explanation)["eu-de"].reasons[0].reason is Reason.REGION_DRAINING
@@ -139,7 +139,7 @@ def test_a_region_that_an_operator_closed() -> None:
 def test_a_name_that_stands_for_versions_names_them() -> None:
     canary = ModelVersions("llama", (Version(MODEL, 95.0), Version("next", 5.0), Version("off", 0.0)))
     under = msgspec.structs.replace(policy(), versions={"llama": canary})
-    explanation = explain(under, None, Asked("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
+    explanation = explain(under, None, ExplainQuery("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
 
@@ -147,26 +147,26 @@ def test_a_name_that_stands_for_versions_names_them() -> None:
 def test_a_version_that_has_the_name_of_all_is_explained_and_the_shares_are_told() -> None:
     canary = ModelVersions(MODEL, (Version(MODEL, 95.0), Version("next", 5.0)))
     under = msgspec.structs.replace(policy(), versions={MODEL: canary})
-    explanation = explain(under, None, Asked("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
+    explanation = explain(under, None, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.chosen is not None
     assert explanation.versions == canary.versions
 
 
 def test_an_origin_that_is_none() -> None:
     with pytest.raises(KeyError):
-        explain(policy(), None, Asked("atlantis", MODEL, "open"), {}, Random(1))
+        explain(policy(), None, ExplainQuery("atlantis", MODEL, "open"), {}, Random(1))
 
 
 def test_the_anonymous_tenant_and_keys() -> None:
     fleet = msgspec.structs.replace(policy(), anonymous_tenant="open")
-    assert explain(fleet, None, Asked("eu-de", MODEL), healthy("eu-de"), Random(1)).data_class == "open"
+    assert explain(fleet, None, ExplainQuery("eu-de", MODEL), healthy("eu-de"), Random(1)).data_class == "open"
     keyed = msgspec.structs.replace(policy(), tenants={"k": Tenant("k", "open", ("ab" * 32,))})
     assert tenant_by_key(keyed, "ab" * 32) == "k"
     assert tenant_by_key(keyed, "cd" * 32) is None
 
 
 def test_an_explanation_survives_its_encoding() -> None:
-    asked = Asked("eu-de", MODEL, "personal", Location("DE"))
+    asked = ExplainQuery("eu-de", MODEL, "personal", Location("DE"))
     explanation = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation) == explanation
 

@@ -112,10 +112,10 @@ def test_an_entry_without_the_model_costs_the_way_on() -> None:
 def test_nobody_and_nothing_known() -> None:
     stranger = advise(Client(LISBON, "nobody")).refusal
     assert stranger is not None
-    assert stranger.reason is Reason.UNKNOWN_KEY
+    assert stranger.reason is Reason.INVALID_API_KEY
     unknown = advise(Client(LISBON, "open", "gpt-9")).refusal
     assert unknown is not None
-    assert unknown.reason is Reason.UNKNOWN_MODEL
+    assert unknown.reason is Reason.MODEL_NOT_FOUND
 
 
 def test_measured_paths_correct_geography() -> None:

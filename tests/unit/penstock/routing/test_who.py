@@ -80,7 +80,7 @@ def test_the_one_that_is_done_first_wins_though_it_has_more_requests() -> None:
     pool = [known("fast", in_flight=3, decode_us=6_000_000), known("slow", SLOW, in_flight=0)]
     assert chosen(pool, work=CHAT) == "fast"
     pool[0].decode_us = 40_000_000
-    pool[0].reckon()
+    pool[0].update_score()
     assert chosen(pool, work=CHAT) == "slow"
 
 
@@ -109,9 +109,9 @@ def test_one_more_request_never_makes_an_endpoint_look_better(slots: int, queue:
     before = (0.0, 0.0, 0.0)
     for in_flight in range(slots + queue):
         view.in_flight, view.decode_us = in_flight, 1_000_000 * in_flight
-        view.reckon()
-        assert all(now >= was for now, was in zip(view.terms, before, strict=True))
-        before = view.terms
+        view.update_score()
+        assert all(now >= was for now, was in zip(view.score_coefficients, before, strict=True))
+        before = view.score_coefficients
 
 
 def test_until_speeds_are_known_requests_are_counted() -> None:
@@ -130,7 +130,7 @@ def test_a_newcomer_gets_no_more_than_it_has_earned_while_others_can() -> None:
     veteran = known("old", in_flight=7, decode_us=30_000_000)
     assert chosen([newcomer, veteran], work=CHAT) == "new"
     newcomer.in_flight = 2
-    newcomer.reckon()
+    newcomer.update_score()
     assert chosen([newcomer, veteran], work=CHAT) == "old"
     assert chosen([newcomer], work=CHAT) == "new"
 
@@ -148,7 +148,7 @@ def test_a_prefix_is_worth_what_it_spares_and_a_bounded_gap() -> None:
     long_prompt = Work(3.0, 1.0)
     assert chosen(pool, work=long_prompt, held={1: 2.0}) == "holder"
     pool[1].decode_us = 20_000_000
-    pool[1].reckon()
+    pool[1].update_score()
     assert chosen(pool, work=long_prompt, held={1: 2.0}, held_gap_s=0.5) == "best"
 
 
@@ -162,7 +162,7 @@ def test_the_own_zone_is_preferred_within_a_bound() -> None:
     pool = [known("far"), known("near", decode_us=int(ZONE_GAP_S * 3e6))]
     assert chosen(pool, work=CHAT, same_zone=[1]) == "near"
     pool[1].decode_us = 4_000_000
-    pool[1].reckon()
+    pool[1].update_score()
     assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
 
 
@@ -181,8 +181,8 @@ def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=(2,)).index == 1
     pool[1].pressure = 0.1
-    pool[1].reckon()
+    pool[1].update_score()
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
     pool[1].trial, pool[1].pressure = False, 0.0
-    pool[1].reckon()
+    pool[1].update_score()
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0

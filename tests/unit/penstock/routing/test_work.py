@@ -11,7 +11,7 @@ from penstock.routing.speed_learning import (
     CALIBRATED_AFTER,
     FADED_S,
     FRESH_S,
-    Line,
+    OnlineRegression,
     SpeedLearner,
     microseconds,
     prior,
@@ -30,7 +30,7 @@ def taught(accelerator: str, slowness: float, completions: int = 50, at: float =
 
 
 def test_a_line_is_its_prior_then_what_was_seen() -> None:
-    line = Line(1.0, 0.5)
+    line = OnlineRegression(1.0, 0.5)
     assert line.at(4) == 3.0
     rng = Random(2)
     for _ in range(300):
@@ -41,7 +41,7 @@ def test_a_line_is_its_prior_then_what_was_seen() -> None:
 
 
 def test_a_line_keeps_its_slope_where_x_does_not_vary() -> None:
-    line = Line(0.0, 2.0)
+    line = OnlineRegression(0.0, 2.0)
     for _ in range(100):
         line.see(1.0, 5.0, 0.0)
     assert line.at(1.0) == pytest.approx(5.0, abs=0.3)
@@ -49,11 +49,11 @@ def test_a_line_keeps_its_slope_where_x_does_not_vary() -> None:
 
 
 def test_a_line_never_falls_and_one_surprise_does_not_turn_it_over() -> None:
-    line = Line(1.0, 1.0)
+    line = OnlineRegression(1.0, 1.0)
     for x in range(20):
         line.see(x, 20.0 - x, 0.0)
     assert line.slope > 0.0
-    steady = Line(1.0, 0.0)
+    steady = OnlineRegression(1.0, 0.0)
     for _ in range(50):
         steady.see(1.0, 1.0, 0.0)
     steady.see(1.0, 1e6, 0.0)
@@ -131,7 +131,7 @@ def test_one_that_was_slow_is_believed_well_again_once_only_its_siblings_are_see
 
 
 def test_what_is_seen_after_a_long_silence_counts_more_than_what_was_seen_before() -> None:
-    line = Line(1.0, 0.0)
+    line = OnlineRegression(1.0, 0.0)
     for second in range(60):
         line.see(1.0, 8.0, second)
     was = line.at(1.0)

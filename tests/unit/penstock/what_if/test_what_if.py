@@ -68,8 +68,8 @@ class TestOutcome:
     @pytest.mark.parametrize(
         ("asked", "reason"),
         [
-            (Asked("eu-de", "nobody", "DE", SMALL, 1.0), Reason.UNKNOWN_KEY),
-            (Asked("eu-de", "open", "DE", "no-such-model", 1.0), Reason.UNKNOWN_MODEL),
+            (Asked("eu-de", "nobody", "DE", SMALL, 1.0), Reason.INVALID_API_KEY),
+            (Asked("eu-de", "open", "DE", "no-such-model", 1.0), Reason.MODEL_NOT_FOUND),
             (Asked("eu-de", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
             (Asked("", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
             (Asked("eu-de", "open", "DE", "llama-3.1-70b", 1.0), Reason.NONE_READY),

@@ -56,16 +56,16 @@ class Here:
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", one) for one in chain]
         request.headers += [(b"x-country", one) for one in told]
-        return self.admission.ticket_from_client(request, peer_ip, 0.0, 600.0)
+        return self.admission.context_from_client(request, peer_ip, 0.0, 600.0)
 
     def whose(
         self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()
     ) -> tuple[str, str | None] | Reason:
-        ticket = self.ask(key, *chain, peer_ip=peer_ip, told=told)
-        if isinstance(ticket, Refusal):
-            return ticket.reason
-        assert isinstance(ticket, RequestContext)
-        return ticket.facts.tenant, ticket.facts.location.country
+        context = self.ask(key, *chain, peer_ip=peer_ip, told=told)
+        if isinstance(context, Refusal):
+            return context.reason
+        assert isinstance(context, RequestContext)
+        return context.facts.tenant, context.facts.location.country
 
     def _locate(self, ip: str, chain: list[bytes], told: list[bytes]) -> Location:
         self.located.append(b",".join((*chain, *told)))
@@ -87,7 +87,7 @@ def test_another_key_address_or_chain_is_somebody_else() -> None:
         assert here.whose("blue", b"10.0.0.1") == ("blue", "DE")
         assert here.whose("red", b"10.0.0.2") == ("red", "FR")
         assert here.whose("red", peer_ip="10.0.0.2") == ("red", "FR")
-        assert here.whose("none", b"10.0.0.1") is Reason.UNKNOWN_KEY
+        assert here.whose("none", b"10.0.0.1") is Reason.INVALID_API_KEY
 
 
 def test_chains_in_several_headers_are_read_whole_each_time() -> None:
@@ -128,7 +128,7 @@ def test_a_new_policy_knows_nobody_and_decides_anew() -> None:
     assert here.whose("red", b"10.0.0.2") is Reason.MISDIRECTED
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
     here.active_config.policy = policy(keys=("blue",))
-    assert here.whose("red", b"10.0.0.1") is Reason.UNKNOWN_KEY
+    assert here.whose("red", b"10.0.0.1") is Reason.INVALID_API_KEY
 
 
 def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
@@ -160,6 +160,6 @@ def test_trace_ids_differ_and_are_whole() -> None:
 
 def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -> None:
     here = Here(policy())
-    ticket = here.ask("red", b"10.0.0.1")
-    assert ticket.traceparent.split("-")[1] == ticket.request_id
-    assert here.ask("red", b"10.0.0.1").request_id != ticket.request_id
+    context = here.ask("red", b"10.0.0.1")
+    assert context.traceparent.split("-")[1] == context.request_id
+    assert here.ask("red", b"10.0.0.1").request_id != context.request_id

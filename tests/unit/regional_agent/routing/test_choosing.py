@@ -11,7 +11,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.reasons import Reason
-from penstock.routing.work import Ask, Work
+from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
@@ -50,7 +50,7 @@ class Here:
 
 
 def chat(*, streaming: bool = True, prefix: list[int] | None = None) -> WorkEstimate:
-    estimate = WorkEstimate("t", "m", COST, Ask(520), Work(0.1, 0.5), streaming=streaming)
+    estimate = WorkEstimate("t", "m", COST, CostInputs(520), Work(0.1, 0.5), streaming=streaming)
     estimate.prefix = prefix or []
     return estimate
 
@@ -69,9 +69,9 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
 async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
     placement = here.choose(chat(streaming=False))
-    here.chooser.look(placement, 0.05)
+    here.chooser.check_prefill_done(placement, 0.05)
     assert here.loads()[0][1] == 100_000
-    here.chooser.look(placement, 0.15)
+    here.chooser.check_prefill_done(placement, 0.15)
     assert here.loads()[0][1] == 0
     here.shared_load.release(placement)
     assert here.loads() == [(0, 0, 0)]

@@ -12,7 +12,7 @@ from penstock.routing.affinity import BLOCK_BYTES
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import Asked, classify
+from regional_agent.routing.classify import RequestFields, classify
 from regional_agent.routing.work_estimate import MAX_AT_ONCE, WorkEstimate, work_estimate_of
 
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
@@ -24,7 +24,7 @@ def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = 
     request.headers = [(b"x-session-id", header)] if header else []
     request.body = msgspec.json.encode({"model": "m", **body})
     asked = classify(request.body)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, RequestFields)
     return work_estimate_of(request, asked, "t", cost, Expectations())
 
 
@@ -83,8 +83,8 @@ def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
 @pytest.mark.parametrize("limit", [10**400, -(10**400), 0])
 def test_a_limit_on_tokens_of_any_size_is_bounded(limit: int) -> None:
     bounded = estimate(TOKENS, messages=prompt("x"), max_tokens=limit)
-    assert bounded.ask.most_tokens is not None
-    assert 1 <= bounded.ask.most_tokens <= MAX_TOKENS
+    assert bounded.ask.max_tokens is not None
+    assert 1 <= bounded.ask.max_tokens <= MAX_TOKENS
     learned = Expectations()
     learned.saw("t", "m", bounded.ask, Usage(prompt_tokens=10, answer_tokens=10), 1.0)
     assert learned.guess(TOKENS, "t", "m", bounded.ask).decode_s > 0.0

@@ -32,12 +32,12 @@ def name(keyring: Keyring, authorization: bytes | None) -> str:
         (b"Bearer red-secret", "red"),
         (b"bearer  red-secret ", "red"),
         (b"Bearer blue-secret", "blue"),
-        (b"Bearer red-secre", Reason.UNKNOWN_KEY),
-        (b"Bearer red-secret2", Reason.UNKNOWN_KEY),
-        (b"Basic red-secret", Reason.UNKNOWN_KEY),
-        (b"Bearer", Reason.UNKNOWN_KEY),
-        (b"", Reason.UNKNOWN_KEY),
-        (None, Reason.UNKNOWN_KEY),
+        (b"Bearer red-secre", Reason.INVALID_API_KEY),
+        (b"Bearer red-secret2", Reason.INVALID_API_KEY),
+        (b"Basic red-secret", Reason.INVALID_API_KEY),
+        (b"Bearer", Reason.INVALID_API_KEY),
+        (b"", Reason.INVALID_API_KEY),
+        (None, Reason.INVALID_API_KEY),
     ],
 )
 def test_a_key_names_its_tenant_however_often_it_comes(authorization: bytes | None, expected: str) -> None:
@@ -48,14 +48,14 @@ def test_a_key_names_its_tenant_however_often_it_comes(authorization: bytes | No
 def test_no_key_is_the_anonymous_tenant_and_a_wrong_one_is_not() -> None:
     keyring = Keyring(policy(KEYS, "anybody"))
     assert name(keyring, None) == "anybody"
-    assert name(keyring, b"Bearer wrong") == Reason.UNKNOWN_KEY
+    assert name(keyring, b"Bearer wrong") == Reason.INVALID_API_KEY
 
 
 def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
     before = Keyring(policy(KEYS))
     assert name(before, b"Bearer red-secret") == "red"
     after = Keyring(policy({"red": b"another-secret", "blue": KEYS["blue"]}))
-    assert name(after, b"Bearer red-secret") == Reason.UNKNOWN_KEY
+    assert name(after, b"Bearer red-secret") == Reason.INVALID_API_KEY
     assert name(after, b"Bearer another-secret") == "red"
 
 
@@ -63,7 +63,7 @@ def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pyte
     monkeypatch.setattr(identify, "MAX_REMEMBERED", 4)
     keyring = Keyring(policy(KEYS))
     for number in range(20):
-        assert name(keyring, b"Bearer wrong-%d" % number) == Reason.UNKNOWN_KEY
+        assert name(keyring, b"Bearer wrong-%d" % number) == Reason.INVALID_API_KEY
     assert not keyring._remembered
     for number in range(20):
         assert name(keyring, b"Bearer" + b" " * (number + 1) + b"red-secret") == "red"

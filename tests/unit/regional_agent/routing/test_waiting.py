@@ -15,7 +15,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import AdmissionQueue, Place
+from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
 from regional_agent.shared_load import shared_load as told
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -54,9 +54,9 @@ class Here:
 
     def join(
         self, name: str, priority: int = 0, received_ago_s: float = 0.0, residency: str = "anywhere"
-    ) -> Place | Refusal:
+    ) -> QueueEntry | Refusal:
         received_at = self.clock.now - received_ago_s
-        ticket: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             name=name,
             model="m",
             priority=priority,
@@ -65,8 +65,8 @@ class Here:
             attempts=0,
             rests_until=0.0,
         )
-        ticket.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
-        ticket.estimate = SimpleNamespace(tenant="t")
+        context.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
+        context.estimate = SimpleNamespace(tenant="t")
 
         def answer(target: Any) -> None:
             if isinstance(target, Refusal):
@@ -74,23 +74,23 @@ class Here:
             else:
                 self.served.append(name)
 
-        return self.room.join(ticket, 100, answer, self.clock.now)
+        return self.room.join(context, 100, answer, self.clock.now)
 
-    def place(self, name: str, **fields: Any) -> Place:
-        place = self.join(name, **fields)
-        assert not isinstance(place, Refusal)
-        return place
+    def place(self, name: str, **fields: Any) -> QueueEntry:
+        entry = self.join(name, **fields)
+        assert not isinstance(entry, Refusal)
+        return entry
 
     def free(self) -> None:
         self.gpu.give_back()
         self.room.room_appeared()
 
-    def _ask(self, ticket: Any, now: float) -> Any:
-        self.asked.append(ticket.name)
-        if self.credits.get(ticket.admitted.permitted.name, 0):
-            self.credits[ticket.admitted.permitted.name] -= 1
+    def _ask(self, context: Any, now: float) -> Any:
+        self.asked.append(context.name)
+        if self.credits.get(context.admitted.permitted.name, 0):
+            self.credits[context.admitted.permitted.name] -= 1
             return TARGET
-        if not self.gpu.view.takes_more or ticket.name == self.cannot_use_it:
+        if not self.gpu.view.takes_more or context.name == self.cannot_use_it:
             return None
         self.gpu.take()
         return TARGET
@@ -141,9 +141,9 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
     assert here.room.is_awaited("m")
     assert not here.room.is_awaited("other")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
-    assert here.room.somebody_first(cast(Any, newcomer))
+    assert here.room.must_queue(cast(Any, newcomer))
     newcomer.priority = 1
-    assert not here.room.somebody_first(cast(Any, newcomer))
+    assert not here.room.must_queue(cast(Any, newcomer))
 
 
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
@@ -166,8 +166,8 @@ async def test_who_has_waited_too_long_is_told_so(here: Here) -> None:
 async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> None:
     here.cannot_use_it = "first"
     for name in ("first", "second", "third"):
-        place = here.place(name)
-        place.item.ticket.attempts = name == "first"
+        entry = here.place(name)
+        entry.item.context.attempts = name == "first"
     here.free()
     await asyncio.sleep(0)
     assert here.served == ["second"]
@@ -214,7 +214,7 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
     here.view._shown_weight = 1.0
     assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
-    assert here.room.somebody_first(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
+    assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
     here.place("ours")
     assert here.room.waiting("m") == 5
     assert here.room.wait_s("m") > here.endpoints.pool("m").service_s
