@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError
 from control_plane.policy.documents import Document, Path
 from control_plane.policy.kinds import KINDS
-from control_plane.policy.kinds.shape import REMEDY, REMEDY_BY_PATTERN, PolicyDocument
+from control_plane.policy.kinds.shape import API_VERSION, REMEDY, REMEDY_BY_PATTERN, PolicyDocument
 from control_plane.policy.suggestion import suggestion
 
 Shape = TypeVar("Shape", bound=PolicyDocument)
@@ -43,9 +43,12 @@ class Catalogue(msgspec.Struct, frozen=True):
         ]
 
     def one(self, shape: type[Shape]) -> Shape:
-        """The only document of its kind; the bundle was checked to have exactly one."""
-        ((_, only),) = self.of(shape)
-        return only
+        """The document of a kind of which a bundle has at most one; one with default values where it is absent."""
+        documents = self.of(shape)
+        if documents:
+            return documents[0][1]
+        name = next(name for name, kind in KINDS.items() if kind.shape is shape)
+        return shape.model_validate({"apiVersion": API_VERSION, "kind": name})
 
 
 def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Catalogue, list[PolicyError]]:
@@ -68,11 +71,11 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
             written.update(get_close_matches(str(kind), KINDS, n=1))
             continue
         counts[kind] += 1
-        if counts[kind] == KINDS[kind].most + 1:
-            remedy = f"keep at most {KINDS[kind].most}"
+        if counts[kind] == KINDS[kind].max_count + 1:
+            remedy = f"keep at most {KINDS[kind].max_count}"
             errors.append(document.error(("kind",), f"too many documents of kind {kind}", remedy))
         errors += _note_name(document, names[kind])
-        if counts[kind] > KINDS[kind].most:
+        if counts[kind] > KINDS[kind].max_count:
             continue
         try:
             entries[kind].append(Entry(document, KINDS[kind].shape.model_validate(document.content)))
@@ -82,7 +85,7 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
         for name, kind_of in KINDS.items()
-        if name not in written and counts[name] < kind_of.least
+        if name not in written and counts[name] < kind_of.min_count
     ]
     return Catalogue(entries, names), errors
 
@@ -114,7 +117,7 @@ def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) ->
     problem = detail["msg"][:1].lower() + detail["msg"][1:]
     match detail["type"]:
         case kind if kind in _OF_TYPE and detail["input"] is None:
-            problem, remedy = "is blank", "write it; nothing has a default"
+            problem, remedy = "is blank", _remedy_for_blank(shape, path)
         case "model_type" | "dict_type":
             problem, remedy = "is no mapping", "write its fields below it, indented"
         case "list_type":
@@ -122,7 +125,7 @@ def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) ->
         case "float_type" | "int_type" if isinstance(detail["input"], str) and detail["input"].lstrip("+-").isdigit():
             problem, remedy = "is out of bounds, or in quotes", "correct it; policies/schema.json describes every field"
         case "missing":
-            problem, remedy = "is missing", "write it; nothing has a default"
+            problem, remedy = "is missing", "write it: it has no default"
         case "extra_forbidden":
             problem, remedy = "is no field here", _field_suggestion(shape, path)
         case "string_pattern_mismatch":
@@ -142,8 +145,21 @@ def _worded(document: Document, shape: type[BaseModel], detail: ErrorDetails) ->
     return document.error(path, problem, remedy)
 
 
+def _remedy_for_blank(shape: type[BaseModel], path: Path) -> str:
+    field = _model_at(shape, path).model_fields.get(str(path[-1]))
+    if field is None or field.is_required():
+        return "write its value: it has no default"
+    return "write its value, or remove the field to use its default"
+
+
 def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
-    """The field of the shape at `path` that comes closest to the one that is none."""
+    """A remedy that names the known field closest to the unknown one at `path`."""
+    known = [field.alias or name for name, field in _model_at(shape, path).model_fields.items()]
+    return suggestion(str(path[-1]), known, "remove it; policies/schema.json describes every field")
+
+
+def _model_at(shape: type[BaseModel], path: Path) -> type[BaseModel]:
+    """The model of the mapping that contains the field at `path`."""
     for step in path[:-1]:
         if isinstance(step, int):
             continue  # a position in a list: the field before it describes its items
@@ -152,8 +168,7 @@ def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
         if inner is None:
             break
         shape = inner
-    known = [field.alias or name for name, field in shape.model_fields.items()]
-    return suggestion(str(path[-1]), known, "remove it; policies/schema.json describes every field")
+    return shape
 
 
 def _shape_in(annotation: Any) -> type[BaseModel] | None:

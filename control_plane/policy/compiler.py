@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
-
-import msgspec
 
 from adapters.store.codec import CodecError, encode
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
@@ -243,17 +242,17 @@ def _window(document: Document, one: MaintenanceWindowDocument) -> MaintenanceWi
         recurrence=Recurrence(one.recurrence),
         lead_s=one.lead_s,
         source=f"{document.file}:{document.line_of(('name',))}",
-        time_zone=one.time_zone or msgspec.UNSET,
+        time_zone=one.time_zone,
     )
 
 
-def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone] | msgspec.UnsetType:
+def _time_zones(windows: Iterable[MaintenanceWindow]) -> dict[str, TimeZone]:
     """The rules of every zone that a window recurs by, from when on they are needed."""
     needed: dict[str, float] = {}
     for one in windows:
         if one.time_zone and one.recurrence is not Recurrence.NEVER:
             needed[one.time_zone] = min(one.starts_at, needed.get(one.time_zone, one.starts_at))
-    return {name: time_zone(name, since) for name, since in needed.items()} or msgspec.UNSET
+    return {name: time_zone(name, since) for name, since in needed.items()}
 
 
 def _objective(shape: ObjectiveDocument) -> Objective:
@@ -265,12 +264,17 @@ def _rollout(shape: RolloutDocument) -> RolloutRules:
 
 
 def _quota(shape: QuotaShape | None) -> Quota | None:
-    return None if shape is None else Quota(shape.requests_per_s, shape.burst_requests, shape.concurrent)
+    if shape is None:
+        return None
+    burst = shape.burst_requests
+    if burst is None:
+        burst = max(1, ceil(shape.requests_per_s or 0.0))
+    return Quota(shape.requests_per_s, burst, shape.concurrent)
 
 
 def _model(shape: ModelDocument) -> Model:
     wanted = shape.service_objective
-    objective = msgspec.UNSET if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
+    objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
     return Model(**_fields(shape) | {"cost": _cost(shape.cost), "service_objective": objective})
 
 

@@ -76,8 +76,8 @@ class Model(Noun, frozen=True):
     fallback: str | None = None
     """A lighter model that serves its requests while every permitted region lacks it, or is full of it; None refuses
     them then."""
-    service_objective: ServiceObjective | msgspec.UnsetType = msgspec.UNSET
-    """How soon its answers should begin; unset, and not written, where policy wants nothing of the kind."""
+    service_objective: ServiceObjective | None = None
+    """How soon its answers should begin; None for no objective."""
 
 
 class Version(Noun, frozen=True):
@@ -214,9 +214,9 @@ class Failover(Noun, frozen=True):
     """Consecutive misses that turn suspect into failed."""
     hits_to_rise: int = 3
     """Consecutive good probes that a failed region needs."""
-    hold_down_s: float = 1.0
+    hold_down_s: float = 5.0
     """Least time (s) a failed region stays failed, so that a flapping one does not drag traffic about."""
-    failback_ramp_s: float = 30.0
+    failback_ramp_s: float = 60.0
     """Time (s) over which a recovered region's share grows from nothing to whole."""
 
 
@@ -278,34 +278,34 @@ class MaintenanceWindow(Noun, frozen=True):
     duration_s: float
     """How long (s) it takes each time."""
     recurrence: Recurrence = Recurrence.NEVER
-    lead_s: float = 0.0
+    lead_s: float = 600.0
     """How long (s) before each beginning the drain begins."""
     source: str = ""
     """The file and line it was written at."""
-    time_zone: str | msgspec.UnsetType = msgspec.UNSET
-    """By whose clocks it recurs, an IANA name that `Policy.time_zones` knows; unset, and not written, for UTC."""
+    time_zone: str | None = None
+    """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
 
 
 class RolloutRules(Noun, frozen=True):
-    """How a change of policy reaches the fleet; what it says at first is: at once, everywhere."""
+    """How a change of policy reaches the fleet."""
 
-    shadow_s: float = 0.0
+    shadow_s: float = 10.0
     """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
-    max_moved_share: float = 1.0
+    max_moved_share: float = 0.25
     """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
     canary_regions: tuple[str, ...] = ()
     """Regions that obey the new policy before all others; none tries it nowhere first."""
-    canary_s: float = 0.0
+    canary_s: float = 300.0
     """How long (s), at least, they do so before the others follow."""
     acknowledge_within_s: float = 15.0
     """An agent there that has not taken it after this long (s) is reason to roll back."""
-    least_requests: int = 0
+    least_requests: int = 100
     """Requests that must have ended there before anything is judged by them, and before the others follow."""
-    max_failures_added: float = 1.0
+    max_failures_added: float = 0.02
     """How much (0-1) the part of requests that fail or are refused may grow."""
-    max_latency_factor: float = 1000.0
+    max_latency_factor: float = 1.5
     """How many times as long as before the mean time to the first byte may become."""
-    watch_s: float = 0.0
+    watch_s: float = 600.0
     """How long (s) it is watched, by the same limits, once every region obeys it."""
 
 
@@ -336,8 +336,8 @@ class Policy(Noun, frozen=True, dict=True):
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     guard_rails: GuardRails = GuardRails()
     maintenance: tuple[MaintenanceWindow, ...] = ()
-    time_zones: dict[str, TimeZone] | msgspec.UnsetType = msgspec.UNSET
-    """By name, those that windows recur by; unset, and not written, where all recur by UTC."""
+    time_zones: dict[str, TimeZone] = {}
+    """By name: the time zones in which maintenance windows recur."""
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts sorted, so any process gets the same name."""

@@ -61,7 +61,7 @@ def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
 
     Two changes are of one kind where every zone goes between the same offsets.
     """
-    zones = list(policy.time_zones.values()) if policy.time_zones else []
+    zones = list(policy.time_zones.values())
     known: set[tuple[tuple[float, ...], tuple[float, ...]]] = set()
     for at in sorted({change.at for zone in zones for change in zone.changes if change.at > since}):
         before, after = (tuple(local_s(zone, now) - now for zone in zones) for now in (at - 1.0, float(at)))

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.fleet.request_counts import Answers
 from penstock.policy.policy import Model
-from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
+from penstock.policy.service_objective import ObjectiveReport
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import RequestOutcome
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -48,7 +48,7 @@ class RequestTally:
         """Take the objectives of a newly accepted policy; counts go on where the objective is what it was."""
         before, self.objectives = self.objectives, {}
         for name, model in models.items():
-            if isinstance(model.service_objective, ServiceObjective):
+            if model.service_objective is not None:
                 tally = before.get(name)
                 if tally is None or tally.objective != model.service_objective:
                     tally = ObjectiveTally(model.service_objective)

@@ -45,11 +45,12 @@ RULES: Mapping[str, object] = {
 
 def files(plan_logic: str, **rules: object) -> dict[str, bytes]:
     """The planet with a price on GPU time above all distances, which only the linear program heeds, and long steps."""
-    objective = (PLANET / "objective.yaml").read_bytes()
-    objective = objective.replace(b"latency_ms_per_cost: 20000", b"latency_ms_per_cost: 100000000")
-    objective = objective.replace(b"plan_logic: linear_program", f"plan_logic: {plan_logic}".encode())
-    spillover = (PLANET / "spillover.yaml").read_bytes().replace(b"step_per_s: 0.25", b"step_per_s: 1")
-    return bundle_files(PLANET, objective=objective, spillover=spillover, rollout=rollout_rules(**{**RULES, **rules}))
+    objective = "apiVersion: penstock/v1\nkind: Objective\nlatency_ms_per_cost: 100000000\n"
+    objective += f"plan_logic: {plan_logic}\n"
+    spillover = (PLANET / "spillover.yaml").read_bytes() + b"step_per_s: 1\n"
+    return bundle_files(
+        PLANET, objective=objective.encode(), spillover=spillover, rollout=rollout_rules(**{**RULES, **rules})
+    )
 
 
 @pytest.fixture

@@ -20,17 +20,17 @@ from tests.support.planet import MODEL
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
 
-WANTED = "service_objective: {first_byte_s: 1.5, share: 0.99}"
+WANTED = "service_objective: { first_byte_s: 1.5, share: 0.99 }"
 ASKED = 3
 
 
 def bundle(directory: Path, objective: str) -> Path:
     """The demonstration's, open to everybody, with one objective."""
     copytree(PLANET, directory)
-    for file, old, new in (("models.yaml", WANTED, objective), ("tenants.yaml", "tenant: null", "tenant: open")):
-        text = (directory / file).read_text()
-        assert text.count(old) == 1
-        (directory / file).write_text(text.replace(old, new))
+    models = (directory / "models.yaml").read_text()
+    assert models.count(WANTED) == 1
+    (directory / "models.yaml").write_text(models.replace(WANTED, objective))
+    (directory / "anonymous.yaml").write_text("apiVersion: penstock/v1\nkind: AnonymousAccess\ntenant: open\n")
     return directory
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.policy import Model, Policy, Region, ResidencyRule, RolloutRules, Tenant
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, draw, region_options
 
@@ -23,6 +23,12 @@ EU_ONLY = ResidencyRule(
     allow=frozenset({"eu-de", "eu-es"}),
     source="residency.yaml:3",
 )
+
+
+AT_ONCE = RolloutRules(
+    shadow_s=0.0, max_moved_share=1.0, canary_s=0.0, least_requests=0, max_failures_added=1.0, watch_s=0.0
+)
+"""Rollout rules under which every change of policy is in force at once."""
 
 
 def policy(*rules: ResidencyRule) -> Policy:

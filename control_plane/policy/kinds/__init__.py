@@ -26,12 +26,9 @@ class Kind(NamedTuple):
     """One kind: the shape of its documents, and how many a bundle has."""
 
     shape: type[PolicyDocument]
-    least: int
-    most: int
+    min_count: int
+    max_count: int
 
-
-MANY = 10_000
-"""Bound on the documents of one kind."""
 
 KINDS = {
     "Region": Kind(RegionDocument, 1, 1_000),
@@ -39,18 +36,18 @@ KINDS = {
     "Model": Kind(ModelDocument, 1, 1_000),
     "ModelVersions": Kind(ModelVersionsDocument, 0, 1_000),
     "DataClass": Kind(DataClassDocument, 1, 1_000),
-    "Tenant": Kind(TenantDocument, 1, MANY),
-    "AnonymousAccess": Kind(AnonymousAccessDocument, 1, 1),
+    "Tenant": Kind(TenantDocument, 1, 10_000),
+    "AnonymousAccess": Kind(AnonymousAccessDocument, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
     "AcceptedLoss": Kind(AcceptedLossDocument, 0, 1_000),
-    "GeoRouting": Kind(GeoRoutingDocument, 1, 1),
+    "GeoRouting": Kind(GeoRoutingDocument, 0, 1),
     "EntryMap": Kind(EntryMapDocument, 0, 1_000),
-    "Spillover": Kind(SpilloverDocument, 1, 1),
+    "Spillover": Kind(SpilloverDocument, 0, 1),
     "SpilloverLimit": Kind(SpilloverLimitDocument, 0, 1_000),
     "SpilloverOrder": Kind(SpilloverOrderDocument, 0, 1_000),
-    "Failover": Kind(FailoverDocument, 1, 1),
-    "Objective": Kind(ObjectiveDocument, 1, 1),
-    "Rollout": Kind(RolloutDocument, 1, 1),
-    "GuardRails": Kind(GuardRailsDocument, 1, 1),
+    "Failover": Kind(FailoverDocument, 0, 1),
+    "Objective": Kind(ObjectiveDocument, 0, 1),
+    "Rollout": Kind(RolloutDocument, 0, 1),
+    "GuardRails": Kind(GuardRailsDocument, 0, 1),
     "MaintenanceWindow": Kind(MaintenanceWindowDocument, 0, 1_000),
 }

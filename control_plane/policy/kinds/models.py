@@ -16,7 +16,7 @@ class CostShape(Shape):
     unit: Literal["token", "megapixel_step", "audio_second", "request"]
     """What is counted: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; or just
     requests, each of which costs the same."""
-    input_unit_s: float = Field(ge=0, le=60)
+    input_unit_s: float = Field(0.0, ge=0, le=60)
     """Time (s) that one unit of input takes: a prompt token that no cache spares. 0 where input costs nothing."""
     output_unit_s: float = Field(gt=0, le=3600)
     """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
@@ -38,18 +38,18 @@ class ModelDocument(PolicyDocument):
     kind: Literal["Model"]
     name: ModelName
     """The name that clients use."""
-    expected_service_s: float = Field(ge=0.001, le=3600)
+    expected_service_s: float = Field(5.0, ge=0.001, le=3600)
     """How long (s) one request holds its slot, until completions have been seen."""
-    request_bytes: float = Field(ge=0, le=1e9)
+    request_bytes: float = Field(4_000.0, ge=0, le=1e9)
     """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
-    response_bytes: float = Field(ge=0, le=1e9)
+    response_bytes: float = Field(4_000.0, ge=0, le=1e9)
     """Mean size (bytes) of an answer's body: what comes back from there."""
-    cost: CostShape
+    cost: CostShape = CostShape(unit="request", input_unit_s=0.0, output_unit_s=5.0)
     """What its requests cost an endpoint: where least work is sought, and for how long a request will hold its slot."""
-    fallback: ModelName | None
+    fallback: ModelName | None = None
     """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
     and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
-    service_objective: ServiceObjectiveShape | None
+    service_objective: ServiceObjectiveShape | None = None
     """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, a change of
     policy that breaks it comes back, and nothing is planned by it. null where nothing is wanted."""
 
@@ -74,7 +74,7 @@ class ModelVersionsDocument(PolicyDocument):
     kind: Literal["ModelVersions"]
     name: ModelName
     """The name that clients use; a model of the same name must be among the versions."""
-    description: Text = Field(max_length=500)
+    description: Text = Field("", max_length=500)
     """For people: what is being tried, and until when."""
     versions: SomeOf[VersionShape]
     """In an order that is kept while percentages change."""

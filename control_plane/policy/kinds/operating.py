@@ -29,7 +29,7 @@ class GuardRailsDocument(PolicyDocument):
     """
 
     kind: Literal["GuardRails"]
-    max_withdrawn_share: float = Field(gt=0, le=1)
+    max_withdrawn_share: float = Field(0.5, gt=0, le=1)
     """How much (0-1) of the fleet's capacity for any one model overrides may take out of use together."""
 
 
@@ -44,14 +44,14 @@ class MaintenanceWindowDocument(PolicyDocument):
     starts_at: Annotated[str, Field(pattern=MOMENT), AfterValidator(_on_the_calendar)]
     """By when they are, the first time: date and minute in UTC, such as `2026-12-01T02:00Z`; or as the clocks of
     `time_zone` show it, without the Z."""
-    time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None
+    time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """By whose clocks it begins and recurs: a name of the IANA time zone database, such as `Europe/Berlin`. A time that
     they leave out once is taken as long after the change, one that they show twice as the first. null: by UTC."""
     duration_s: float = Field(gt=0, le=7 * 86_400)
     """How long (s) it takes each time; then they return by the failback ramp."""
-    recurrence: Literal["never", "daily", "weekly"]
+    recurrence: Literal["never", "daily", "weekly"] = "never"
     """How often it comes again, at the same time on the clock."""
-    lead_s: float = Field(ge=0, le=86_400)
+    lead_s: float = Field(600.0, ge=0, le=86_400)
     """How long (s) before each beginning the drain begins, so that what runs there can end."""
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ class RegionDocument(PolicyDocument):
     kind: Literal["Region"]
     name: Label
     """Unique name, such as `eu-de`."""
-    city: Text = Field(max_length=100)
+    city: Text = Field("", max_length=100)
     """For people."""
     country: str
     """ISO 3166-1 alpha-2 code of the country where the hardware stands."""
@@ -23,9 +23,9 @@ class RegionDocument(PolicyDocument):
     """Degrees north."""
     longitude_deg: float = Field(ge=-180, le=180)
     """Degrees east."""
-    cost_per_gpu_hour: float = Field(ge=0, le=1e6)
+    cost_per_gpu_hour: float = Field(1.0, ge=0, le=1e6)
     """Price of a GPU hour here, in one currency for the whole bundle."""
-    egress_cost_per_gb: float = Field(ge=0, le=1e6)
+    egress_cost_per_gb: float = Field(0.0, ge=0, le=1e6)
     """Price of 10^9 bytes that leave this region for another one, in the same currency."""
 
 

@@ -55,7 +55,7 @@ class ResidencyRuleDocument(PolicyDocument):
     kind: Literal["ResidencyRule"]
     name: Label
     """Unique name; refusals and audits cite it."""
-    description: Text = Field(max_length=500)
+    description: Text = Field("", max_length=500)
     """For people: why the rule is there."""
     match: Match
     """Which requests it is about."""

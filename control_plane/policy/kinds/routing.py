@@ -25,11 +25,11 @@ class GeoRoutingDocument(PolicyDocument):
     """How far apart regions are. Exactly one a bundle."""
 
     kind: Literal["GeoRouting"]
-    rtt_ms: dict[Label, dict[Label, RttMs]]
+    rtt_ms: dict[Label, dict[Label, RttMs]] = Field(default_factory=dict)
     """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
-    nearest_by: Literal["round_trip", "geography"]
+    nearest_by: Literal["round_trip", "geography"] = "round_trip"
     """What makes one region nearer than another: the round trips above, or the distance on Earth alone."""
-    bias_ms: dict[Label, Annotated[float, Field(ge=0, le=10_000)]]
+    bias_ms: dict[Label, Annotated[float, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
     """How much further away (ms) than it is a region counts, for everybody, itself included; the others are as far as
     they are. What is near a region with a bias of 30 and not much further from another one goes there."""
 
@@ -57,7 +57,7 @@ class EntryMapDocument(PolicyDocument):
     kind: Literal["EntryMap"]
     name: Label
     """Unique name; of several maps about one client, the first by name counts."""
-    description: Text = Field(max_length=500)
+    description: Text = Field("", max_length=500)
     """For people: why they should."""
     clients: ClientPlaces
     """Whom it is about; clients whose place is not known are in no map."""
@@ -69,13 +69,13 @@ class SpilloverDocument(PolicyDocument):
     """When a healthy region's overflow may leave it. Exactly one a bundle."""
 
     kind: Literal["Spillover"]
-    target_utilisation: float = Field(gt=0, le=1)
+    target_utilisation: float = Field(0.8, gt=0, le=1)
     """Share of a pool's slots that the plan fills before it sends more demand elsewhere."""
-    margin_s: float = Field(ge=0, le=60)
+    margin_s: float = Field(0.25, ge=0, le=60)
     """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
-    credit_ttl_s: float = Field(gt=0, le=60)
+    credit_ttl_s: float = Field(0.75, gt=0, le=60)
     """How long (s) a granted spill credit may be spent."""
-    step_per_s: float = Field(ge=0.001, le=1)
+    step_per_s: float = Field(0.25, ge=0.001, le=1)
     """How much (0-1) of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
@@ -89,15 +89,15 @@ class SpilloverLimitDocument(PolicyDocument):
     kind: Literal["SpilloverLimit"]
     name: Label
     """Unique name; plans and explanations cite it."""
-    description: Text = Field(max_length=500)
+    description: Text = Field("", max_length=500)
     """For people: why."""
     origins: SomeOf[Label] = Field(default_factory=list)
     """Names of the regions whose overflow it is about; absent for all."""
     models: SomeOf[ModelName] = Field(default_factory=list)
     """Names of the models that it is about; absent for all."""
-    max_cost_per_gpu_hour: float | None = Field(ge=0, le=1e6)
+    max_cost_per_gpu_hour: float | None = Field(None, ge=0, le=1e6)
     """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
-    max_share: float | None = Field(ge=0, le=1)
+    max_share: float | None = Field(None, ge=0, le=1)
     """How much (0-1) of an origin's demand in one traffic class may be served elsewhere while the origin can serve, all
     other regions together. Plans alone can see to that, so nothing leaves on spill credits then. null for any part."""
 
@@ -116,7 +116,7 @@ class SpilloverOrderDocument(PolicyDocument):
     kind: Literal["SpilloverOrder"]
     origin: Label
     """Name of the region whose overflow it is about."""
-    description: Text = Field(max_length=500)
+    description: Text = Field("", max_length=500)
     """For people: why."""
     regions: SomeOf[Label]
     """Names of regions: each is filled to its target before the next gets any; the others follow, nearest first."""
@@ -126,15 +126,15 @@ class FailoverDocument(PolicyDocument):
     """When a region counts as lost, and how it comes back. Exactly one a bundle."""
 
     kind: Literal["Failover"]
-    probe_interval_s: float = Field(ge=0.05, le=60)
+    probe_interval_s: float = Field(0.25, ge=0.05, le=60)
     """Time (s) between two probes of a peer region."""
-    probe_timeout_s: float = Field(ge=0.05, le=60)
+    probe_timeout_s: float = Field(0.5, ge=0.05, le=60)
     """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
-    misses_to_fail: int = Field(ge=1, le=100)
+    misses_to_fail: int = Field(2, ge=1, le=100)
     """Consecutive misses that turn suspect into failed."""
-    hits_to_rise: int = Field(ge=1, le=100)
+    hits_to_rise: int = Field(3, ge=1, le=100)
     """Consecutive good probes that a failed region needs."""
-    hold_down_s: float = Field(ge=0, le=3600)
+    hold_down_s: float = Field(5.0, ge=0, le=3600)
     """Least time (s) that a failed region stays failed, so that a flapping one does not drag traffic about."""
-    failback_ramp_s: float = Field(ge=0, le=3600)
+    failback_ramp_s: float = Field(60.0, ge=0, le=3600)
     """Time (s) over which a recovered region's share grows from nothing to whole."""

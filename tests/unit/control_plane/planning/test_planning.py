@@ -36,7 +36,7 @@ from tests.support.override_builders import drain
 from tests.support.reports import offered, report
 from tests.support.wait import until
 
-POLICY = planet.policy()
+POLICY = msgspec.structs.replace(planet.policy(), rollout=planet.AT_ONCE)
 EU = ("eu-de", "eu-es")
 OPERATOR = Caller("duty", Role.OPERATOR)
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from pydantic import TypeAdapter
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.kinds.models import CostShape, ModelDocument, ServiceObjectiveShape, VersionShape
@@ -168,8 +169,7 @@ def test_a_name_for_versions_must_not_hide_a_model() -> None:
 
 
 def test_a_service_objective() -> None:
-    without = compile_bundle(BUNDLE)
-    assert b"service_objective" not in msgspec.json.encode(without)
+    assert compile_bundle(BUNDLE).models["llama-3.1-8b"].service_objective is None
     text = "service_objective: {first_byte_s: 1.5, share: 0.99}"
     policy = compile_bundle(changed("serving.yaml", "service_objective: null", text))
     assert policy.models["llama-3.1-8b"].service_objective == ServiceObjective(1.5, 0.99)
@@ -219,7 +219,7 @@ def test_rules_of_zones_are_in_policy_only_where_a_window_recurs_by_them(text: s
     policy = compile_bundle(
         BUNDLE | {"operating.yaml": window.replace("02:00Z", "02:00Z" if "null" in text else "02:00")}
     )
-    assert b"time_zones" not in msgspec.json.encode(policy)
+    assert policy.time_zones == {}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,10 @@ def test_every_value_arrives() -> None:
     assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"
 
 
+RESOLVED_WHEN_COMPILED = {(QuotaShape, "burst_requests"), (QuotaShape, "requests_per_s"), (QuotaShape, "concurrent")}
+"""Fields whose compiled form has no default: what their absence means depends on other fields."""
+
+
 @pytest.mark.parametrize(
     ("document", "noun", "compiled"),
     [
@@ -281,7 +285,22 @@ def test_every_field_of_the_policy_is_written_in_its_document(
     document: type[Shape], noun: type[msgspec.Struct], compiled: set[str]
 ) -> None:
     assert set(document.model_fields) - {"api_version", "kind"} == set(noun.__struct_fields__) - compiled
-    assert all(field.is_required() for field in document.model_fields.values())
+    defaults = {field.name: field.default for field in msgspec.structs.fields(noun)}
+    for name, field in document.model_fields.items():
+        if not field.is_required() and (document, name) not in RESOLVED_WHEN_COMPILED:
+            written = TypeAdapter[object](field.annotation).dump_python(field.get_default(call_default_factory=True))
+            assert written == msgspec.to_builtins(defaults[name], builtin_types=(tuple,)) or not (
+                written or defaults[name]
+            ), name
+
+
+@pytest.mark.parametrize(("rate", "burst"), [("0.5", 1), ("2", 2), ("2.5", 3), ("null", 1)])
+def test_a_quotas_burst_is_one_second_of_its_rate_by_default(rate: str, burst: int) -> None:
+    quota = f"{{requests_per_s: {rate}, concurrent: 7}}"
+    files = changed("senders.yaml", "{requests_per_s: 5.0, burst_requests: 10, concurrent: null}", quota)
+    compiled = compile_bundle(files).tenants["one"].quota
+    assert compiled is not None
+    assert compiled.burst_requests == burst
 
 
 def test_how_documents_are_spread_over_files_does_not_matter() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.documents import read_documents
 from control_plane.policy.folder import read_folder
+from control_plane.policy.kinds import KINDS
 from penstock.planning.spillover_limits import bounds
 from penstock.policy.entry_map import mapped
 from penstock.policy.geography import Location
@@ -36,6 +39,30 @@ def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     refused = outcome(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s
     assert refused.keys() <= {Reason.LOCATION_UNKNOWN, Reason.QUOTA_EXCEEDED}
     assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
+
+
+def test_the_smallest_fits_on_a_screen_and_says_what_the_written_out_one_says() -> None:
+    (text,) = read_folder(EXAMPLES / "smallest").values()
+    assert text.count("\n") <= 35
+    documents = [document.content for document in read_documents("bundle.yaml", text)[0]]
+    written = {document["kind"] for document in documents}
+    absent = [name for name, kind in KINDS.items() if kind.max_count == 1 and name not in written]
+    documents += [{"apiVersion": "penstock/v1", "kind": name} for name in absent]
+    in_full = [
+        KINDS[document["kind"]].shape.model_validate(document).model_dump(mode="json", by_alias=True)
+        for document in documents
+    ]
+    assert compile_bundle({"in-full.yaml": yaml.safe_dump_all(in_full)}) == bundle("smallest")
+
+
+def test_what_the_smallest_leaves_out_is_the_safe_choice() -> None:
+    policy = bundle("smallest")
+    assert policy.anonymous_tenant is None
+    assert policy.objective.survive_one_loss
+    assert policy.rollout.shadow_s > 0
+    assert policy.rollout.watch_s > 0
+    assert policy.rollout.max_moved_share < 1
+    assert policy.guard_rails.max_withdrawn_share < 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,7 +23,7 @@ from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
 SHAPE = [
     ("places.yaml", "latitude_deg: 50.11", "latitude_deg: 500", "places.yaml:6: latitude_deg: input should be less than or equal to 90; correct it; policies/schema.json describes every field"),
     ("places.yaml", "latitude_deg: 50.11", 'latitude_deg: "50.11"', "places.yaml:6: latitude_deg: input should be a valid number; write a number, without quotes"),
-    ("places.yaml", "city: Frankfurt\n", "", "places.yaml:1: city: is missing; write it; nothing has a default"),
+    ("places.yaml", "country: DE\n", "", "places.yaml:1: country: is missing; write it: it has no default"),
     ("places.yaml", "city: Frankfurt", "ctiy: Frankfurt\ncity: x", "places.yaml:4: ctiy: is no field here; did you mean city?"),
     ("places.yaml", "name: eu-de", "name: EU_DE", "places.yaml:3: name: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
     ("senders.yaml", f'"{DIGEST}"', "my-secret-key", "senders.yaml:11: key_digests[0]: is not well-formed; write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum"),
@@ -31,7 +31,7 @@ SHAPE = [
     ("residency.yaml", "countries: [EEA]", "country: [EEA]", "residency.yaml:7: match.country: is no field here; did you mean countries?"),
     ("residency.yaml", "countries: [EEA]", "subdivisions: [California]", "residency.yaml:7: match.subdivisions[0]: is not well-formed; write an ISO 3166-2 code with its country, such as US-CA"),
     ("residency.yaml", "countries: [EEA]", "countries: []", "residency.yaml:7: match.countries: is empty; list something, or remove the field"),
-    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: is blank; write it; nothing has a default"),
+    ("residency.yaml", "countries: [EEA]", "countries:", "residency.yaml:7: match.countries: is blank; write its value, or remove the field to use its default"),
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule changes nothing; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: names no place; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is no kind of policy document; did you mean ResidencyRule?"),
@@ -157,7 +157,7 @@ def test_a_bundle_with_too_many_errors_is_not_judged_to_its_end() -> None:
 
 
 def test_documents_that_are_too_many_of_a_kind_are_told_of_once_and_not_judged() -> None:
-    most = KINDS["Bloc"].most
+    most = KINDS["Bloc"].max_count
     errors = refused({"zz.yaml": many("Bloc", most + 50, "members: [DE]\nextra: 1\n")})
     assert sum("too many documents of kind Bloc" in error for error in errors) == 1
     assert sum("extra: is no field here" in error for error in errors) == most
@@ -202,7 +202,11 @@ def test_a_policy_that_the_store_cannot_hold(monkeypatch: pytest.MonkeyPatch) ->
             "match: is no mapping; write its fields below it, indented",
         ),
         ("countries: [EEA]", "countries: EEA", "match.countries: is no list; write it as one, such as [a, b]"),
-        ("allow:\n  jurisdictions: [EU]", "allow:", "allow: is blank; write it; nothing has a default"),
+        (
+            "allow:\n  jurisdictions: [EU]",
+            "allow:",
+            "allow: is blank; write its value, or remove the field to use its default",
+        ),
     ],
 )
 def test_what_is_blank_or_of_another_type_is_told_in_words_of_yaml(old: str, new: str, error: str) -> None:

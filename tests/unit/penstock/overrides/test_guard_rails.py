@@ -98,7 +98,7 @@ def test_many_small_drains_are_judged_as_the_large_one_that_they_are_together() 
 
 
 def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
-    window = MaintenanceWindow("disks", frozenset({"eu-de"}), 1000.0, 3600.0)
+    window = MaintenanceWindow("disks", frozenset({"eu-de"}), 1000.0, 3600.0, lead_s=0.0)
     policy = msgspec.structs.replace(POLICY, maintenance=(window,))
     assert classes(against(drain("eu-es", expires_at=2000.0), policy=policy)) == ["eu-de+eu-es"]
     assert against(drain("eu-es", expires_at=999.0), policy=policy) is None

@@ -36,7 +36,9 @@ BERLIN = TimeZone(tuple(ClockChange(*one) for one in ((0, 3600), (SPRING, 7200),
 def begin(shown: str, recurrence: Recurrence, since: float, until: float) -> list[str]:
     """When, by UTC, a window begins that was first to begin when clocks in Berlin showed something."""
     starts_at = datetime.fromisoformat(f"{shown}+01:00").timestamp()
-    window = MaintenanceWindow("disks", frozenset({"eu-de"}), starts_at, HOUR_S, recurrence, time_zone="Europe/Berlin")
+    window = MaintenanceWindow(
+        "disks", frozenset({"eu-de"}), starts_at, HOUR_S, recurrence, 0.0, time_zone="Europe/Berlin"
+    )
     under = msgspec.structs.replace(policy(), maintenance=(window,), time_zones={"Europe/Berlin": BERLIN})
     found = [one.drains_at for one in occurrences(under, window, since, until)]
     return [datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in found]

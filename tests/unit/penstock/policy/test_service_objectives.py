@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from adapters.store.codec import decode, encode
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status_builder import region_statuses
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, Snapshot, Verdict, take_in
-from penstock.policy.policy import Model, Policy
+from penstock.policy.policy import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
 from penstock.rollout.evidence import words
@@ -160,14 +159,6 @@ def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
     later = counted.report_objectives(2 * LATELY_S)
     seen = words(reported(("eu-de", "one", 0.0, later[0])), 0.0)
     assert seen["eu-de/one"].kept == (Kept("m", 1.0, 0.9, 2, 1),)
-
-
-def test_a_policy_without_objectives_is_written_as_before_there_were_any() -> None:
-    assert b"service_objective" not in encode(POLICY)
-    assert decode(encode(POLICY), Policy) == POLICY
-    wanted = msgspec.structs.replace(POLICY, models={"m": Model("m", service_objective=SOON)})
-    assert decode(encode(wanted), Policy) == wanted
-    assert wanted.digest() != msgspec.structs.replace(POLICY, models={"m": Model("m")}).digest()
 
 
 def test_a_diff_names_objectives_that_come_change_and_go() -> None:

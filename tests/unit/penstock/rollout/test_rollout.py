@@ -25,6 +25,7 @@ from penstock.rollout.state_machine import (
     offered,
     restore,
 )
+from tests.support.planet import AT_ONCE
 
 RULES = RolloutRules(
     shadow_s=10.0,
@@ -100,7 +101,7 @@ class TestTheGoodWay:
         assert (story.obeys(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
 
     def test_rules_that_ask_for_nothing_are_through_in_one_look(self) -> None:
-        rollout = observe(begin(STABLE, NEW, None, (), 5.0), RolloutRules(), Evidence({}), 5.0)
+        rollout = observe(begin(STABLE, NEW, None, (), 5.0), AT_ONCE, Evidence({}), 5.0)
         assert (rollout.phase, rollout.stable) == (Phase.DONE, NEW)
 
     def test_the_first_policy_is_in_force_at_once(self) -> None:

@@ -206,6 +206,6 @@ class TestBelievedViews:
 
     def test_a_ramp_is_seen(self) -> None:
         snapshot = self.snapshot()
-        back = snapshot.health | {"us-east": RegionHealth(RegionState.RECOVERING, 85.0)}
+        back = snapshot.health | {"us-east": RegionHealth(RegionState.RECOVERING, 70.0)}
         views = believed_views(policy(), msgspec.structs.replace(snapshot, health=back), "eu-de", MODEL, 100.0)
         assert views["us-east"].weight == pytest.approx(0.5)
