@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase

@@ -314,7 +314,7 @@ class AgentRuntime:
             answers=self.request_tally.report(),
             objectives=self.request_tally.report_objectives(self._clock()),
             endpoints=told.endpoints,
-            endpoints_left_out=told.left_out,
+            endpoints_omitted=told.left_out,
         )
 
     def _pool_reports(self) -> tuple[PoolReport, ...]:

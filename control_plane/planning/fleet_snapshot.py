@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 
 from penstock.fleet import snapshot as snapshots
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import Snapshot, Verdict
+from penstock.fleet.snapshot import ReportVerdict, Snapshot
 from penstock.health.region_health import RegionHealth
 from penstock.policy.policy import Policy
 
@@ -17,9 +17,9 @@ class Fleet:
     def __init__(self) -> None:
         self.snapshot = Snapshot()
 
-    def take_in(self, report: AgentReport, now: float, policy: Policy) -> Verdict:
+    def take_in(self, report: AgentReport, now: float, policy: Policy) -> ReportVerdict:
         """Add a report, or refuse it."""
-        self.snapshot, verdict = snapshots.take_in(self.snapshot, report, now, policy)
+        self.snapshot, verdict = snapshots.add_report(self.snapshot, report, now, policy)
         return verdict
 
     def tick(self, now: float, policy: Policy, drained: Container[str] = ()) -> None:

@@ -16,7 +16,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
-from penstock.fleet.snapshot import Held
+from penstock.fleet.snapshot import HeldReport
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class PlanEpoch:
                 raise StoreError(f"{keys.EPOCH_BASE}: {error}") from None
             self._mod_revision = item.mod_revision
 
-    async def overtake(self, agents: Iterable[Held], generation: int) -> None:
+    async def overtake(self, agents: Iterable[HeldReport], generation: int) -> None:
         """See to it that plans supersede what agents obey.
 
         Args:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.fleet.snapshot import Snapshot, demand
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning import waterfall

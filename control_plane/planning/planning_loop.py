@@ -18,8 +18,8 @@ from control_plane.planning.planner_runner import Decided, Decider
 from control_plane.planning.publishing import Fenced, Publisher
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_runner import Accepted, Staged, Staging
-from penstock.fleet.capacity_shortfall import Shortfall
-from penstock.fleet.leader_handover import inheritance, told
+from penstock.fleet.capacity import Shortfall
+from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import demand, pools, settled
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
@@ -145,7 +145,7 @@ class Planning:
         await self.staging.adopt()
         policy = self.staging.policy or self._policies.current
         if policy is not None:
-            self._fleet.inherit(inheritance(self._publisher.in_force, now, policy.failover))
+            self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))
             self._inherited = True
 
     async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
@@ -182,7 +182,7 @@ class Planning:
         health = self._fleet.snapshot.health
         plans = {
             name: msgspec.structs.replace(
-                one, provenance=by.provenance, health=told(health[name]) if name in health else None
+                one, provenance=by.provenance, health=health_to_hand_over(health[name]) if name in health else None
             )
             for name, one in decided.plans.items()
         }

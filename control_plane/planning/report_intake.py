@@ -15,7 +15,7 @@ import structlog
 from control_plane.metrics import ControlPlaneMetrics, ReportOutcome
 from control_plane.planning.fleet_snapshot import Fleet
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import Verdict
+from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
 from penstock.wire.signing import BadSignature, FleetKey, Purpose
 
@@ -50,11 +50,11 @@ class ReportRefused(Exception):
 
 
 _REFUSALS = {
-    Verdict.OLD_EPOCH: (409, ReportOutcome.STALE, "a newer incarnation of this agent has reported"),
-    Verdict.OLD_SEQ: (409, ReportOutcome.STALE, "a newer report of this agent was taken in already"),
-    Verdict.UNKNOWN_REGION: (422, ReportOutcome.UNKNOWN_REGION, "policy has no such region"),
-    Verdict.TOO_MANY_AGENTS: (422, ReportOutcome.MALFORMED, "the region has too many agents"),
-    Verdict.IMPOSSIBLE: (422, ReportOutcome.MALFORMED, "the report has impossible content"),
+    ReportVerdict.OLD_EPOCH: (409, ReportOutcome.STALE, "a newer incarnation of this agent has reported"),
+    ReportVerdict.OLD_SEQ: (409, ReportOutcome.STALE, "a newer report of this agent was taken in already"),
+    ReportVerdict.UNKNOWN_REGION: (422, ReportOutcome.UNKNOWN_REGION, "policy has no such region"),
+    ReportVerdict.TOO_MANY_AGENTS: (422, ReportOutcome.MALFORMED, "the region has too many agents"),
+    ReportVerdict.IMPOSSIBLE: (422, ReportOutcome.MALFORMED, "the report has impossible content"),
 }
 
 
@@ -108,7 +108,7 @@ class Intake:
         if policy is None:
             raise ReportRefused(503, "no policy is in force yet, so no region is known")
         verdict = self._fleet.take_in(report, self._clock(), policy)
-        if verdict is not Verdict.ACCEPTED:
+        if verdict is not ReportVerdict.ACCEPTED:
             status, outcome, detail = _REFUSALS[verdict]
             self._metrics.reported(report.region, outcome, regions)
             _log.warning("report refused", region=report.region, agent=report.agent, reason=verdict.value)

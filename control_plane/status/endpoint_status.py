@@ -6,7 +6,7 @@ import msgspec
 
 from control_plane.status.status import SeenBy
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.endpoint_view import SeenEndpoint, endpoints
+from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
 from penstock.fleet.snapshot import Snapshot
 
 
@@ -60,7 +60,7 @@ def endpoint_statuses(
     ]
 
 
-def _status(one: SeenEndpoint) -> EndpointStatus:
+def _status(one: ReportedEndpoint) -> EndpointStatus:
     row = one.report
     return EndpointStatus(
         region=one.region,

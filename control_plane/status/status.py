@@ -9,7 +9,7 @@ from control_plane.overrides.override_resource import OverrideStatus
 from control_plane.policy.source.judgement import Origin
 from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.objective_status import ObjectiveStatus
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance

@@ -20,7 +20,7 @@ from control_plane.status.status import (
     RegionStatus,
 )
 from penstock.fleet.report import PoolReport
-from penstock.fleet.snapshot import Held, Snapshot, demand, freshness, pools
+from penstock.fleet.snapshot import HeldReport, Snapshot, demand, freshness, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, Region
@@ -116,7 +116,9 @@ def _region_status(
     )
 
 
-def _agent_status(seat: tuple[str, str], member: AgentMember | None, held: Held | None, now: float) -> AgentStatus:
+def _agent_status(
+    seat: tuple[str, str], member: AgentMember | None, held: HeldReport | None, now: float
+) -> AgentStatus:
     region, name = seat
     status = AgentStatus(
         region=region,

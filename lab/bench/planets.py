@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.distances import Distances
 from penstock.policy.policy import Model, Policy, Region
@@ -81,7 +81,7 @@ class Planet(msgspec.Struct):
                 if (slots := self.slots.get((region, model)))
             )
             report = AgentReport(region, "1", 1, 1, 0.0, pools, tuple(demand.get(region, ())))
-            agents[region, "1"] = Held(report, 0.0)
+            agents[region, "1"] = HeldReport(report, 0.0)
             health[region] = RegionHealth(RegionState.FAILED if region == failed else RegionState.HEALTHY)
         return Snapshot(agents, health)
 

@@ -1,7 +1,7 @@
-"""What every region can give every model now: what a plan may fill, faded by the age of the news.
+"""Capacity that a plan may use, weighted by the age of the reports, and the capacity that is missing.
 
-A region on its failback ramp has all its slots; what is held back is its part of each class. If its slots were held
-back as well, it would look full for as long as the ramp lasts, and get the last of its traffic back after all others.
+A region on its failback ramp offers all of its slots; the ramp limits its share of each class instead. If its slots
+were limited as well, it would look full for the whole ramp and be the last region to get its traffic back.
 """
 
 from __future__ import annotations
@@ -14,65 +14,82 @@ from penstock.fleet.snapshot import FadedPool, Snapshot, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.policy import Failover, Policy
 
-KNOWN_AFTER = 50
-"""Completions after which a pool's own mean service time is believed whole; before, the fleet's stands for the rest."""
+MIN_COMPLETIONS = 50
+"""Completions from which on a pool's own mean service time is used alone; below, it is mixed with the fleet's mean."""
 
 
 class Supply(msgspec.Struct, frozen=True):
-    """What one region can give one model."""
+    """Capacity of one region for one model."""
 
     slots: float
-    """Requests that it runs at once, all of them: a plan fills them up to the spillover target."""
+    """Concurrent requests, of which a plan uses the share that the spillover target allows."""
     service_s: float
-    """Mean time (s) a request holds one."""
-    most: float = 1.0
-    """The most (0-1] of any class's demand that may go there now: less than all of it on a failback ramp."""
+    """Mean time (s) for which a request holds a slot."""
+    max_share: float = 1.0
+    """Maximum share (0-1] of any class's demand that the region may serve now: below 1 on a failback ramp."""
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """Capacity that one model lacks, now or after the loss of one region."""
+
+    model: str
+    residency: tuple[str, ...]
+    """Names of the affected residency classes: those that no other region can serve."""
+    regions: tuple[str, ...]
+    """Regions where more capacity would help, each of them; empty if the classes permit only the lost region."""
+    lost: str | None
+    """The region whose loss causes the shortfall; None if capacity is missing now, for serving within the target."""
+    requests_per_s: float
+    slots: float
+    """The same in concurrent requests, at the mean service time of `regions`."""
 
 
 def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, str], Supply]:
-    """By (region, model), of every region that can serve: not failed, some endpoint ready.
+    """Returns the capacity of every region that can serve (not failed, an endpoint is ready), by (region, model).
 
-    One that is being drained can, too: who may still use it is what overrides say, and not its health. So can one that
-    has just begun its failback ramp, which grants it nothing yet.
+    A draining region is included: overrides decide which traffic may still use it, not its health. A region that has
+    just begun its failback ramp is included as well, with a share of zero.
 
     Args:
-        now: the planner's clock, in seconds; for ages and ramps.
+        now: the planner's clock, in seconds; determines ages and ramps.
     """
     weights = {
-        region: _standing(snapshot.health.get(region, RegionHealth()), now, policy.failover)
+        region: _share_limit(snapshot.health.get(region, RegionHealth()), now, policy.failover)
         for region in policy.regions
     }
     found = {}
     seen_pools = pools(snapshot, now)
-    learnt_s = _learnt_s(seen_pools)
+    fleet_mean_s = _fleet_mean_s(seen_pools)
     for (region, model), seen in sorted(seen_pools.items()):
         weight = weights.get(region)
         if weight is not None and model in policy.models and seen.report.ready > 0:
-            own_s, known = seen.report.service_s, min(1.0, seen.report.completions / KNOWN_AFTER)
-            service_s = known * own_s + (1.0 - known) * learnt_s.get(model, own_s)
+            own_s, known = seen.report.service_s, min(1.0, seen.report.completions / MIN_COMPLETIONS)
+            service_s = known * own_s + (1.0 - known) * fleet_mean_s.get(model, own_s)
             service_s = service_s or policy.models[model].expected_service_s
-            found[region, model] = Supply(seen.report.slots * seen.counts, service_s, weight)
+            found[region, model] = Supply(seen.report.slots * seen.weight, service_s, weight)
     return found
 
 
-def _learnt_s(seen: Mapping[tuple[str, str], FadedPool]) -> dict[str, float]:
-    """Mean service time (s) of each model by the pools that know theirs, each slot counting as much as its news does.
+def _fleet_mean_s(seen: Mapping[tuple[str, str], FadedPool]) -> dict[str, float]:
+    """Returns the mean service time (s) of each model over the pools with enough completions, weighted by slots and
+    age.
 
-    It stands in for that of a pool as far as that has served little yet. Policy's prior may be far from what all others
-    measure, and a region that just returned would look slow for it, get no requests, and never learn better.
+    It substitutes for the mean of a pool with few completions. The policy's prior may be far from the measured times; a
+    region that has just returned would then look slow, receive no requests, and never correct its mean.
     """
     slots: dict[str, float] = {}
     busy: dict[str, float] = {}
-    for (_, model), one in seen.items():
-        if one.report.completions >= KNOWN_AFTER and one.report.service_s > 0.0 and one.report.slots > 0:
-            weight = one.report.slots * one.counts
+    for (_, model), pool in seen.items():
+        report = pool.report
+        if report.completions >= MIN_COMPLETIONS and report.service_s > 0.0 and report.slots > 0:
+            weight = report.slots * pool.weight
             slots[model] = slots.get(model, 0.0) + weight
-            busy[model] = busy.get(model, 0.0) + weight * one.report.service_s
+            busy[model] = busy.get(model, 0.0) + weight * report.service_s
     return {model: busy[model] / slots[model] for model in slots}
 
 
-def _standing(health: RegionHealth, now: float, failover: Failover) -> float | None:
-    """How much of the region counts; None where it is not there."""
+def _share_limit(health: RegionHealth, now: float, failover: Failover) -> float | None:
+    """Returns the share (0-1) of each class that a region may serve; None if the region is unknown or failed."""
     if health.state in (RegionState.UNKNOWN, RegionState.FAILED):
         return None
     return 1.0 if health.state is RegionState.DRAINING else health.weight(now, failover)

@@ -1,4 +1,4 @@
-"""What an agent tells the control plane of single endpoints now and then: for people, for nothing is planned by it."""
+"""Reports of single endpoints, for operators only: the planner does not use them."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from enum import StrEnum
 import msgspec
 
 MAX_ENDPOINTS = 1_000
-"""Endpoints that one report tells of."""
+"""Endpoints in one report."""
 
 MAX_TEXT = 512
-"""Characters of a name, an address, or a model."""
+"""Maximum length, in characters, of a name, an address, or a model."""
 
 MAX_MODELS = 64
 """Models of one endpoint."""
 
 
 class EndpointCondition(StrEnum):
-    """What an agent believes of an endpoint, in one word; of several that hold, the first."""
+    """State of an endpoint as an agent sees it. If several apply, the first in this order is reported."""
 
     DRAINING = "draining"
-    """It takes no new requests, and finishes those that it has."""
+    """The endpoint accepts no new requests and finishes those it has."""
     NEW = "new"
-    """Nothing is known of it yet, or not since a request could not connect."""
+    """The endpoint has not been probed yet, or not since a connection attempt failed."""
     DOWN = "down"
-    """Its health probes fail."""
+    """Health probes fail."""
     EJECTED = "ejected"
-    """Requests failed on it, so it gets none for a while, or one on trial."""
+    """Outlier ejection: requests failed, so the endpoint receives none for a while, or a single trial request."""
     UNLOADED = "unloaded"
-    """It lives, and has none of its models loaded."""
+    """The endpoint responds but has none of its models loaded."""
     WARMING = "warming"
-    """It came back or is new, and gets fewer requests than it will."""
+    """The endpoint is new or has recovered, and receives a growing share of requests."""
     READY = "ready"
 
 
 class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One endpoint as one agent sees it. Fields are told in order and without names: add new ones at the end."""
+    """One endpoint as one agent sees it. Encoded as an array: append new fields at the end."""
 
     name: str
-    """Unique in the region."""
+    """Unique in its region."""
     address: str
     """host:port."""
     models: tuple[str, ...]
@@ -46,12 +46,12 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     accelerator: str
     condition: EndpointCondition
     slots: int
-    """Requests that it runs at once."""
+    """Maximum concurrent requests."""
     in_flight: int
-    """Requests on it now, of all agents of the region."""
+    """Requests in flight, of all agents of the region."""
 
     def is_possible(self, max_count: int) -> bool:
-        """Whether its numbers and lengths can be."""
+        """Whether all counts and lengths are within their limits."""
         texts = (self.name, self.address, self.zone, self.accelerator, *self.models)
         return (
             bool(self.name)

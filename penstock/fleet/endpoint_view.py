@@ -1,4 +1,4 @@
-"""Every endpoint of the fleet once, from what several agents of a region told at different times."""
+"""Merges the endpoint lists of several agents of a region, received at different times, into one list."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ import msgspec
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.snapshot import Snapshot
 
-LATE_S = 30.0
-"""A list this old (s) is not heard any more where another agent of the region told a newer one: agents tell theirs
-every ten seconds or more often."""
+MAX_LIST_AGE_S = 30.0
+"""Maximum age (s) of an endpoint list, while another agent of the region has a newer one. Agents send a list at least
+every ten seconds."""
 
 
-class SeenEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint, who says so, and since when."""
+class ReportedEndpoint(msgspec.Struct, frozen=True):
+    """An endpoint, the agent that reported it, and the report's age."""
 
     region: str
     agent: str
-    """Whose word it is."""
+    """Name of the reporting agent."""
     report: EndpointReport
     age_s: float
 
 
-def endpoints(snapshot: Snapshot, now: float, region: str | None = None) -> list[SeenEndpoint]:
-    """Every endpoint of a region, or of all, in no order.
+def endpoints(snapshot: Snapshot, now: float, region: str | None = None) -> list[ReportedEndpoint]:
+    """Returns every endpoint of a region, or of all regions, in no particular order.
 
-    Agents of a region see the same endpoints and may judge them differently. Of those who told of one lately the first
-    by name is believed, so that the answer does not swing between them.
+    Agents of a region see the same endpoints but may rate them differently. Among agents with a recent list, the first
+    by name wins, so that the result does not alternate between agents.
     """
     lists: dict[str, list[tuple[float, str, tuple[EndpointReport, ...]]]] = {}
-    for (where, agent), held in snapshot.agents.items():
-        if held.report.endpoints is not None and region in (None, where):
+    for (reporting_region, agent), held in snapshot.agents.items():
+        if held.report.endpoints is not None and region in (None, reporting_region):
             age_s = max(0.0, now - held.endpoints_at)
-            lists.setdefault(where, []).append((age_s, agent, held.report.endpoints))
-    found: list[SeenEndpoint] = []
-    for where, told in lists.items():
-        lately = sorted((one for one in told if one[0] <= LATE_S), key=lambda one: one[1])
-        seen: dict[str, SeenEndpoint] = {}
-        for age_s, agent, rows in lately or sorted(told, key=lambda one: (one[0], one[1])):
+            lists.setdefault(reporting_region, []).append((age_s, agent, held.report.endpoints))
+    found: list[ReportedEndpoint] = []
+    for reporting_region, reported in lists.items():
+        recent = sorted((entry for entry in reported if entry[0] <= MAX_LIST_AGE_S), key=lambda entry: entry[1])
+        by_name: dict[str, ReportedEndpoint] = {}
+        for age_s, agent, rows in recent or sorted(reported, key=lambda entry: (entry[0], entry[1])):
             for row in rows:
-                seen.setdefault(row.name, SeenEndpoint(where, agent, row, age_s))
-        found += seen.values()
+                by_name.setdefault(row.name, ReportedEndpoint(reporting_region, agent, row, age_s))
+        found += by_name.values()
     return found
 
 
-def left_out(snapshot: Snapshot, region: str | None = None) -> int:
-    """How many endpoints no list has room for; at least, where a region's agents told of different ones.
+def omitted_endpoints(snapshot: Snapshot, region: str | None = None) -> int:
+    """Returns how many endpoints exceeded MAX_ENDPOINTS; a lower bound if agents of a region report different ones.
 
     Args:
-        region: None for all.
+        region: None for all regions.
     """
-    most: dict[str, int] = {}
-    for (where, _), held in snapshot.agents.items():
-        if region in (None, where):
-            most[where] = max(most.get(where, 0), held.report.endpoints_left_out)
-    return sum(most.values())
+    omitted: dict[str, int] = {}
+    for (reporting_region, _), held in snapshot.agents.items():
+        if region in (None, reporting_region):
+            omitted[reporting_region] = max(omitted.get(reporting_region, 0), held.report.endpoints_omitted)
+    return sum(omitted.values())

@@ -1,19 +1,20 @@
-"""How long a request would wait here: the estimate that spillover compares between regions."""
+"""Expected wait of a request in a pool: the estimate that spillover compares between regions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MEMORY_COMPLETIONS = 100
-"""A mean service time remembers about this many completions; until there are as many, it is their plain mean. Requests
-differ by a hundred to one, and after a burst the long ones end last: a shorter memory takes them for a slow region."""
+"""Completions that the mean service time remembers; up to this number, it is their plain mean. Service times differ by
+a factor of a hundred, and after a burst the long requests end last: a shorter memory would take them for a slow
+region."""
 
 
 def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
-    """Time until a slot is free for one more request, in seconds.
+    """Returns the time until a slot is free for one more request, in seconds.
 
-    With every slot busy, one frees each `service_s / slots` on average, and those queued before take the first ones.
-    Nothing that runs means infinity: a pool without slots never starts anything.
+    With every slot busy, one becomes free each `service_s / slots` on average, and requests queued earlier take the
+    first ones. Infinite for a pool without slots, which never starts a request.
     """
     if slots <= 0:
         return float("inf")
@@ -21,21 +22,23 @@ def expected_wait_s(in_flight: int, slots: int, service_s: float) -> float:
 
 
 def headroom_slots(in_flight: int, slots: int, target_utilisation: float) -> int:
-    """How many more requests a pool may take before it passes its target; never negative."""
+    """Returns how many more requests a pool may accept before it exceeds its target utilisation; never negative."""
     return max(0, int(slots * target_utilisation) - in_flight)
 
 
 def mean_with(mean_s: float, completions: int, service_s: float) -> float:
-    """The mean service time (s) after one more completion; the prior that it began with counts as one of them."""
+    """Returns the mean service time (s) after one more completion; the initial prior counts as one completion."""
     remembered = completions + 2 if completions < MEMORY_COMPLETIONS - 2 else MEMORY_COMPLETIONS
     return mean_s + (service_s - mean_s) / remembered
 
 
 def pool_service_s(endpoints: Iterable[tuple[int, float]], prior_s: float) -> float:
-    """Mean service time (s) of a pool from each endpoint's slots and own mean: the time in which its slots turn over.
+    """Returns the mean service time (s) of a pool from each endpoint's slots and mean: the turnover time of its slots.
 
-    Slots weigh by the rate they free at, so that a fast half is not slowed down by a slow one; `prior_s` stands for a
-    pool that has none.
+    Slots are weighted by the rate at which they become free, so that a slow half does not slow down a fast half.
+
+    Args:
+        prior_s: returned for a pool without slots.
     """
     slots, per_s = 0, 0.0
     for count, service_s in endpoints:

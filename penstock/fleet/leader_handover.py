@@ -1,9 +1,9 @@
-"""What one leader tells the next of regions: what is not well with them, and it counts for less as it gets older.
+"""Region health that one leader hands over to the next, inside the plan.
 
-Detection may begin anew with every leader, since it takes a second. Hold-down and ramp may not: a region that failed
-just now would be whole again with the next leader, and flap along with leadership. A degraded one would be called
-healthy for a while with each. It travels in the plan, so it is fenced as plans are, and there is just as much of it as
-agents obey.
+Failure detection may restart with every leader, since it takes a second. Hold-down and failback ramp may not: a region
+that failed a moment ago would count as healthy under the next leader, and flap with each change of leadership; so would
+a degraded region. The state is part of the plan, so it is fenced like the plan and covers exactly what agents obey. Its
+weight decreases with its age.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Failover
 
-TOLD = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING, RegionState.DEGRADED})
-"""States that are left by more than a good report; of the others there is nothing to tell."""
+HANDED_OVER = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING, RegionState.DEGRADED})
+"""States that take more than one good report to leave; the others are not handed over."""
 
 
-def told(health: RegionHealth) -> RegionHealth | None:
-    """What a plan tells of a region: what stays the same while its state does, or nothing."""
-    if health.state not in TOLD:
+def health_to_hand_over(health: RegionHealth) -> RegionHealth | None:
+    """Returns the part of a region's health that a plan contains, which changes only with the state; None if
+    healthy."""
+    if health.state not in HANDED_OVER:
         return None
     weak = health.state is RegionState.DEGRADED
     return RegionHealth(health.state, health.since, drained=health.drained, weak=weak)
 
 
-def inheritance(slices: Mapping[str, RegionPlan], now: float, failover: Failover) -> dict[str, RegionHealth]:
-    """What is still to be held against regions by whoever begins to lead.
+def inherited_health(slices: Mapping[str, RegionPlan], now: float, failover: Failover) -> dict[str, RegionHealth]:
+    """Returns the unhealthy state of regions that a new leader starts with.
 
     Args:
         slices: the plan in force.
-        now: Unix time (s) by our clock; the other leader's may differ.
+        now: Unix time (s) by the new leader's clock; the former leader's may differ.
     """
     found = {}
     for region, plan in slices.items():
@@ -46,7 +47,8 @@ def inheritance(slices: Mapping[str, RegionPlan], now: float, failover: Failover
 
 
 def _as_of_now(health: RegionHealth, told_at: float, now: float, failover: Failover) -> RegionHealth | None:
-    """A belief of `told_at`; one that faded is worth no more than if the region had been good all the time since."""
+    """Returns the health handed over at `told_at`, if it still applies. Old health counts as if the region had been
+    healthy ever since."""
     health = msgspec.structs.replace(health, since=min(health.since, now))
     if now - told_at <= FADED_S:
         return health
@@ -55,6 +57,6 @@ def _as_of_now(health: RegionHealth, told_at: float, now: float, failover: Failo
         if risen_at > now:
             return health
         health = RegionHealth(RegionState.RECOVERING, risen_at)
-    # How drains end is in the store, with its time.
+    # Draining regions need no handover: the store contains the overrides with their end.
     returning = health.state is RegionState.RECOVERING and health.weight(now, failover) < 1.0
     return health if returning else None

@@ -1,4 +1,4 @@
-"""What an agent tells the control plane about once a second; every number is of this moment at the sender."""
+"""The report that an agent sends about once a second; every number is current at the sender."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
 
@@ -17,31 +17,31 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     model: str
     endpoints: int
     ready: int
-    """How many of them may take a new request."""
+    """Ready endpoints: those that accept a new request."""
     slots: int
-    """Requests that the ready ones can run at once."""
+    """Concurrent requests that the ready endpoints can run."""
     in_flight: int
-    """Requests running or queued on them now, all agents of the region counted."""
+    """Requests running or queued on these endpoints, of all agents of the region."""
     service_s: float
-    """Mean time (s) a request holds its slot, lately."""
+    """Recent mean time (s) for which a request holds its slot."""
     completions: int = MEMORY_COMPLETIONS
-    """How many requests have taught it that, not counting on past MEMORY_COMPLETIONS; with few of them it is mostly
-    policy's prior. An agent that does not say so is believed."""
+    """Completions that `service_s` is based on, at most MEMORY_COMPLETIONS; with few of them `service_s` is mostly the
+    policy's prior."""
 
 
 class DemandReport(msgspec.Struct, frozen=True, gc=False):
-    """What clients asked this agent for: offered, before any routing, so that spillover does not hide demand."""
+    """Demand of this agent's clients: offered load before any routing, so that spillover does not hide demand."""
 
     model: str
     residency: str
     """Name of the residency class."""
     regions: tuple[str, ...]
-    """Its members, so that the planner knows a class it never saw."""
+    """Members of the residency class, so that the planner can handle a class it has not seen before."""
     requests_per_s: float
 
 
 class PeerReport(msgspec.Struct, frozen=True):
-    """This agent's belief about another region: independent evidence for the control plane."""
+    """This agent's view of another region: independent evidence for the control plane."""
 
     region: str
     state: RegionState
@@ -49,13 +49,13 @@ class PeerReport(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True):
-    """One agent's whole word."""
+    """The complete report of one agent."""
 
     region: str
     agent: str
-    """Unique name of the agent process's seat; the same after a restart."""
+    """Unique name of the agent; the same after a restart."""
     epoch: int
-    """Grows with every start of the agent, so that a dead one's late report is harmless."""
+    """Grows with every start of the agent, so that a late report of an earlier process is rejected."""
     seq: int
     """Grows with every report of one epoch."""
     sent_at: float
@@ -68,14 +68,14 @@ class AgentReport(msgspec.Struct, frozen=True):
     plan_epoch: int = 0
     plan_generation: int = 0
     refused_plan: str = ""
-    """Why the newest published plan or policy was not taken; empty when it was."""
+    """Why the agent rejected the newest published plan or policy; empty if it accepted it."""
     refused_digest: str = ""
-    """The policy that what was refused names; empty where nothing was refused, or it could merely not be read yet."""
-    answers: Answers = Answers()
-    """How its clients' requests ended since this epoch of the agent began."""
+    """Digest of the rejected policy; empty if nothing was rejected, or the policy could not be read yet."""
+    answers: RequestCounts = RequestCounts()
+    """Results of its clients' requests since this epoch of the agent began."""
     objectives: tuple[ObjectiveReport, ...] = ()
-    """How it kept the service objectives of the policy in force there, lately; one for each model that has one."""
+    """Recent attainment of the service objectives of the agent's policy, one entry per model with an objective."""
     endpoints: tuple[EndpointReport, ...] | None = None
-    """Every endpoint of the region; None: not told this time, what this epoch of the agent told last stands."""
-    endpoints_left_out: int = 0
-    """Endpoints that there was no room for."""
+    """Every endpoint of the region; None if this report omits them and the last list of this epoch remains valid."""
+    endpoints_omitted: int = 0
+    """Endpoints beyond the limit of the list."""

@@ -1,36 +1,36 @@
-"""How an agent's answers to its clients went, in numbers that only grow: what a change of policy is judged by."""
+"""Counters of request results, which only grow: the measure that a change of policy is judged by."""
 
 from __future__ import annotations
 
 import msgspec
 
-LARGEST = 2**53 - 1
-"""No agent counts further than this: the sums of many can still be written, and JSON carries it exactly everywhere."""
+MAX_COUNT = 2**53 - 1
+"""Maximum of a counter: sums over many agents still fit, and JSON represents it exactly."""
 
 
-class Answers(msgspec.Struct, frozen=True):
-    """Requests of clients that ended here, since the agent began; or, as a difference, in some span of time."""
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Results of clients' requests since the agent began; or, as a difference, in an interval."""
 
     ended: int = 0
-    """All of them but those that the client left or got wrong."""
+    """Finished requests, except those that the client cancelled or that were invalid."""
     failed: int = 0
-    """Those of them that an engine, this fleet or its policy answered with a refusal or an error."""
+    """Finished requests that an engine, the fleet or its policy answered with a refusal or an error."""
     begun: int = 0
-    """Those whose answer began."""
+    """Requests whose response began."""
     first_byte_s: float = 0.0
-    """The time (s) that the first byte of those took, all together."""
+    """Sum of the times to first byte (s) of those."""
 
-    def __add__(self, other: Answers) -> Answers:
-        return Answers(
+    def __add__(self, other: RequestCounts) -> RequestCounts:
+        return RequestCounts(
             self.ended + other.ended,
             self.failed + other.failed,
             self.begun + other.begun,
             self.first_byte_s + other.first_byte_s,
         )
 
-    def since(self, mark: Answers) -> Answers:
-        """What came after `mark`, an earlier state of the same counters."""
-        return Answers(
+    def since(self, mark: RequestCounts) -> RequestCounts:
+        """Returns the difference from `mark`, an earlier state of the same counters."""
+        return RequestCounts(
             max(0, self.ended - mark.ended),
             max(0, self.failed - mark.failed),
             max(0, self.begun - mark.begun),
@@ -38,17 +38,17 @@ class Answers(msgspec.Struct, frozen=True):
         )
 
     @property
-    def are_possible(self) -> bool:
-        """Whether counters can ever look like this."""
-        whole = 0 <= self.failed <= self.ended <= LARGEST and 0 <= self.begun <= self.ended
-        return whole and 0.0 <= self.first_byte_s <= LARGEST
+    def are_valid(self) -> bool:
+        """Whether the counters are consistent and within their limits."""
+        counts = 0 <= self.failed <= self.ended <= MAX_COUNT and 0 <= self.begun <= self.ended
+        return counts and 0.0 <= self.first_byte_s <= MAX_COUNT
 
     @property
     def failed_share(self) -> float:
-        """The part (0-1) that failed; 0 of none."""
+        """The share (0-1) of finished requests that failed; 0 without any."""
         return self.failed / self.ended if self.ended else 0.0
 
     @property
     def mean_first_byte_s(self) -> float:
-        """Mean time (s) to the first byte; 0 of none."""
+        """Mean time (s) to first byte; 0 without any response."""
         return self.first_byte_s / self.begun if self.begun else 0.0

@@ -1,8 +1,8 @@
-"""How much of what other agents said is still believed: the in-flight counts of a region, mirrored and fading.
+"""Weight of other agents' in-flight counts by age: the shared view of a region loses weight gradually.
 
-An agent knows its own requests exactly and hears of the others' through a shared store. While that is away, what it
-heard last loses weight gradually, until only its own count is left; a jump either way would herd every agent onto the
-endpoints that look empty at the same moment.
+An agent has exact counts of its own requests and reads the other agents' counts from a shared store. While the store is
+unavailable, the last counts lose weight until only the agent's own remain. A sudden change in either direction would
+send the requests of every agent to the same, apparently idle endpoints at once.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from math import ceil
 
 FRESH_S = 0.25
-"""A count this old (s) still counts in full: agents refresh it at least this often while the store answers."""
+"""Age (s) up to which a count has full weight: agents refresh at least this often while the store is available."""
 
 LEASE_S = 2.0
-"""An agent's counts live this long (s) after it last wrote them, and so does belief in them."""
+"""Lifetime (s) of an agent's counts after its last write, and the age at which a count has no weight."""
 
 
-def belief(age_s: float) -> float:
-    """How much (0-1) a count this old counts: whole while fresh, nothing once every writer's lease is over."""
+def weight_at_age(age_s: float) -> float:
+    """Returns the weight (0-1) of a count of this age: 1 while fresh, 0 once every writer's lease has expired."""
     return max(0.0, min(1.0, (LEASE_S - age_s) / (LEASE_S - FRESH_S)))
 
 
-def believed(others: int, weight: float) -> int:
-    """Requests of other agents to reckon with: their count by `belief`, rounded up so that a last one stays longest."""
+def weighted_count(others: int, weight: float) -> int:
+    """Returns other agents' requests to account for, rounded up so that the last one is kept longest."""
     return ceil(others * weight)

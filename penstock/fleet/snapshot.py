@@ -1,9 +1,8 @@
-"""The fleet as last reported: what the planner plans from. Every number carries its age, and old news fades.
+"""The fleet as last reported, which the planner plans from. Every number has an age, and old reports lose weight.
 
-Reports come from agents that may be late, restarted, confused or hostile; `take_in` keeps the newest plausible one of
-each agent and says why it refused another. A region's health is judged by more than its own word: what the majority of
-the other regions sees of it decides, and its own word only where they are split or silent.
-"""
+Reports come from agents that may be late, restarted, faulty or hostile. `add_report` keeps the newest valid report of
+each agent and returns the reason for rejecting others. A region's health is decided by the majority of the other
+regions; the region's own report decides only if they are split or silent."""
 
 from __future__ import annotations
 
@@ -20,35 +19,36 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 
 FRESH_S = 2.0
-"""A report this old (s) still counts in full: agents report about once a second."""
+"""Age (s) up to which a report has full weight: agents report about once a second."""
 
 FADED_S = 15.0
-"""A report this old (s) counts for nothing."""
+"""Age (s) from which on a report has no weight."""
 
-DEAF_S = 1.0
-"""Nobody at all heard for this long (s): several regions do not fall silent at once, so it is we who do not hear."""
+MAX_GAP_S = 1.0
+"""Silence (s) of all regions at once after which reports stop ageing: several regions do not fail at the same moment,
+so the fault is taken to be in this process's reception."""
 
 FORGET_S = 300.0
-"""An agent silent for this long (s) is dropped from the snapshot."""
+"""Silence (s) after which an agent is removed from the snapshot."""
 
 SETTLE_S = 3.0
-"""A new leader waits this long (s) for the regions' reports before it plans without those that are missing."""
+"""Time (s) that a new leader waits for the reports of all regions before it plans without the missing ones."""
 
 MAX_AGENTS = 1_000
-"""Agents of one region that are remembered; more than any region runs, few enough to hold."""
+"""Agents of one region; more than any region runs, and few enough to hold in memory."""
 
 MAX_NAME = 255
-"""Characters of an agent's name."""
+"""Maximum length of an agent's name, in characters."""
 
 MAX_PLAN_NUMBER = 2**53 - 1
-"""No plan has a larger epoch or generation: epochs are revisions of the store, and JSON carries this exactly."""
+"""Maximum epoch and generation of a plan: epochs are revisions of the store, and JSON represents this exactly."""
 
 MAX_COUNT = 1_000_000
-"""No pool has more endpoints, slots or requests in flight than this; a report that says so is impossible."""
+"""Maximum of a pool's endpoints, slots and requests in flight; a report that exceeds it is invalid."""
 
 
-class Verdict(StrEnum):
-    """What became of a report."""
+class ReportVerdict(StrEnum):
+    """Result of adding a report."""
 
     ACCEPTED = "accepted"
     OLD_EPOCH = "old_epoch"
@@ -56,78 +56,78 @@ class Verdict(StrEnum):
     UNKNOWN_REGION = "unknown_region"
     TOO_MANY_AGENTS = "too_many_agents"
     IMPOSSIBLE = "impossible"
-    """Numbers that cannot be, or a residency class whose name is not that of its regions."""
+    """Numbers out of range, or a residency class whose name does not match its regions."""
 
 
-class Held(msgspec.Struct, frozen=True):
-    """An agent's newest report and when it arrived, by the control plane's clock (s)."""
+class HeldReport(msgspec.Struct, frozen=True):
+    """The newest report of an agent and its arrival time by the control plane's clock (s)."""
 
     report: AgentReport
-    """With the endpoints that it told of last."""
+    """Includes the newest endpoint list of the agent, from this report or an earlier one."""
     received_at: float
     endpoints_at: float = 0.0
-    """When the report arrived that told of endpoints."""
+    """Arrival time (s) of the report that contained the endpoint list."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything known of the fleet, and since when."""
+    """The state of the fleet, with the age of each part."""
 
-    agents: dict[tuple[str, str], Held] = {}
+    agents: dict[tuple[str, str], HeldReport] = {}
     """By (region, agent)."""
     health: dict[str, RegionHealth] = {}
     inherited: dict[str, RegionHealth] = {}
-    """What whoever led before held against regions: where judging them begins, once there is any word of them."""
+    """Health handed over by the former leader: the initial state of a region once a report about it arrives."""
 
-    def newest(self, region: str) -> Held | None:
-        """The freshest report of a region's agents."""
-        return max(self.of(region), key=lambda one: one.received_at, default=None)
+    def newest(self, region: str) -> HeldReport | None:
+        """The newest report of a region's agents."""
+        return max(self.of(region), key=lambda held: held.received_at, default=None)
 
-    def of(self, region: str) -> list[Held]:
+    def of(self, region: str) -> list[HeldReport]:
         """The newest report of each of a region's agents."""
-        return [held for (where, _), held in self.agents.items() if where == region]
+        return [held for (reporting_region, _), held in self.agents.items() if reporting_region == region]
 
     def state(self, region: str) -> RegionState:
-        """The control plane's belief about a region."""
+        """The region's health state as the control plane sees it."""
         return self.health.get(region, RegionHealth()).state
 
 
 def freshness(age_s: float) -> float:
-    """How much a number this old counts: 1 while fresh, then linearly down to 0."""
+    """Returns the weight (0-1) of a number of this age: 1 while fresh, then linearly down to 0."""
     return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
 
 
-def take_in(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy) -> tuple[Snapshot, Verdict]:
-    """Add a report, or refuse it and leave the snapshot as it was."""
+def add_report(snapshot: Snapshot, report: AgentReport, now: float, policy: Policy) -> tuple[Snapshot, ReportVerdict]:
+    """Adds a report, or rejects it and returns the snapshot unchanged."""
     key = (report.region, report.agent)
     if report.region not in policy.regions:
-        return snapshot, Verdict.UNKNOWN_REGION
-    if not _possible(report):
-        return snapshot, Verdict.IMPOSSIBLE
+        return snapshot, ReportVerdict.UNKNOWN_REGION
+    if not _is_valid(report):
+        return snapshot, ReportVerdict.IMPOSSIBLE
     before = snapshot.agents.get(key)
     if before is not None:
         if report.epoch < before.report.epoch:
-            return snapshot, Verdict.OLD_EPOCH
+            return snapshot, ReportVerdict.OLD_EPOCH
         if report.epoch == before.report.epoch and report.seq <= before.report.seq:
-            return snapshot, Verdict.OLD_SEQ
+            return snapshot, ReportVerdict.OLD_SEQ
     elif len(snapshot.of(report.region)) >= MAX_AGENTS:
-        return snapshot, Verdict.TOO_MANY_AGENTS
-    aged = _aged_while_heard(snapshot, now)
-    after = msgspec.structs.replace(snapshot, agents={**aged, key: _held(report, aged.get(key), now)})
-    return after, Verdict.ACCEPTED
+        return snapshot, ReportVerdict.TOO_MANY_AGENTS
+    aged = _without_gap(snapshot, now)
+    after = msgspec.structs.replace(snapshot, agents={**aged, key: _with_endpoints(report, aged.get(key), now)})
+    return after, ReportVerdict.ACCEPTED
 
 
 def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str] = ()) -> Snapshot:
-    """Let time pass: judge every region of which anything was ever heard, and forget agents that have long been silent.
+    """Updates the health of every region with any report, and removes agents that have long been silent.
 
-    A region of which nothing was heard stays unknown: a leader that has just begun to listen has seen no failure. When
-    several regions reported and all of them are silent, that says more of who listens than of them, and beliefs stay.
+    A region without any report stays unknown: a new leader has not observed a failure. If several regions reported and
+    all of them are silent, the fault is taken to be in this process's reception and the health is kept.
 
     Args:
-        drained: regions that operators want empty now; one that no longer is returns by the failback ramp.
+        drained: regions that operators drain now; a region that is no longer drained returns by the failback ramp.
     """
     agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
     kept = msgspec.structs.replace(snapshot, agents=agents)
-    listened = _listened_until(kept, now)
+    listened = _ages_as_of(kept, now)
     health = {}
     for region in policy.regions:
         before = snapshot.health.get(region, RegionHealth())
@@ -145,32 +145,32 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
 
 
 def resume(snapshot: Snapshot, now: float) -> Snapshot:
-    """What a new leader may still believe of what it last heard: the reports of just now, and no judgement.
+    """Returns the part of the snapshot that a new leader may use: recent reports, and no health.
 
-    Agents report to the leader alone, so the silence that a follower judged regions by is no sign of a failure. What
-    the leader before held against them it may `inherit`.
+    Agents report to the leader alone, so the silence that a follower observed does not indicate a failure. `inherit`
+    adds the health that the former leader handed over.
     """
     return Snapshot({key: held for key, held in snapshot.agents.items() if now - held.received_at <= FRESH_S})
 
 
-def inherit(snapshot: Snapshot, beliefs: Mapping[str, RegionHealth]) -> Snapshot:
-    """Let judging regions begin where whoever led before was with them.
+def inherit(snapshot: Snapshot, handed_over: Mapping[str, RegionHealth]) -> Snapshot:
+    """Sets the health that the former leader handed over as the initial state of regions.
 
-    That takes the place of what is thought of them already. One of which nothing is heard stays unknown: on the word of
-    another alone nobody is given traffic, nor said to be silent.
+    It replaces the present health of those regions. A region without any report stays unknown: the handover alone
+    neither gives a region traffic nor makes it silent.
 
     Args:
-        beliefs: what was not well with regions, as far as it still counts (`penstock.fleet.leader_handover`).
+        handed_over: unhealthy regions, as far as that still applies (`penstock.fleet.leader_handover`).
     """
-    health = {region: one for region, one in snapshot.health.items() if region not in beliefs}
-    return msgspec.structs.replace(snapshot, health=health, inherited=dict(beliefs))
+    health = {region: state for region, state in snapshot.health.items() if region not in handed_over}
+    return msgspec.structs.replace(snapshot, health=health, inherited=dict(handed_over))
 
 
 def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float) -> bool:
-    """Whether a leader has heard enough to plan: every region's word, or it has waited for it long enough.
+    """Whether a leader has enough reports to plan: all regions reported, or the wait is over.
 
-    That is SETTLE_S, but for a region that others reach: there it is we who do not hear, and its traffic is not taken
-    away sooner than by a leader that would have heard it before.
+    The wait is SETTLE_S. For a region that other regions reach it is FADED_S: its reports fail to arrive here, and its
+    traffic is not removed sooner than an established leader would.
     """
     silent = policy.regions.keys() - {
         region for (region, _), held in snapshot.agents.items() if now - held.received_at <= FRESH_S
@@ -187,54 +187,54 @@ def _is_reached(snapshot: Snapshot, region: str, now: float) -> bool:
 
 
 class FadedPool(msgspec.Struct, frozen=True):
-    """A region's pool for one model as its most trusted report has it, and how much that still counts."""
+    """A region's pool for one model from its most credible report, and that report's weight."""
 
     report: PoolReport
-    counts: float
-    """0-1; by the report's age."""
+    weight: float
+    """0-1, by the report's age."""
 
 
 def pools(snapshot: Snapshot, now: float) -> dict[tuple[str, str], FadedPool]:
-    """Every pool that some report still tells of, by (region, model).
+    """Returns every pool with a report that has weight, by (region, model).
 
-    Every agent of a region sees the same endpoints, so the one that sees the most, faded by its age, is believed: an
-    agent that has just started and has probed nothing yet does not make a region's capacity vanish.
+    Every agent of a region sees the same endpoints, so the report with the most slots, weighted by age, is used: an
+    agent that has just started and has not probed any endpoint does not remove a region's capacity.
     """
     best: dict[tuple[str, str], FadedPool] = {}
-    listened = _listened_until(snapshot, now)
+    listened = _ages_as_of(snapshot, now)
     for (region, _), held in snapshot.agents.items():
-        counts = freshness(listened - held.received_at)
-        if counts <= 0.0:
+        weight = freshness(listened - held.received_at)
+        if weight <= 0.0:
             continue
         for report in held.report.pools:
-            one = FadedPool(report, counts)
+            candidate = FadedPool(report, weight)
             before = best.get((region, report.model))
-            if before is None or _believed_first(one) > _believed_first(before):
-                best[region, report.model] = one
+            if before is None or _preference(candidate) > _preference(before):
+                best[region, report.model] = candidate
     return best
 
 
 def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
-    """A region's pool for one model, as `pools` has it; None where no report tells of it any more."""
+    """Returns a region's pool for one model, as `pools` does; None if no report of it has weight."""
     return pools(Snapshot({(region, held.report.agent): held for held in snapshot.of(region)}), now).get(
         (region, model)
     )
 
 
-def _believed_first(one: FadedPool) -> tuple[float, float]:
-    return one.report.slots * one.counts, one.counts
+def _preference(pool: FadedPool) -> tuple[float, float]:
+    return pool.report.slots * pool.weight, pool.weight
 
 
-def heard(snapshot: Snapshot, now: float) -> frozenset[str]:
-    """The regions of which some report still counts."""
-    listened = _listened_until(snapshot, now)
+def reporting_regions(snapshot: Snapshot, now: float) -> frozenset[str]:
+    """Returns the regions with a report that has weight."""
+    listened = _ages_as_of(snapshot, now)
     return frozenset(
         region for (region, _), held in snapshot.agents.items() if freshness(listened - held.received_at) > 0.0
     )
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
-    """What one origin is asked for in one traffic class, over all its agents."""
+    """Demand of one origin in one traffic class, summed over its agents."""
 
     origin: str
     model: str
@@ -244,57 +244,59 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
 
 def demand(snapshot: Snapshot, now: float) -> list[Demand]:
-    """Offered demand by origin and traffic class, faded by the age of the reports that told of it."""
+    """Returns offered demand by origin and traffic class, weighted by the age of the reports."""
     total: dict[tuple[str, str, str], float] = {}
     members: dict[str, frozenset[str]] = {}
-    listened = _listened_until(snapshot, now)
+    listened = _ages_as_of(snapshot, now)
     for (region, _), held in snapshot.agents.items():
         weight = freshness(listened - held.received_at)
         if weight <= 0.0:
             continue
-        for one in held.report.demand:
-            key = (region, one.model, one.residency)
-            total[key] = total.get(key, 0.0) + weight * one.requests_per_s
-            if one.residency not in members:
-                members[one.residency] = frozenset(one.regions)
+        for row in held.report.demand:
+            key = (region, row.model, row.residency)
+            total[key] = total.get(key, 0.0) + weight * row.requests_per_s
+            if row.residency not in members:
+                members[row.residency] = frozenset(row.regions)
     return [
         Demand(origin, model, residency, members[residency], rate)
         for (origin, model, residency), rate in sorted(total.items())
     ]
 
 
-def _listened_until(snapshot: Snapshot, now: float) -> float:
-    """The time (s) at which ages are taken: not long after the newest report, if several regions are known at all.
+def _ages_as_of(snapshot: Snapshot, now: float) -> float:
+    """Returns the time (s) at which ages are taken: at most MAX_GAP_S after the newest report, if several regions
+    reported.
 
-    When nobody is heard any more, that says more of who listens than of all others, and news do not age by it.
+    If reports of all regions stop, the fault is taken to be in this process's reception, and reports do not age.
     """
     if len({region for region, _ in snapshot.agents}) < 2:
         return now
-    return min(now, max(held.received_at for held in snapshot.agents.values()) + DEAF_S)
+    return min(now, max(held.received_at for held in snapshot.agents.values()) + MAX_GAP_S)
 
 
-def _aged_while_heard(snapshot: Snapshot, now: float) -> dict[tuple[str, str], Held]:
-    """Reports, younger by the time in which nobody was heard, so that the first after it does not make others old."""
-    deaf_s = now - _listened_until(snapshot, now)
-    if deaf_s <= 0.0:
+def _without_gap(snapshot: Snapshot, now: float) -> dict[tuple[str, str], HeldReport]:
+    """Returns the reports with the time of a reception gap removed, so that the first report after the gap does not age
+    the others."""
+    gap_s = now - _ages_as_of(snapshot, now)
+    if gap_s <= 0.0:
         return snapshot.agents
     return {
-        key: Held(held.report, held.received_at + deaf_s, held.endpoints_at + deaf_s)
+        key: HeldReport(held.report, held.received_at + gap_s, held.endpoints_at + gap_s)
         for key, held in snapshot.agents.items()
     }
 
 
-def _held(report: AgentReport, before: Held | None, now: float) -> Held:
-    """A report of now, with the endpoints of the one before where it tells of none."""
+def _with_endpoints(report: AgentReport, before: HeldReport | None, now: float) -> HeldReport:
+    """Returns a report received now, with the endpoint list of the previous report if it has none."""
     if report.endpoints is not None or before is None or before.report.epoch != report.epoch:
-        return Held(report, now, now)
+        return HeldReport(report, now, now)
     last = before.report
-    whole = msgspec.structs.replace(report, endpoints=last.endpoints, endpoints_left_out=last.endpoints_left_out)
-    return Held(whole, now, before.endpoints_at)
+    whole = msgspec.structs.replace(report, endpoints=last.endpoints, endpoints_omitted=last.endpoints_omitted)
+    return HeldReport(whole, now, before.endpoints_at)
 
 
 def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
-    """What most other regions see of it; where they are split or see nothing, its own word. None: nobody ever spoke."""
+    """Whether most other regions reach it; if they are split or silent, its own report decides. None without any."""
     votes = _peer_votes(snapshot, region, now)
     seen_by = sum(votes.values())
     if seen_by * 2 != len(votes):
@@ -306,9 +308,10 @@ def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
 
 
 def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:
-    """The part (0-1) of its endpoints that is ready, of the model that has the least; None without news of them.
+    """Returns the share (0-1) of ready endpoints, of the model with the lowest; None without reports.
 
-    Of several agents the one that can use the most is believed: what one alone cannot reach, the region still has.
+    Of several agents, the one that reaches the most endpoints counts: an endpoint that one agent cannot reach is still
+    available.
     """
     seen = (
         [pool.ready / pool.endpoints for pool in held.report.pools if pool.endpoints > 0]
@@ -319,7 +322,7 @@ def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:
 
 
 def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
-    """By observing region, whether any of its agents reaches `region`: one vote each, however many agents it has."""
+    """Returns, by observing region, whether any of its agents reaches `region`: one vote per region."""
     votes: dict[str, bool] = {}
     for (observer, _), held in snapshot.agents.items():
         if observer == region or now - held.received_at > FRESH_S:
@@ -330,7 +333,7 @@ def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
     return votes
 
 
-def _possible(report: AgentReport) -> bool:
+def _is_valid(report: AgentReport) -> bool:
     endpoints = report.endpoints or ()
     counts = [
         count
@@ -339,23 +342,23 @@ def _possible(report: AgentReport) -> bool:
     ]
     rates = [
         *(pool.service_s for pool in report.pools),
-        *(one.requests_per_s for one in report.demand),
+        *(row.requests_per_s for row in report.demand),
         *(peer.rtt_ms for peer in report.peers),
     ]
     return (
         len(report.agent) <= MAX_NAME
         and report.epoch >= 0
         and report.seq >= 0
-        # The epoch of all plans is raised above what an agent obeys, and never lowered.
+        # The plan epoch is raised above the epoch an agent reports, and never lowered.
         and 0 <= report.plan_epoch <= MAX_PLAN_NUMBER
         and 0 <= report.plan_generation <= MAX_PLAN_NUMBER
         and all(0 <= n <= MAX_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= MAX_COUNT for rate in rates)
-        and report.answers.are_possible
-        and all(one.is_possible for one in report.objectives)
+        and report.answers.are_valid
+        and all(objective.is_possible for objective in report.objectives)
         and len(endpoints) <= MAX_ENDPOINTS
-        and 0 <= report.endpoints_left_out <= MAX_COUNT
-        and all(one.is_possible(MAX_COUNT) for one in endpoints)
+        and 0 <= report.endpoints_omitted <= MAX_COUNT
+        and all(endpoint.is_possible(MAX_COUNT) for endpoint in endpoints)
         and all(pool.ready <= pool.endpoints for pool in report.pools)
-        and all(one.residency == residency_class(frozenset(one.regions)).name for one in report.demand)
+        and all(row.residency == residency_class(frozenset(row.regions)).name for row in report.demand)
     )

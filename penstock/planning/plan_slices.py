@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.fleet.capacity import Supply
-from penstock.fleet.snapshot import Demand, Snapshot, heard
+from penstock.fleet.snapshot import Demand, Snapshot, reporting_regions
 from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions, emptied
 from penstock.planning.change_limit import ramped, step_towards
@@ -104,7 +104,7 @@ def slices(
     """
     alive = _alive(supply)
     max_step = policy.spillover.step_per_s * edition.elapsed_s
-    spoke = heard(snapshot, edition.now)
+    spoke = reporting_regions(snapshot, edition.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
     for region in policy.regions.keys() - spoke:
         classes[region] = [

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.fleet.snapshot import Snapshot
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.plan_cost import Cost

@@ -98,10 +98,10 @@ class _Pouring:
         self.key = key
         self.choices = choices
         self.left = requests_per_s * able[choices[0], key.model].service_s
-        whole = [name for name in choices if able[name, key.model].most >= 1.0]
+        whole = [name for name in choices if able[name, key.model].max_share >= 1.0]
         # A region on its ramp is better than none.
         self._rest = whole[0] if whole else choices[0]
-        self._room = {name: self.left * able[name, key.model].most if whole else self.left for name in choices}
+        self._room = {name: self.left * able[name, key.model].max_share if whole else self.left for name in choices}
         self._taken: dict[str, float] = {}
 
     def keep(self, part: float, free: dict[tuple[str, str], float]) -> None:

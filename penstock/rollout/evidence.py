@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.policy import RolloutRules
 from penstock.rollout.objective_evidence import Kept, broken, counted, since, together
@@ -34,7 +34,7 @@ class AgentWord(msgspec.Struct, frozen=True):
     """The policy in force there."""
     refused_digest: str
     refused: str
-    answers: Answers
+    answers: RequestCounts
     kept: tuple[Kept, ...] = ()
     """Service objectives."""
 
@@ -151,7 +151,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
     if usual.ended < enough:
         usual, against = _since(rollout.marks, _those(evidence, lambda word: not obeys(word))), "elsewhere"
     if usual.ended < enough:
-        usual, against = Answers(), "of none known"
+        usual, against = RequestCounts(), "of none known"
     if now.failed_share > usual.failed_share + rules.max_failures_added:
         return Event.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {against}"
     if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.max_latency_factor:
@@ -221,9 +221,9 @@ def _those(evidence: Evidence, which: Callable[[AgentWord], bool]) -> dict[str, 
     return {name: word for name, word in evidence.agents.items() if which(word)}
 
 
-def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) -> Answers:
+def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) -> RequestCounts:
     """How requests ended at these agents since the marks; one without a mark says nothing, a restarted one all."""
-    total = Answers()
+    total = RequestCounts()
     for name, word in agents.items():
         mark = (marks or {}).get(name)
         if mark is not None:
@@ -241,8 +241,8 @@ def _kept_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord
     return found
 
 
-def _sum(some: Iterable[Answers]) -> Answers:
-    total = Answers()
+def _sum(some: Iterable[RequestCounts]) -> RequestCounts:
+    total = RequestCounts()
     for one in some:
         total += one
     return total

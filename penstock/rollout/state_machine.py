@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.provenance import Provenance
 from penstock.rollout.objective_evidence import Kept
 
@@ -113,7 +113,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     epoch: int
     """Of the agent: a restarted one counts from nothing."""
-    answers: Answers
+    answers: RequestCounts
     kept: tuple[Kept, ...] = ()
     """Service objectives."""
 
@@ -146,7 +146,7 @@ class Rollout(msgspec.Struct, frozen=True):
     """Agents' counters when the phase was entered, by `region/agent`; None until somebody who hears them leads."""
     earlier: dict[str, Mark] | None = None
     """Those when the shadow began, until `before` is made of them."""
-    before: dict[str, Answers] = {}
+    before: dict[str, RequestCounts] = {}
     """How each region's requests ended while it was in shadow: what regressions are measured against."""
     kept_before: dict[str, tuple[Kept, ...]] = {}
     """How each region's service objectives were kept meanwhile."""

@@ -12,7 +12,7 @@ from itertools import combinations
 import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.failover_tables import detours
 from penstock.planning.planner import Planned
@@ -96,7 +96,7 @@ def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str
         )
         pool = PoolReport(model, 1, 1, SLOTS, 0, 1.0)
         if region not in lost:
-            agents[region, "1"] = Held(AgentReport(region, "1", 1, 1, 0.0, (pool,), demand), 0.0)
+            agents[region, "1"] = HeldReport(AgentReport(region, "1", 1, 1, 0.0, (pool,), demand), 0.0)
     health = {
         name: RegionHealth(RegionState.FAILED if name in lost else RegionState.HEALTHY) for name in policy.regions
     }

@@ -15,7 +15,7 @@ from itertools import islice
 import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.registry import UNHURRIED_S, planner
 from penstock.planning.share_moves import Key
@@ -139,7 +139,7 @@ def _planned(
             entry, permitted = verdict
             rates[entry][one.model, permitted] += one.requests_per_s
     agents = {
-        (region, ""): Held(_report(region, fleet, rates[region]), 0.0)
+        (region, ""): HeldReport(_report(region, fleet, rates[region]), 0.0)
         for region in policy.regions
         if region not in lost
     }

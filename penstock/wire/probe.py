@@ -1,7 +1,7 @@
-"""What regions ask each other four times a second, and what they answer: readiness, expected wait, spill credits.
+"""Probes between regions, four a second: a request for spill credits, and a response with readiness, wait and credits.
 
-Both ways are signed: a stranger can neither learn how full a region is nor make itself look like an empty one. The
-question's nonce is in the answer's signature, so an old answer is worth nothing.
+Both directions are signed, so that an outsider can neither learn how full a region is nor impersonate an empty one. The
+response's signature covers the request's nonce, which makes a replayed response invalid.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ HEADER = "x-penstock-probe"
 PATH = "/penstock/v1/probe"
 
 MAX_AGE_S = 10.0
-"""A question signed longer ago than this (s), or as far ahead, is not answered; clocks may differ by less."""
+"""A probe request signed longer ago than this (s), or this far in the future, is rejected; bounds the clock skew."""
 
 
-class Question(msgspec.Struct, frozen=True):
-    """One region's agent asks another's."""
+class ProbeRequest(msgspec.Struct, frozen=True):
+    """A probe request from an agent of one region to an agent of another."""
 
     origin: str
     agent: str
-    """Name of the asking agent: credits are each agent's own."""
+    """Name of the requesting agent: credits are granted to a single agent."""
     server: str
     nonce: str
-    asked_at: float
-    """Unix time (s) at the asker."""
+    sent_at: float
+    """Unix time (s) when the request was signed, by the requesting agent's clock."""
     wanted: dict[str, int] = {}
-    """Spill credits that the asker would like, by model."""
+    """Spill credits that the requesting agent asks for, by model."""
 
 
-class ModelAnswer(msgspec.Struct, frozen=True):
-    """How one model does here."""
+class ModelReadiness(msgspec.Struct, frozen=True):
+    """Readiness of one model in the probed region."""
 
     ready: bool
-    """Some endpoint may take a new request."""
+    """At least one endpoint accepts a new request."""
     expected_wait_s: float
     """Time until a slot is free for one more request, in seconds."""
     credits: int = 0
-    """Requests that the asker may send beyond the plan, until the credits expire."""
+    """Requests that the requesting agent may send beyond the plan until the credits expire."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the asked agent says of its region."""
+class ProbeResponse(msgspec.Struct, frozen=True):
+    """State of the probed region, as one of its agents reports it."""
 
     region: str
     agent: str
-    models: dict[str, ModelAnswer]
+    models: dict[str, ModelReadiness]
     credit_ttl_s: float
-    """How long the credits may be spent after the answer arrives, in seconds."""
+    """Lifetime (s) of the credits, from the arrival of the response."""
 
 
-_questions = msgspec.json.Decoder(Question)
-_answers = msgspec.json.Decoder(Answer)
+_questions = msgspec.json.Decoder(ProbeRequest)
+_answers = msgspec.json.Decoder(ProbeResponse)
 
 
-def ask(question: Question, key: FleetKey) -> str:
-    """The value of the probe header."""
+def seal_request(question: ProbeRequest, key: FleetKey) -> str:
+    """Returns the value of the probe header: the signed request."""
     return key.seal(Purpose.PROBE, msgspec.json.encode(question))
 
 
-def hear(token: str, key: FleetKey, here: str, now: float) -> Question | str:
-    """The question in a probe header, or why it gets no answer.
+def open_request(token: str, key: FleetKey, here: str, now: float) -> ProbeRequest | str:
+    """Returns the request in a probe header, or the reason for its rejection.
 
     Args:
-        here: the region that is asked.
+        here: the region that received the probe.
         now: Unix time, in seconds.
     """
     try:
@@ -75,29 +75,29 @@ def hear(token: str, key: FleetKey, here: str, now: float) -> Question | str:
         return str(error)
     if question.server != here:
         return f"meant for {question.server}, this is {here}"
-    if abs(now - question.asked_at) > MAX_AGE_S:
-        return f"asked {now - question.asked_at:.1f} s ago; are the clocks right?"
+    if abs(now - question.sent_at) > MAX_AGE_S:
+        return f"signed {now - question.sent_at:.1f} s ago; check that the clocks are synchronised"
     return question
 
 
-def reply(answer: Answer, question: Question, key: FleetKey) -> bytes:
-    """The body of an answer: its signature, a line end, and the answer."""
+def seal_response(answer: ProbeResponse, question: ProbeRequest, key: FleetKey) -> bytes:
+    """Returns the body of a probe response: the signature, a line feed, and the response as JSON."""
     body = msgspec.json.encode(answer)
     return key.sign(Purpose.PROBE_ANSWER, question.nonce.encode() + body).encode() + b"\n" + body
 
 
-def heard(body: bytes, question: Question, key: FleetKey) -> Answer:
-    """The answer to `question`.
+def open_response(body: bytes, question: ProbeRequest, key: FleetKey) -> ProbeResponse:
+    """Verifies and decodes the response to `question`.
 
     Raises:
-        BadSignature: it is not an answer of the asked region to this question.
+        BadSignature: the body is not a response of the probed region to this request.
     """
     signature, _, content = body.partition(b"\n")
     key.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
     try:
         answer = _answers.decode(content)
     except msgspec.DecodeError as error:
-        raise BadSignature(f"a signed answer that is not one: {error}") from None
+        raise BadSignature(f"the signed probe response cannot be decoded: {error}") from None
     if answer.region != question.server:
-        raise BadSignature(f"asked {question.server}, {answer.region} answered")
+        raise BadSignature(f"probed {question.server}, but {answer.region} responded")
     return answer

@@ -1,7 +1,7 @@
-"""What a forwarded request carries from its origin to its server: signed, short-lived, good for one hop of one request.
+"""The route context that a forwarded request carries from its origin to its server: signed and short-lived.
 
-It is bound to what it was signed for, and each agent takes it once: whoever has seen one can neither ask for something
-else with it nor have the same run again.
+A route context is bound to the content of one request, and each agent accepts it once. A captured context can therefore
+neither authorise a different request nor replay the same one.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 HEADER = "x-penstock-route"
 
 MAX_HOPS = 1
-"""A server never forwards again: origin to server is the only hop there is."""
+"""A server never forwards a request again: the only hop is from the origin to the server."""
 
 CLOCK_SKEW_S = 5.0
-"""How far two agents' clocks may differ before a fresh context looks expired."""
+"""Clock difference (s) between two agents up to which a fresh context is accepted."""
 
 LIFETIME_S = 30.0
-"""How long after signing a context may start a request; a replay later than this is refused."""
+"""Time (s) after signing within which a context may start a request; a later replay is rejected."""
 
 MAX_DEADLINE_S = 86_400.0
-"""No request lasts longer than a day (s); a deadline beyond is a mistake that would hold a slot for ever."""
+"""Limit of a request's duration (s): a day. A later deadline is a mistake that would hold a slot indefinitely."""
 
 BOUND_BYTES = 16 * 1024
-"""So much of a body's beginning is signed for, beside the length: some ten microseconds. All of a long prompt takes
-more than the rest of its way through an agent."""
+"""Length of the body prefix that the signature covers, beside the body's length. Hashing it takes about ten
+microseconds; hashing the whole of a long prompt would cost more than the rest of the request's path through an
+agent."""
 
-REMEMBERED_S = LIFETIME_S + CLOCK_SKEW_S
-"""One that was signed by a clock that is ahead is good for as long (s) after its first use."""
+REPLAY_WINDOW_S = LIFETIME_S + CLOCK_SKEW_S
+"""Time (s) for which a used context is remembered: its lifetime, when the signer's clock is ahead by CLOCK_SKEW_S."""
 
-MAX_REMEMBERED = 1 << 19
-"""Contexts taken within REMEMBERED_S: 15,000 a second, beyond what one agent can serve."""
+MAX_TRACKED = 1 << 19
+"""Contexts remembered within REPLAY_WINDOW_S: 15,000 a second, more than one agent can serve."""
 
 MAX_HEADER = 512
-"""Characters of what goes into the header of a request to an engine."""
+"""Maximum length, in characters, of a value that is copied into a header of the upstream request."""
 
 
 class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,65 +51,65 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str
     origin: str
     server: str
-    """The region it is meant for; any other refuses it."""
+    """The region the request is meant for; any other region rejects it."""
     tenant: str
     data_class: str
     location: Location
     model: str
     residency: tuple[str, ...]
-    """The permitted regions by the origin's policy."""
+    """The regions that the origin's policy permits."""
     policy_digest: str
     issued_at: float
-    """Unix time (s) at the origin."""
+    """Unix time (s) of signing, by the origin's clock."""
     deadline_at: float
-    """Unix time (s) after which nobody waits for the answer."""
+    """Unix time (s) after which the client no longer waits for the response."""
     hops: int = 1
     traceparent: str = ""
     content: str = ""
     """`content_digest` of the request."""
     body_bytes: int | None = None
-    """How long its body is; None where that was not known."""
+    """Length of the request's body; None if the origin did not know it."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
-        """Whether this was signed for the request that has come; see `content_digest`. `length` is its body's."""
+        """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""
         return self.body_bytes in (None, length) and self.content == content_digest(method, target, body)
 
 
 def content_digest(method: bytes, target: bytes, body: bytes | bytearray) -> str:
-    """What binds a context to its request.
+    """The digest that binds a context to its request.
 
     Args:
-        target: as it is in the request line.
-        body: whole, or at least BOUND_BYTES of it.
+        target: as in the request line.
+        body: the whole body, or at least its first BOUND_BYTES.
     """
     digest = sha256(b"%b %b\n" % (method, target))
     digest.update(body if len(body) <= BOUND_BYTES else memoryview(body)[:BOUND_BYTES])
     return digest.hexdigest()
 
 
-class Used:
-    """Contexts that one agent has taken lately, by numbers that stand for their signatures."""
+class ReplayGuard:
+    """Rejects replayed route contexts of one agent. Stores hashes of signatures in two generations."""
 
     def __init__(self) -> None:
-        """None yet."""
-        self._lately: set[int] = set()
-        self._before: set[int] = set()
+        self._recent: set[int] = set()
+        self._previous: set[int] = set()
         self._since = 0.0
 
     def first(self, token: str, now: float) -> bool:
-        """Whether a token that was accepted has not been used here before; from now on (s, monotonic) it has."""
-        if now - self._since >= REMEMBERED_S:
-            self._before = self._lately if now - self._since < 2 * REMEMBERED_S else set()
-            self._lately, self._since = set(), now
+        """Marks an accepted token as used at `now` (s, monotonic); False if it was used before, or the memory is
+        full."""
+        if now - self._since >= REPLAY_WINDOW_S:
+            self._previous = self._recent if now - self._since < 2 * REPLAY_WINDOW_S else set()
+            self._recent, self._since = set(), now
         number = hash(token.partition(".")[2])
-        if number in self._lately or number in self._before or len(self._lately) >= MAX_REMEMBERED:
+        if number in self._recent or number in self._previous or len(self._recent) >= MAX_TRACKED:
             return False
-        self._lately.add(number)
+        self._recent.add(number)
         return True
 
 
 def seal(context: RouteContext, key: FleetKey) -> str:
-    """The value of the route header."""
+    """Returns the value of the route header: the signed context."""
     return key.seal(Purpose.ROUTE, msgspec.json.encode(context))
 
 
@@ -116,10 +117,10 @@ _decoder = msgspec.json.Decoder(RouteContext)
 
 
 def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
-    """Check a forwarded request for itself at region `here`: who signed it, for whom, when, and may it be here.
+    """Validates a forwarded request at region `here`: signature, destination, age, and residency.
 
-    The mask is computed again under this agent's own policy; both it and the origin's must permit `here`, so that a
-    server with a newer policy is not talked out of it.
+    The residency mask is computed again under this agent's own policy. Both that policy and the origin's must permit
+    `here`, so that an origin with an older policy cannot override a newer one.
     """
     try:
         context = _decoder.decode(key.open(Purpose.ROUTE, token))
@@ -127,7 +128,7 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
     for text in (context.request_id, context.traceparent):
         if not text.isascii() or not text.isprintable() or len(text) > MAX_HEADER:
-            return Refusal(Reason.BAD_ROUTE_CONTEXT, "its request id or trace can be no header's value")
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "its request id or traceparent is not a valid header value")
     if context.hops > MAX_HOPS:
         return Refusal(Reason.TOO_MANY_HOPS, f"{context.hops} hops")
     if context.server != here:
@@ -135,9 +136,9 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
     if not -CLOCK_SKEW_S <= now - context.issued_at <= LIFETIME_S:
         return Refusal(Reason.ROUTE_CONTEXT_EXPIRED, f"signed {now - context.issued_at:.1f} s ago")
     if now > context.deadline_at + CLOCK_SKEW_S:
-        return Refusal(Reason.DEADLINE_PASSED, "nobody waits for the answer any more")
+        return Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed")
     if context.deadline_at - context.issued_at > MAX_DEADLINE_S:
-        return Refusal(Reason.BAD_ROUTE_CONTEXT, "a deadline more than a day away")
+        return Refusal(Reason.BAD_ROUTE_CONTEXT, "the deadline is more than a day away")
     facts = RequestFacts(context.tenant, context.data_class, context.location)
     refusal = refuse_here(policy, facts, here)
     if refusal is not None:
@@ -148,7 +149,7 @@ def accept(token: str, key: FleetKey, policy: Policy, here: str, now: float) -> 
 
 
 def refuse_here(policy: Policy, facts: RequestFacts, here: str) -> Refusal | None:
-    """Why a forwarded request may not be served at region `here` under a policy; None where it may."""
+    """Returns why a policy forbids serving a forwarded request at region `here`; None if it permits it."""
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict

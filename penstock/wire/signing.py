@@ -1,7 +1,7 @@
-"""Proof that a message comes from the fleet: HMAC-SHA256 under one shared key, separated by purpose.
+"""Authentication of messages between the fleet's processes: HMAC-SHA256 under one shared key, separated by purpose.
 
-Each purpose has its own derived key (RFC 5869's idea in one step), so that a signature made for one kind of message
-is worth nothing for another.
+Each purpose has its own derived key (the idea of RFC 5869, in one step), so that a signature made for one kind of
+message is not valid for another.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from enum import StrEnum
 from hashlib import sha256
 
 MIN_KEY_BYTES = 32
-"""As long as the hash: shorter keys weaken HMAC (RFC 2104, section 3)."""
+"""The length of the hash: shorter keys weaken HMAC (RFC 2104, section 3)."""
 
 MAX_TOKEN = 8192
-"""Characters of a token; anything longer is refused before any work is done on it."""
+"""Maximum length of a token, in characters; longer ones are rejected before they are decoded."""
 
 
 class BadSignature(Exception):
-    """The message is not from the fleet, or was changed on the way."""
+    """The message was not signed with the fleet key, or was modified in transit."""
 
 
 class Purpose(StrEnum):
-    """What a signature is for."""
+    """The kind of message that a signature is valid for."""
 
     ROUTE = "route"
     PROBE = "probe"
@@ -34,15 +34,18 @@ class Purpose(StrEnum):
 
 
 class FleetKey:
-    """The fleet's shared secret. The first key signs, every one verifies: rotate by adding, then removing."""
+    """The fleet's shared secret. The first key signs and every key verifies: to rotate, add a key, then remove one."""
 
     __slots__ = ("_derived",)
 
     def __init__(self, *keys: bytes) -> None:
-        """Take the secrets, newest first.
+        """Derives the keys of each purpose.
+
+        Args:
+            keys: the secrets, newest first.
 
         Raises:
-            ValueError: there is none, or one is too short.
+            ValueError: no key was given, or one is shorter than MIN_KEY_BYTES.
         """
         if not keys or any(len(key) < MIN_KEY_BYTES for key in keys):
             raise ValueError(f"a fleet key has at least {MIN_KEY_BYTES} bytes")
@@ -54,11 +57,11 @@ class FleetKey:
         return "FleetKey(...)"
 
     def sign(self, purpose: Purpose, message: bytes) -> str:
-        """The signature of a message that travels beside it, in hexadecimal."""
+        """Returns the signature, in hexadecimal, of a message that is sent beside it."""
         return hmac.new(self._derived[purpose][0], message, sha256).hexdigest()
 
     def check(self, purpose: Purpose, message: bytes, signature: str) -> None:
-        """Raise BadSignature unless `signature` is this message's, in constant time for each key."""
+        """Raises BadSignature unless `signature` is the message's; takes constant time for each key."""
         given = signature.encode("utf-8", "replace")
         matches = [
             hmac.compare_digest(hmac.new(key, message, sha256).hexdigest().encode(), given)
@@ -68,11 +71,11 @@ class FleetKey:
             raise BadSignature("the signature does not match")
 
     def seal(self, purpose: Purpose, payload: bytes) -> str:
-        """A header-safe token that carries its payload and its signature."""
+        """Returns a header-safe token that contains the payload and its signature."""
         return urlsafe_b64encode(payload).decode() + "." + self.sign(purpose, payload)
 
     def open(self, purpose: Purpose, token: str) -> bytes:
-        """The payload of a token made by `seal`; raises BadSignature."""
+        """Returns the payload of a token made by `seal`; raises BadSignature."""
         if len(token) > MAX_TOKEN:
             raise BadSignature("the token is too long")
         encoded, _, signature = token.partition(".")

@@ -1,6 +1,7 @@
-"""W3C Trace Context (https://www.w3.org/TR/trace-context/): continue a caller's trace, or start one.
+"""W3C Trace Context (https://www.w3.org/TR/trace-context/): continues a caller's trace, or starts one.
 
-No spans are made here, so a caller's parent id goes on as it is: an id of our own would name a span that nobody has.
+Penstock records no spans of its own, so a caller's parent id is forwarded unchanged: a new id would refer to a span
+that does not exist.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import re
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _LENGTH = 55
-"""Of version 00; later versions may only append."""
+"""Length of a traceparent of version 00; later versions may append fields."""
 
 
-def continued(traceparent: bytes) -> str | None:
-    """A caller's traceparent as it goes on, or None where it means nothing."""
+def continue_trace(traceparent: bytes) -> str | None:
+    """Returns a valid traceparent as it is forwarded, or None if it is invalid."""
     if len(traceparent) > 512 or not _TRACEPARENT.fullmatch(traceparent):
         return None
     if traceparent.startswith(b"00-") and len(traceparent) != _LENGTH:
@@ -21,10 +22,10 @@ def continued(traceparent: bytes) -> str | None:
     return traceparent.decode("latin-1")
 
 
-def started(trace_id: str) -> str:
-    """A new trace: sampled, for whether to record it is for those who trace to say. Its parent id is part of its own.
+def start_trace(trace_id: str) -> str:
+    """Starts a trace: sampled, so that the tracing backend decides what to record.
 
     Args:
-        trace_id: 32 lower-case hex digits, the last 16 of them not all zero.
+        trace_id: 32 lower-case hexadecimal digits; the last 16, which become the parent id, are not all zero.
     """
     return f"00-{trace_id}-{trace_id[16:]}-01"

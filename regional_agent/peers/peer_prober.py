@@ -14,7 +14,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover, Policy
 from penstock.routing.region_selection import RegionView
 from penstock.wire import probe
-from penstock.wire.probe import Answer, Question
+from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.signing import BadSignature, FleetKey
 from regional_agent.background_tasks import cancel, keep_running, rest
 from regional_agent.peers.agent_directory import AgentDirectory
@@ -191,7 +191,7 @@ class PeerProber:
     async def _ask(self, peer: PeerRegion, address: Address, this: _Round) -> None:
         """One probe of one agent."""
         question = self._question(peer.name)
-        header = (probe.HEADER.encode(), probe.ask(question, self._key).encode())
+        header = (probe.HEADER.encode(), probe.seal_request(question, self._key).encode())
         # A new connection costs a second round trip.
         timeout_s = self._failover.probe_timeout_s + 2 * self._usual_rtt_s(peer)
         asked_at = self._clock()
@@ -218,17 +218,17 @@ class PeerProber:
         if any(one.credits for one in answer.models.values()):
             self._on_credit()
 
-    def _believed(self, fetched: Fetched, question: Question) -> Answer:
+    def _believed(self, fetched: Fetched, question: ProbeRequest) -> ProbeResponse:
         """The answer in a response; raises BadSignature where there is none that is the fleet's."""
         if fetched.status != 200:
             said = fetched.body[:200].decode("utf-8", "replace").strip()
             raise BadSignature(f"answered {fetched.status}: {said}")
-        return probe.heard(fetched.body, question, self._key)
+        return probe.open_response(fetched.body, question, self._key)
 
-    def _question(self, region: str) -> Question:
+    def _question(self, region: str) -> ProbeRequest:
         models = self._policy.models if self._policy is not None else {}
         wanted = {model: credits for model in models if (credits := self._wanted(model)) > 0}
-        return Question(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
+        return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
 
     def _usual_rtt_s(self, peer: PeerRegion) -> float:
         if peer.rtt_s is not None:

@@ -11,7 +11,7 @@ from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.policy.policy import Failover
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import Wallet
-from penstock.wire.probe import Answer
+from penstock.wire.probe import ProbeResponse
 from regional_agent.upstream.upstream_pool import Address
 
 RTT_GAIN = 0.2
@@ -29,7 +29,7 @@ class PeerAgent:
     __slots__ = ("answer", "doubted", "rtt_s", "wallet")
 
     def __init__(self) -> None:
-        self.answer: Answer | None = None
+        self.answer: ProbeResponse | None = None
         """Its newest good answer; None once it was silent or broke."""
         self.doubted = False
         """Its silence was told to an operator already."""
@@ -70,7 +70,7 @@ class PeerRegion:
             if self.agents[address].answer is None:
                 del self.agents[address]
 
-    def heard(self, address: Address, answer: Answer, rtt_s: float, now: float) -> None:
+    def heard(self, address: Address, answer: ProbeResponse, rtt_s: float, now: float) -> None:
         """An agent has answered."""
         agent = self.agents.get(address)
         if agent is None:

@@ -10,7 +10,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.spill_credits import Grants, fair_part, grant
 from penstock.wire import probe
-from penstock.wire.probe import Answer, ModelAnswer, Question
+from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.admission_queue import AdmissionQueue
@@ -59,22 +59,22 @@ class ProbeResponder:
         policy = self._policy()
         if policy is None:
             return 503, b"no policy yet\n"
-        question = probe.hear((token or b"").decode("latin-1"), self._key, self._region, time.time())
+        question = probe.open_request((token or b"").decode("latin-1"), self._key, self._region, time.time())
         if isinstance(question, str):
             return 403, f"{question}\n".encode()
         if question.origin not in policy.regions or question.origin == self._region:
             return 403, b"not a region that may ask\n"
         models = {model: self._of(model, question, policy) for model in self._endpoints.pools if model in policy.models}
-        answer = Answer(self._region, self._agent, models, policy.spillover.credit_ttl_s)
-        return 200, probe.reply(answer, question, self._key)
+        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s)
+        return 200, probe.seal_response(answer, question, self._key)
 
-    def _of(self, model: str, question: Question, policy: Policy) -> ModelAnswer:
+    def _of(self, model: str, question: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.leaving:
-            return ModelAnswer(ready=False, expected_wait_s=0.0)
+            return ModelReadiness(ready=False, expected_wait_s=0.0)
         wait_s = min(MAX_WAIT_S, self._waiting.wait_s(model))
-        return ModelAnswer(self._endpoints.pool(model).ready > 0, wait_s, self._grant(model, question, policy))
+        return ModelReadiness(self._endpoints.pool(model).ready > 0, wait_s, self._grant(model, question, policy))
 
-    def _grant(self, model: str, question: Question, policy: Policy) -> int:
+    def _grant(self, model: str, question: ProbeRequest, policy: Policy) -> int:
         pool = self._endpoints.pool(model)
         in_flight = pool.in_flight + self._waiting.waiting(model)
         agents = self._agents_here()

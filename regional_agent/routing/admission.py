@@ -20,7 +20,7 @@ from penstock.routing.cost_estimate import Expectations
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
-from penstock.wire.route_context import HEADER, RouteContext, Used, accept, refuse_here
+from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
 from penstock.wire.signing import FleetKey
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields
@@ -92,7 +92,7 @@ class Admission:
         self._senders: dict[About, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
         self._trace_ids = _trace_ids(rng)
-        self._used = Used()
+        self._used = ReplayGuard()
 
     def context_from_client(
         self, request: Request, peer_ip: str, now: float, timeout_s: float
@@ -145,8 +145,8 @@ class Admission:
         trace_id = next(self._trace_ids)
         given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
         request_id = trace_id if given_id is None else _request_id(given_id, trace_id)
-        continued = None if given_trace is None else trace_context.continued(given_trace)
-        traceparent = continued or trace_context.started(trace_id)
+        continued = None if given_trace is None else trace_context.continue_trace(given_trace)
+        traceparent = continued or trace_context.start_trace(trace_id)
         estimate = work_estimate_of(request, asked, facts.tenant, policy.models[asked.model].cost, self._expectations)
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
         context.priority = tenant.priority
@@ -293,7 +293,7 @@ def _request_id(given: bytes, trace_id: str) -> str:
 
 
 def _trace_ids(rng: Random) -> Iterator[str]:
-    """Ids for new traces, as `trace_context.started` takes them. Random digits cost little where many are drawn."""
+    """Ids for new traces, as `trace_context.start_trace` takes them. Random digits cost little where many are drawn."""
     while True:
         digits = rng.randbytes(16 * IDS_AT_ONCE).hex()
         if _NO_ID not in digits:

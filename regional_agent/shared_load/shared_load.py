@@ -19,7 +19,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
-from penstock.fleet.shared_counts import FRESH_S, LEASE_S, belief, believed
+from penstock.fleet.shared_counts import FRESH_S, LEASE_S, weight_at_age, weighted_count
 from regional_agent.background_tasks import beat, cancel, keep_running
 from regional_agent.endpoints.endpoint import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -279,7 +279,7 @@ class SharedLoad:
     async def _keep_fading(self) -> None:
         while True:
             await beat(FADE_S)
-            weight = belief(self.age_s())
+            weight = weight_at_age(self.age_s())
             if weight < self._shown_weight:
                 self._show(weight)
 
@@ -289,7 +289,7 @@ class SharedLoad:
             self._endpoints.set_remote_load(self._others)
         else:
             self._endpoints.set_remote_load(
-                {name: Load(*(believed(part, weight) for part in load)) for name, load in self._others.items()}
+                {name: Load(*(weighted_count(part, weight) for part in load)) for name, load in self._others.items()}
             )
             self.on_heard()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, Rate
+from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, ArrivalRate
 from penstock.fleet.report import DemandReport
 from penstock.policy.residency import ResidencyClass
 
@@ -16,7 +16,7 @@ class DemandMeter:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._began_at = self._settled_at = clock()
-        self._rates: dict[tuple[str, str], Rate] = {}
+        self._rates: dict[tuple[str, str], ArrivalRate] = {}
 
     def offered(self, model: str, residency: ResidencyClass) -> None:
         """A client asked for `model`, and may be served in the regions of `residency`."""
@@ -24,7 +24,7 @@ class DemandMeter:
         if rate is None:
             if len(self._rates) >= MAX_CLASSES:
                 return
-            rate = self._rates[model, residency.name] = Rate(tuple(sorted(residency.regions)))
+            rate = self._rates[model, residency.name] = ArrivalRate(tuple(sorted(residency.regions)))
         rate.arrived += 1
 
     def settle(self) -> None:

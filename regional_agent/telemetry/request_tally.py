@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import Model
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.routing.reasons import Reason
@@ -75,9 +75,9 @@ class RequestTally:
             self._ended += 1
             self._failed += 1
 
-    def report(self) -> Answers:
+    def report(self) -> RequestCounts:
         """The numbers now."""
-        return Answers(self._ended, self._failed, self._begun, self._first_byte_s)
+        return RequestCounts(self._ended, self._failed, self._begun, self._first_byte_s)
 
     def report_objectives(self, now: float) -> tuple[ObjectiveReport, ...]:
         """How every objective was kept lately; `now` is of a clock (s) that never goes back."""

@@ -107,7 +107,7 @@ async def test_the_fleet_by_resource(api: Api) -> None:
 async def test_every_endpoint_by_page_and_by_what_it_is(api: Api) -> None:
     async def told(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
         rows = None if endpoints == (None,) else tuple(one for one in endpoints if one is not None)
-        said = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_left_out=3)
+        said = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
         body, headers = packed(said)
         assert (await api.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
 

@@ -12,7 +12,7 @@ from adapters.store.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover, Model, Policy, Region
 from penstock.wire import probe
-from penstock.wire.probe import Answer, ModelAnswer, Question
+from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.signing import FleetKey
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_prober import PeerProber
@@ -36,8 +36,8 @@ class Agent(SmallHttp):
     def __init__(self, key: FleetKey = KEY) -> None:
         super().__init__(self._answer)
         self.key = key
-        self.models = {"m": ModelAnswer(True, 0.125, 4)}
-        self.questions: list[Question] = []
+        self.models = {"m": ModelReadiness(True, 0.125, 4)}
+        self.questions: list[ProbeRequest] = []
 
     @property
     def address(self) -> Address:
@@ -46,10 +46,10 @@ class Agent(SmallHttp):
     def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         assert target == probe.PATH.encode()
         token = dict(headers)[probe.HEADER.encode()].decode()
-        question = probe.hear(token, KEY, "there", time.time())
-        assert isinstance(question, Question), question
+        question = probe.open_request(token, KEY, "there", time.time())
+        assert isinstance(question, ProbeRequest), question
         self.questions.append(question)
-        return 200, probe.reply(Answer("there", "x", self.models, 60.0), question, self.key)
+        return 200, probe.seal_response(ProbeResponse("there", "x", self.models, 60.0), question, self.key)
 
 
 @pytest.fixture
@@ -168,13 +168,13 @@ async def test_a_hung_agent_does_not_hold_up_the_others_word(two: Observer, agen
     agents[0].silent = True
     two.peers.use(POLICY)
     await two.reaches(RegionState.HEALTHY)
-    agents[1].models = {"m": ModelAnswer(True, 7.0, 0)}
+    agents[1].models = {"m": ModelReadiness(True, 7.0, 0)}
     await until(lambda: two.peers.view("there", "m", time.monotonic()).expected_wait_s == 7.0)
     assert two.state is RegionState.HEALTHY
 
 
 async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Agent]) -> None:
-    agents[0].models = {"m": ModelAnswer(False, 0.0), "n": ModelAnswer(True, 0.0)}
+    agents[0].models = {"m": ModelReadiness(False, 0.0), "n": ModelReadiness(True, 0.0)}
     two.peers.use(POLICY)
     await until(lambda: len(two.peers.regions["there"].reached) == 2)
     now = time.monotonic()
@@ -185,7 +185,7 @@ async def test_models_are_the_union_of_its_agents(two: Observer, agents: list[Ag
 async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agents: list[Agent]) -> None:
     one.peers.use(POLICY)
     await one.reaches(RegionState.HEALTHY)
-    agents[0].models = {"m": ModelAnswer(False, 0.0)}
+    agents[0].models = {"m": ModelReadiness(False, 0.0)}
     await one.reaches(RegionState.FAILED)
 
 

@@ -30,7 +30,7 @@ from control_plane.metrics import (
 from dashboards.__main__ import GENERATED
 from dashboards.fleet_overview import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import Outcome
 from penstock.health.region_health import RegionState

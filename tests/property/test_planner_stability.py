@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.change_limit import DEADBAND
 from penstock.planning.forecast import Forecaster
@@ -51,7 +51,7 @@ def snapshot(rates: Rates, reported_at: float) -> Snapshot:
             if key.origin == name
         )
         report = AgentReport(name, "1", 1, 1, reported_at, (PoolReport("m", 4, 4, 100, 0, 1.0),), offered)
-        agents[name, "1"] = Held(report, reported_at)
+        agents[name, "1"] = HeldReport(report, reported_at)
     return Snapshot(agents, dict.fromkeys(NAMES, RegionHealth(RegionState.HEALTHY)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import RolloutRules
 from penstock.rollout.evidence import AgentWord, Evidence, observe
 from penstock.rollout.state_machine import TRANSITIONS, Event, Phase, Rollout, begin, first, follow, offered, restore
@@ -28,7 +28,7 @@ rules = st.builds(
 )
 counters = st.integers(0, 100).flatmap(
     lambda ended: st.builds(
-        Answers, st.just(ended), st.integers(0, ended), st.integers(0, ended), st.sampled_from([0.0, 1.0, 50.0])
+        RequestCounts, st.just(ended), st.integers(0, ended), st.integers(0, ended), st.sampled_from([0.0, 1.0, 50.0])
     )
 )
 agents = st.dictionaries(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.change_limit import moved_share, step_towards
 from penstock.planning.plan import ClassPlan, RegionPlan
@@ -61,7 +61,7 @@ def worlds(draw: st.DrawFn) -> World:
             for (origin, model, where), rate in demand.items()
             if origin == name
         )
-        agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
+        agents[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
     return World(policy, Snapshot(agents, health), demand, usable)
 
 

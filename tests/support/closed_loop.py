@@ -2,8 +2,8 @@
 
 Requests, probes, reports and plans are events with delays. What an agent knows of others it knows from probes that were
 half a round trip on the way each way; what the control plane knows, it knows from reports that may be late. Everything
-that decides is `penstock`'s own: `decide`, `grant`, `wanted`, `observe`, `take_in`, `tick`, and the planner under test.
-"""
+that decides is `penstock`'s own: `decide`, `grant`, `wanted`, `observe`, `add_report`, `tick`, and the planner under
+test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import Snapshot, Verdict, settled, take_in, tick
+from penstock.fleet.snapshot import ReportVerdict, Snapshot, add_report, settled, tick
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.planning.share_moves import Key
@@ -178,8 +178,8 @@ class Loop:
                 self.after(delay_s, lambda: self._take_in(report))
 
     def _take_in(self, report: AgentReport) -> None:
-        self._snapshot, verdict = take_in(self._snapshot, report, self.now, self.world.policy)
-        assert verdict in (Verdict.ACCEPTED, Verdict.OLD_SEQ, Verdict.OLD_EPOCH)
+        self._snapshot, verdict = add_report(self._snapshot, report, self.now, self.world.policy)
+        assert verdict in (ReportVerdict.ACCEPTED, ReportVerdict.OLD_SEQ, ReportVerdict.OLD_EPOCH)
 
     def _tick(self) -> None:
         policy = self.world.policy

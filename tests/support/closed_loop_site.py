@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.fleet.demand import Rate
+from penstock.fleet.demand import ArrivalRate
 from penstock.fleet.expected_wait import expected_wait_s, headroom_slots, mean_with
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.health.region_health import RegionHealth, RegionState, observe
@@ -71,7 +71,7 @@ class Site:
         self.completions = 0
         self.learnt_s = loop.world.prior_s or loop.world.service_s
         self.grants = Grants()
-        self.rates: dict[str, Rate] = {}
+        self.rates: dict[str, ArrivalRate] = {}
         self.since = self.settled_at = loop.now
         self.peers = {name: Peer() for name in loop.world.policy.regions if name != region}
 
@@ -93,7 +93,7 @@ class Site:
         """A client asks here."""
         rate = self.rates.get(request.permitted.name)
         if rate is None:
-            rate = self.rates[request.permitted.name] = Rate(tuple(sorted(request.permitted.regions)))
+            rate = self.rates[request.permitted.name] = ArrivalRate(tuple(sorted(request.permitted.regions)))
         rate.arrived += 1
         if not self.place(request):
             self.queue.append(request)

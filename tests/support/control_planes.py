@@ -26,7 +26,7 @@ from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server
 from penstock.fleet.report import AgentReport, DemandReport
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
 from tests.support.paths import PLANET
@@ -198,7 +198,7 @@ class ObedientAgents(Reporting):
         """Regions that take nothing new."""
         self.slow_from: set[str] = set()
         """Regions whose clients wait ten times as long for traffic that their plan sends there from elsewhere."""
-        self.answers = dict.fromkeys(REGIONS, Answers())
+        self.answers = dict.fromkeys(REGIONS, RequestCounts())
 
     async def _run(self) -> None:
         while True:
@@ -222,7 +222,7 @@ class ObedientAgents(Reporting):
                 for entry in (plans[region].classes if region in plans else ())
                 for arc in entry.arcs
             )
-            self.answers[region] += Answers(10, 0, 10, 10.0 if far else 1.0)
+            self.answers[region] += RequestCounts(10, 0, 10, 10.0 if far else 1.0)
             said = msgspec.structs.replace(
                 report(region, offered(10.0, *REGIONS), seq=self._seq),
                 policy_digest=self.obeyed[region],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.fleet.capacity import supply
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot, demand
+from penstock.fleet.snapshot import HeldReport, Snapshot, demand
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, narrowed, remaining
 from penstock.planning.linear_program.problem import Problem
@@ -99,5 +99,5 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, max_rate: float = 60.0, re
             for (origin, model, where), rate in asked.items()
             if origin == name
         )
-        agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
+        agents[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, tuple(pools), offered), 0.0)
     return World(policy, Snapshot(agents, health), draw(plans_before()), usable, ramps)

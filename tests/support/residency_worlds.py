@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, Closed, RegionPlan
@@ -222,7 +222,7 @@ class World:
             demand = tuple(DemandReport(MODEL, *one, rng.choice((0.1, 5.0, 50.0))) for one in classes.items())
             pool = PoolReport(MODEL, 1, 1, rng.choice((1, 10, 100)), 0, 1.0)
             if name not in lost:
-                agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), 0.0)
+                agents[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), 0.0)
         states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in self.names}
         return Snapshot(agents, {name: RegionHealth(state) for name, state in states.items()})
 

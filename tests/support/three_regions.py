@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Failover, Model, Policy, Region, Spillover
@@ -33,13 +33,13 @@ def offered(rate: float, regions: tuple[str, ...] = EVERYWHERE, model: str = "m"
 
 def region(
     name: str, *demand: DemandReport, slots: int = 100, ready: int = 4, models: tuple[str, ...] = ("m",)
-) -> Held:
+) -> HeldReport:
     """What one region reports: a pool of each model, whose requests take a second."""
     pools = tuple(PoolReport(model, 4, ready, slots if ready else 0, 0, 1.0) for model in models)
-    return Held(AgentReport(name, "1", 1, 1, 0.0, pools, demand), received_at=0.0)
+    return HeldReport(AgentReport(name, "1", 1, 1, 0.0, pools, demand), received_at=0.0)
 
 
-def fleet(*held: Held, **states: RegionState) -> Snapshot:
+def fleet(*held: HeldReport, **states: RegionState) -> Snapshot:
     """What regions report; each is healthy, but for those with a state."""
     health = {one.report.region: RegionHealth(RegionState.HEALTHY) for one in held}
     return Snapshot(

@@ -21,7 +21,7 @@ from control_plane.policy.suggestion import suggestion
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus, endpoint_statuses
 from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.endpoint_view import left_out
+from penstock.fleet.endpoint_view import omitted_endpoints
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         """Every endpoint that agents told of: where it is, what it serves, its state and load, and how old that is.
 
         A region with up to 100 tells of them in each report, a larger one more seldom: `age_s` says when. Of more than
-        1,000 the rest is only counted (`left_out`).
+        1,000 the rest is only counted (`omitted_endpoints`).
         """
         snapshot, now = control_plane.snapshot, control_plane.now()
 
@@ -102,7 +102,7 @@ def routes(control_plane: ControlPlane) -> APIRouter:
         some = await asyncio.to_thread(page)
         _must_be_some(control_plane, some, region, model)
         seen_by = _seen_by(control_plane.status())
-        return answer(EndpointPage(some.items, some.next_cursor, seen_by, left_out(snapshot, region)))
+        return answer(EndpointPage(some.items, some.next_cursor, seen_by, omitted_endpoints(snapshot, region)))
 
     @router.get("/agents", responses=gives(FleetPage[AgentStatus], "A page of agents, by region and name."))
     async def agents(

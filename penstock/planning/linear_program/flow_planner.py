@@ -114,7 +114,7 @@ class FlowPlanner:
     ) -> dict[Key, Mapping[str, float]]:
         """What is wanted, without turning round for a whim; whatever comes, goes, ramps or is overridden is none."""
         for model in {key.model for key in wanted}:
-            serving = {(name, one.most) for (name, of), one in asked.able.items() if of == model}
+            serving = {(name, one.max_share) for (name, of), one in asked.able.items() if of == model}
             self._steadiness.begin(model, (serving, interventions.overrides), now)
         self._steadiness.keep(wanted)
         steadied = dict(wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.planning.linear_program.n_minus_one import Confinements, by_group, excesses
 from penstock.planning.linear_program.problem import Flags, Ints, Problem, summed
 from penstock.planning.linear_program.waiting_cost import Floats

@@ -91,7 +91,7 @@ class Builder:
         supplies = [having.get(name) for name in shape.pools]
         slots = np.array([max(one.slots, MIN_SLOTS) if one is not None else 0.0 for one in supplies])
         service_s = np.array([one.service_s if one is not None else 1.0 for one in supplies])
-        most = np.array([one.most if one is not None else 1.0 for one in supplies])
+        most = np.array([one.max_share if one is not None else 1.0 for one in supplies])
         whole = np.any(shape.permitted[:, (slots > 0.0) & (most >= 1.0)], axis=1)
         home = self._home(shape, slots > 0.0)
         origin = self._origin(shape)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.planning.change_limit import without_crumbs
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.n_minus_one import Confinements

@@ -17,7 +17,7 @@ from control_plane.metrics import (
     RegionGauges,
     ReportOutcome,
 )
-from penstock.fleet.capacity_shortfall import Shortfall
+from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import Outcome
 from penstock.health.region_health import RegionState

@@ -25,7 +25,7 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
         msgspec.structs.replace(endpoint("gpu-3"), address="[fe80::1]:8000", zone="", models=("other",)),
         endpoint("gpu-4"),
     )
-    body, headers = packed(msgspec.structs.replace(report("eu-de"), endpoints=rows, endpoints_left_out=2))
+    body, headers = packed(msgspec.structs.replace(report("eu-de"), endpoints=rows, endpoints_omitted=2))
     assert penstock("endpoints").exit_code == 0
     assert httpx.post(f"{url}/v1/reports", content=body, headers=dict(headers)).status_code == 202
     table = penstock("endpoints")

@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.planning.planner_runner import WHOLE_FLEET, Decided, Decider
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
@@ -33,7 +33,7 @@ CLASS = residency_class(WHERE).name
 def fleet(requests_per_s: float, at: float) -> Snapshot:
     """Two pools of 100 slots of 1 s each, and demand at one of them."""
     agents = {
-        (name, "1"): Held(
+        (name, "1"): HeldReport(
             AgentReport(
                 name,
                 "1",

@@ -13,7 +13,7 @@ from adapters.store.config_store import Delete, Put, StoreError
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.planning.plan_epoch import PlanEpoch
-from penstock.fleet.snapshot import Held
+from penstock.fleet.snapshot import HeldReport
 from tests.support.reports import report
 
 
@@ -35,9 +35,9 @@ async def office(store: MemoryStore, fencing_epoch: int) -> PlanEpoch:
     return one
 
 
-def obeying(epoch: int, generation: int) -> list[Held]:
+def obeying(epoch: int, generation: int) -> list[HeldReport]:
     said = msgspec.structs.replace(report("eu-de"), plan_epoch=epoch, plan_generation=generation)
-    return [Held(report("eu-es"), 0.0), Held(said, 0.0)]
+    return [HeldReport(report("eu-es"), 0.0), HeldReport(said, 0.0)]
 
 
 async def test_it_is_the_fencing_epoch_where_agents_obey_nothing_newer(store: MemoryStore) -> None:

@@ -25,7 +25,7 @@ from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, Planning
 from control_plane.planning.publishing import Publisher
 from control_plane.rollout.rollout_runner import Staging
 from penstock.fleet.report import AgentReport, PeerReport
-from penstock.fleet.snapshot import SETTLE_S, Verdict
+from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.overrides import Override, OverrideSet
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
@@ -82,7 +82,7 @@ class Office:
         for one in reports:
             self._seq += 1
             one = msgspec.structs.replace(one, seq=self._seq)
-            assert self.fleet.take_in(one, self.now, POLICY) is Verdict.ACCEPTED
+            assert self.fleet.take_in(one, self.now, POLICY) is ReportVerdict.ACCEPTED
 
     async def tick(self, *reports: AgentReport) -> None:
         self.now += TICK_S

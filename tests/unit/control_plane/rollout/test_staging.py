@@ -24,8 +24,8 @@ from control_plane.planning.publishing import Publisher
 from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import Staging
 from penstock.fleet.report import AgentReport
-from penstock.fleet.request_counts import Answers
-from penstock.fleet.snapshot import Verdict
+from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.snapshot import ReportVerdict
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, RolloutRules
 from penstock.rollout.state_machine import Event, Phase, Rollout, follow
@@ -65,7 +65,7 @@ class World:
         self.fails: dict[str, str] = {}
         """Regions whose requests fail under a policy, and which."""
         self.obeyed: dict[str, str] = {}
-        self.answers = dict.fromkeys(REGIONS, Answers())
+        self.answers = dict.fromkeys(REGIONS, RequestCounts())
         self.silent: set[str] = set()
         self.take_over()
 
@@ -112,10 +112,10 @@ class World:
             if not refused:
                 self.obeyed[region] = named
             failed = 10 if self.fails.get(region) == self.obeyed[region] != "" else 0
-            self.answers[region] += Answers(10, failed, 10 - failed, 1.0)
+            self.answers[region] += RequestCounts(10, failed, 10 - failed, 1.0)
             said = self.said(region, refused)
             if region not in self.silent:
-                assert self.fleet.take_in(said, self.now, OLD) is Verdict.ACCEPTED
+                assert self.fleet.take_in(said, self.now, OLD) is ReportVerdict.ACCEPTED
 
     def said(self, region: str, refused: str) -> AgentReport:
         return msgspec.structs.replace(

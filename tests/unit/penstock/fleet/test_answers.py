@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
@@ -15,7 +15,7 @@ def test_what_the_client_left_or_got_wrong_says_nothing_of_the_fleet() -> None:
     for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
         tally.ended("m", outcome, 1.0)
     tally.turned_away(Reason.BODY_TOO_LARGE)
-    assert tally.report() == Answers()
+    assert tally.report() == RequestCounts()
 
 
 def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
@@ -26,26 +26,26 @@ def test_errors_refusals_and_what_policy_turns_away_count_as_failed() -> None:
     tally.ended("m", RequestOutcome.REFUSED, None)
     tally.turned_away(Reason.INVALID_API_KEY)
     told = tally.report()
-    assert told == Answers(ended=5, failed=3, begun=2, first_byte_s=2.0)
+    assert told == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
     assert (told.failed_share, told.mean_first_byte_s) == (0.6, 1.0)
 
 
 def test_the_difference_of_two_looks_is_what_came_between() -> None:
-    assert Answers(10, 2, 8, 4.0).since(Answers(4, 1, 3, 1.0)) == Answers(6, 1, 5, 3.0)
-    assert Answers(1, 0, 1, 1.0) + Answers(2, 1, 1, 0.5) == Answers(3, 1, 2, 1.5)
-    assert (Answers().failed_share, Answers().mean_first_byte_s) == (0.0, 0.0)
+    assert RequestCounts(10, 2, 8, 4.0).since(RequestCounts(4, 1, 3, 1.0)) == RequestCounts(6, 1, 5, 3.0)
+    assert RequestCounts(1, 0, 1, 1.0) + RequestCounts(2, 1, 1, 0.5) == RequestCounts(3, 1, 2, 1.5)
+    assert (RequestCounts().failed_share, RequestCounts().mean_first_byte_s) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
     "answers",
     [
-        Answers(1, 2),
-        Answers(-1, -1),
-        Answers(1, 0, 2),
-        Answers(first_byte_s=float("nan")),
-        Answers(first_byte_s=1e308),
-        Answers(2**53),
+        RequestCounts(1, 2),
+        RequestCounts(-1, -1),
+        RequestCounts(1, 0, 2),
+        RequestCounts(first_byte_s=float("nan")),
+        RequestCounts(first_byte_s=1e308),
+        RequestCounts(2**53),
     ],
 )
-def test_impossible_counters_are_told(answers: Answers) -> None:
-    assert not answers.are_possible
+def test_impossible_counters_are_told(answers: RequestCounts) -> None:
+    assert not answers.are_valid

@@ -6,22 +6,22 @@ import msgspec
 import pytest
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition, EndpointReport
-from penstock.fleet.endpoint_view import LATE_S, endpoints, left_out
+from penstock.fleet.endpoint_view import MAX_LIST_AGE_S, endpoints, omitted_endpoints
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import MAX_COUNT, Snapshot, Verdict, take_in
+from penstock.fleet.snapshot import MAX_COUNT, ReportVerdict, Snapshot, add_report
 from tests.support.reports import endpoint
 from tests.unit.penstock.fleet.test_snapshot import POLICY, report
 
 
 def told(*rows: EndpointReport, agent: str = "1", seq: int = 1, epoch: int = 1, more: int = 0) -> AgentReport:
-    return report(agent=agent, seq=seq, epoch=epoch, endpoints=rows, endpoints_left_out=more)
+    return report(agent=agent, seq=seq, epoch=epoch, endpoints=rows, endpoints_omitted=more)
 
 
 def heard(*reports: tuple[AgentReport, float]) -> Snapshot:
     snapshot = Snapshot()
     for one, at in reports:
-        snapshot, verdict = take_in(snapshot, one, at, POLICY)
-        assert verdict is Verdict.ACCEPTED
+        snapshot, verdict = add_report(snapshot, one, at, POLICY)
+        assert verdict is ReportVerdict.ACCEPTED
     return snapshot
 
 
@@ -32,12 +32,12 @@ def shown(snapshot: Snapshot, now: float) -> list[tuple[str, str, float]]:
 def test_what_was_told_last_stands_and_ages() -> None:
     snapshot = heard((told(endpoint("a"), endpoint("b"), more=2), 10.0), (report(seq=2), 11.0), (report(seq=3), 12.0))
     assert shown(snapshot, 12.5) == [("a", "1", 2.5), ("b", "1", 2.5)]
-    assert left_out(snapshot) == 2
-    after, _ = take_in(snapshot, told(endpoint("b"), seq=4), 13.0, POLICY)
+    assert omitted_endpoints(snapshot) == 2
+    after, _ = add_report(snapshot, told(endpoint("b"), seq=4), 13.0, POLICY)
     assert shown(after, 13.0) == [("b", "1", 0.0)]
-    assert left_out(after) == 0
+    assert omitted_endpoints(after) == 0
     # A restarted agent has told nothing yet, and its former word is not taken for its own.
-    again, _ = take_in(after, report(epoch=2), 14.0, POLICY)
+    again, _ = add_report(after, report(epoch=2), 14.0, POLICY)
     assert shown(again, 14.0) == []
 
 
@@ -47,16 +47,20 @@ def test_of_several_agents_the_first_by_name_that_was_heard_lately() -> None:
         (told(endpoint("a"), endpoint("new"), agent="2"), 20.0),
     )
     assert shown(both, 21.0) == [("a", "1", 11.0), ("gone", "1", 11.0), ("new", "2", 1.0)]
-    late = 10.0 + LATE_S + 1.0
+    late = 10.0 + MAX_LIST_AGE_S + 1.0
     assert shown(both, late) == [("a", "2", late - 20.0), ("new", "2", late - 20.0)]
     # Nobody was heard lately: better old than nothing, and the age says so.
     assert shown(both, late + 20.0) == [("a", "2", late), ("gone", "1", late + 10.0), ("new", "2", late)]
 
 
 def test_of_one_region_alone() -> None:
-    snapshot = heard((told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_left_out=5), 1.0))
+    snapshot = heard((told(endpoint("a")), 1.0), (report("b", endpoints=(endpoint("x"),), endpoints_omitted=5), 1.0))
     assert [one.report.name for one in endpoints(snapshot, 1.0, "b")] == ["x"]
-    assert (left_out(snapshot, "a"), left_out(snapshot, "b"), left_out(snapshot)) == (0, 5, 5)
+    assert (omitted_endpoints(snapshot, "a"), omitted_endpoints(snapshot, "b"), omitted_endpoints(snapshot)) == (
+        0,
+        5,
+        5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,14 +77,14 @@ def test_of_one_region_alone() -> None:
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     bad = told(endpoint("a"), msgspec.structs.replace(endpoint("b"), **wrong))
-    assert take_in(Snapshot(), bad, 1.0, POLICY) == (Snapshot(), Verdict.IMPOSSIBLE)
+    assert add_report(Snapshot(), bad, 1.0, POLICY) == (Snapshot(), ReportVerdict.IMPOSSIBLE)
 
 
 def test_too_many_are_refused() -> None:
     rows = tuple(endpoint(str(n)) for n in range(MAX_ENDPOINTS + 1))
-    assert take_in(Snapshot(), told(*rows), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
-    assert take_in(Snapshot(), told(more=-1), 1.0, POLICY)[1] is Verdict.IMPOSSIBLE
-    assert take_in(Snapshot(), told(*rows[1:]), 1.0, POLICY)[1] is Verdict.ACCEPTED
+    assert add_report(Snapshot(), told(*rows), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
+    assert add_report(Snapshot(), told(more=-1), 1.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
+    assert add_report(Snapshot(), told(*rows[1:]), 1.0, POLICY)[1] is ReportVerdict.ACCEPTED
 
 
 def test_a_report_of_an_agent_that_tells_nothing_of_endpoints_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.json import encode
 
-from penstock.fleet.leader_handover import inheritance, told
+from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import FADED_S
 from penstock.health.region_health import WELL_FROM, RegionHealth, RegionState, observe
 from penstock.planning.plan import RegionPlan
@@ -17,30 +17,33 @@ TOLD_AT = 1000.0
 
 def after(health: RegionHealth | None, unwatched_s: float) -> RegionHealth | None:
     plan = RegionPlan("a", 1, 1, "digest", TOLD_AT, (), health=health)
-    return inheritance({"a": plan}, TOLD_AT + unwatched_s, RULES).get("a")
+    return inherited_health({"a": plan}, TOLD_AT + unwatched_s, RULES).get("a")
 
 
 @pytest.mark.parametrize("state", [RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING])
 def test_what_keeps_traffic_away_is_told_without_what_changes_all_the_time(state: RegionState) -> None:
     health = RegionHealth(state, 5.0, 3, 4, drained=True, weak=True, turning_since=6.0)
-    assert told(health) == RegionHealth(state, 5.0, drained=True)
+    assert health_to_hand_over(health) == RegionHealth(state, 5.0, drained=True)
 
 
 def test_a_degraded_region_stays_so_until_enough_of_its_endpoints_are_ready() -> None:
     degraded = RegionHealth(RegionState.DEGRADED, 990.0, misses=1, weak=True, turning_since=995.0)
-    taken = after(told(degraded), 1.0)
+    taken = after(health_to_hand_over(degraded), 1.0)
     assert taken == RegionHealth(RegionState.DEGRADED, 990.0, weak=True)
     assert observe(taken, True, TOLD_AT + 1.0, RULES, WELL_FROM - 0.1).state is RegionState.DEGRADED
-    assert after(told(degraded), 60.0) is None
+    assert after(health_to_hand_over(degraded), 60.0) is None
 
 
 def test_what_is_not_told_takes_no_room_in_plans() -> None:
-    assert encode(told(RegionHealth(RegionState.FAILED, 5.0, misses=9))) == b'{"state":"failed","since":5.0}'
+    assert (
+        encode(health_to_hand_over(RegionHealth(RegionState.FAILED, 5.0, misses=9)))
+        == b'{"state":"failed","since":5.0}'
+    )
 
 
 @pytest.mark.parametrize("state", [RegionState.HEALTHY, RegionState.SUSPECT, RegionState.UNKNOWN])
 def test_of_others_nothing_is_told(state: RegionState) -> None:
-    assert told(RegionHealth(state, 5.0, misses=1)) is None
+    assert health_to_hand_over(RegionHealth(state, 5.0, misses=1)) is None
     assert after(None, 1.0) is None
 
 

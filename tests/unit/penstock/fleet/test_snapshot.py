@@ -14,16 +14,16 @@ from penstock.fleet.snapshot import (
     FORGET_S,
     FRESH_S,
     SETTLE_S,
+    ReportVerdict,
     Snapshot,
-    Verdict,
+    add_report,
     demand,
     freshness,
-    heard,
     inherit,
     pool,
+    reporting_regions,
     resume,
     settled,
-    take_in,
     tick,
 )
 from penstock.health.region_health import RegionHealth, RegionState
@@ -51,8 +51,8 @@ def offered(rate: float, *regions: str) -> DemandReport:
 def held(*reports: AgentReport, at: float = 0.0) -> Snapshot:
     whole = Snapshot()
     for one in reports:
-        whole, verdict = take_in(whole, one, at, POLICY)
-        assert verdict is Verdict.ACCEPTED
+        whole, verdict = add_report(whole, one, at, POLICY)
+        assert verdict is ReportVerdict.ACCEPTED
     return whole
 
 
@@ -68,15 +68,15 @@ class TestTakingIn:
     @pytest.mark.parametrize(
         ("late", "verdict"),
         [
-            (report(epoch=2, seq=5), Verdict.OLD_SEQ),
-            (report(epoch=2, seq=4), Verdict.OLD_SEQ),
-            (report(epoch=1, seq=9), Verdict.OLD_EPOCH),
-            (report(region="nowhere"), Verdict.UNKNOWN_REGION),
+            (report(epoch=2, seq=5), ReportVerdict.OLD_SEQ),
+            (report(epoch=2, seq=4), ReportVerdict.OLD_SEQ),
+            (report(epoch=1, seq=9), ReportVerdict.OLD_EPOCH),
+            (report(region="nowhere"), ReportVerdict.UNKNOWN_REGION),
         ],
     )
-    def test_a_late_or_unknown_word_changes_nothing(self, late: AgentReport, verdict: Verdict) -> None:
+    def test_a_late_or_unknown_word_changes_nothing(self, late: AgentReport, verdict: ReportVerdict) -> None:
         before = held(report(epoch=2, seq=5))
-        assert take_in(before, late, 1.0, POLICY) == (before, verdict)
+        assert add_report(before, late, 1.0, POLICY) == (before, verdict)
 
     def test_a_restarted_agent_begins_a_new_count(self) -> None:
         whole = held(report(epoch=1, seq=900), report(epoch=2, seq=1))
@@ -100,17 +100,17 @@ class TestTakingIn:
         ],
     )
     def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:
-        assert take_in(Snapshot(), report(**poison), 0.0, POLICY) == (Snapshot(), Verdict.IMPOSSIBLE)
+        assert add_report(Snapshot(), report(**poison), 0.0, POLICY) == (Snapshot(), ReportVerdict.IMPOSSIBLE)
 
     def test_a_residency_class_that_lies_about_its_regions_is_refused(self) -> None:
         lie = DemandReport("m", "a", ("a", "b"), 1.0)
-        assert take_in(Snapshot(), report(demand=(lie,)), 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+        assert add_report(Snapshot(), report(demand=(lie,)), 0.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
 
     def test_agents_are_bounded_and_those_known_keep_their_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(snapshots, "MAX_AGENTS", 2)
         full = held(report(agent="1"), report(agent="2"), report(region="b"))
-        assert take_in(full, report(agent="3"), 0.0, POLICY)[1] is Verdict.TOO_MANY_AGENTS
-        assert take_in(full, report(agent="2", seq=2), 0.0, POLICY)[1] is Verdict.ACCEPTED
+        assert add_report(full, report(agent="3"), 0.0, POLICY)[1] is ReportVerdict.TOO_MANY_AGENTS
+        assert add_report(full, report(agent="2", seq=2), 0.0, POLICY)[1] is ReportVerdict.ACCEPTED
 
 
 class TestAge:
@@ -137,20 +137,20 @@ class TestAge:
 
     def test_a_pool_fades_and_then_is_gone(self) -> None:
         whole = held(report())
-        assert pool(whole, "a", "m", 0.0).counts == 1.0  # type: ignore[union-attr]
+        assert pool(whole, "a", "m", 0.0).weight == 1.0  # type: ignore[union-attr]
         assert pool(whole, "a", "m", FADED_S) is None
         assert pool(whole, "a", "other", 0.0) is None
-        assert heard(whole, FADED_S - 0.1) >= {"a"}
-        assert "a" not in heard(whole, FADED_S)
+        assert reporting_regions(whole, FADED_S - 0.1) >= {"a"}
+        assert "a" not in reporting_regions(whole, FADED_S)
 
     def test_an_agent_that_has_probed_nothing_yet_hides_no_capacity(self) -> None:
         blind = msgspec.structs.replace(POOL, ready=0, slots=0)
-        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(blind,)), 0.5, POLICY)
+        whole, _ = add_report(held(report(agent="1")), report(agent="2", pools=(blind,)), 0.5, POLICY)
         assert pool(whole, "a", "m", 0.5).report is POOL  # type: ignore[union-attr]
 
     def test_a_dead_agents_last_word_yields_to_a_live_ones(self) -> None:
         fewer = msgspec.structs.replace(POOL, slots=16)
-        whole, _ = take_in(held(report(agent="1")), report(agent="2", pools=(fewer,)), 12.0, POLICY)
+        whole, _ = add_report(held(report(agent="1")), report(agent="2", pools=(fewer,)), 12.0, POLICY)
         assert pool(whole, "a", "m", 12.0).report is fewer  # type: ignore[union-attr]
 
     def test_a_long_silent_agent_is_forgotten(self) -> None:
@@ -214,7 +214,7 @@ class TestJudging:
         whole = held(report(pools=(POOL, other)))
         for at in range(1, 8):
             word = report(seq=at + 1, pools=(POOL, other))
-            whole = tick(take_in(whole, word, float(at), POLICY)[0], float(at), POLICY)
+            whole = tick(add_report(whole, word, float(at), POLICY)[0], float(at), POLICY)
         assert whole.state("a") is RegionState.DEGRADED
 
     def test_an_agent_that_reaches_few_endpoints_degrades_no_region_whose_others_reach_them(self) -> None:
@@ -222,7 +222,7 @@ class TestJudging:
         whole = held(report(agent="1"), report(agent="2", pools=few))
         for at in range(1, 8):
             for word in (report(agent="1", seq=at + 1), report(agent="2", seq=at + 1, pools=few)):
-                whole = take_in(whole, word, float(at), POLICY)[0]
+                whole = add_report(whole, word, float(at), POLICY)[0]
             whole = tick(whole, float(at), POLICY)
         assert whole.state("a") is RegionState.HEALTHY
 
@@ -239,9 +239,9 @@ class TestLeading:
     def test_a_new_leader_keeps_what_it_heard_just_now_but_judges_anew(self) -> None:
         silent = tick(tick(tick(held(report("a")), 0.1, POLICY), 3.0, POLICY), 3.5, POLICY)
         assert silent.state("a") is RegionState.FAILED
-        heard, _ = take_in(silent, report("a", seq=2), 4.0, POLICY)
-        resumed = resume(heard, 4.1)
-        assert resumed == Snapshot(heard.agents)
+        reporting_regions, _ = add_report(silent, report("a", seq=2), 4.0, POLICY)
+        resumed = resume(reporting_regions, 4.1)
+        assert resumed == Snapshot(reporting_regions.agents)
         assert tick(resumed, 4.1, POLICY).state("a") is RegionState.HEALTHY
 
     def test_judging_goes_on_from_what_was_inherited(self) -> None:
@@ -262,7 +262,7 @@ class TestLeading:
         for at in range(10, 20):
             whole = tick(whole, float(at), POLICY)
             assert whole.state("a") is RegionState.UNKNOWN
-        whole, _ = take_in(whole, report("a"), 20.0, POLICY)
+        whole, _ = add_report(whole, report("a"), 20.0, POLICY)
         assert tick(whole, 20.0, POLICY).state("a") is RegionState.RECOVERING
 
     def test_an_inherited_drain_that_was_lifted_meanwhile_comes_back_by_the_ramp(self) -> None:
@@ -275,7 +275,7 @@ class TestLeading:
         some = held(report("a"), report("b"), report("c"))
         assert not settled(some, 0.5, POLICY, leading_since=0.0)
         assert settled(some, SETTLE_S, POLICY, leading_since=0.0)
-        assert settled(take_in(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
+        assert settled(add_report(some, report("d"), 0.5, POLICY)[0], 0.5, POLICY, leading_since=0.0)
 
     @pytest.mark.parametrize(
         ("state", "until"),
@@ -298,19 +298,19 @@ def test_when_all_regions_are_silent_at_once_it_is_we_who_do_not_hear() -> None:
     for at in range(1, 100):
         still = tick(still, float(at), POLICY)
     assert {one.state for one in still.health.values()} == {RegionState.HEALTHY}
-    assert heard(still, 99.0) == {"a", "b", "c"}
+    assert reporting_regions(still, 99.0) == {"a", "b", "c"}
     assert [one.requests_per_s for one in demand(still, 99.0)] == [4.0]
 
 
 def test_the_first_report_after_a_silence_does_not_make_the_others_old() -> None:
-    again, _ = take_in(deaf(), report("a", seq=2), 60.0, POLICY)
+    again, _ = add_report(deaf(), report("a", seq=2), 60.0, POLICY)
     assert {one.state for one in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
-    assert heard(again, 60.1) == {"a", "b", "c"}
+    assert reporting_regions(again, 60.1) == {"a", "b", "c"}
     for at in range(1, 20):
-        again, _ = take_in(again, report("a", seq=at + 2), 60.0 + at, POLICY)
+        again, _ = add_report(again, report("a", seq=at + 2), 60.0 + at, POLICY)
         again = tick(again, 60.0 + at, POLICY)
     assert again.state("b") is RegionState.FAILED, "but it must speak up before long"
-    assert heard(again, 79.0) == {"a"}
+    assert reporting_regions(again, 79.0) == {"a"}
 
 
 def test_the_only_region_that_ever_spoke_is_lost_when_it_is_silent() -> None:

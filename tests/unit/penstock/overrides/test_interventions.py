@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.fleet.report import DemandReport
-from penstock.fleet.snapshot import Held, Snapshot, demand, tick
+from penstock.fleet.snapshot import HeldReport, Snapshot, demand, tick
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import Interventions, narrowed
 from penstock.overrides.overrides import Override, lifted
@@ -58,7 +58,7 @@ class Fleet:
         self.now += TICK_S
         asked = {"eu-de": self.demand, "eu-es": self.elsewhere}
         agents = {
-            (name, "one"): Held(report(name, *asked.get(name, ())), self.now)
+            (name, "one"): HeldReport(report(name, *asked.get(name, ())), self.now)
             for name in POLICY.regions
             if name not in self.lost | self.silent
         }
@@ -322,7 +322,7 @@ def test_a_class_that_is_narrowed_to_another_is_planned_as_that_one(
 
 
 def test_narrowing_names_the_class_that_is_left() -> None:
-    snapshot = Snapshot({("eu-de", "one"): Held(report("eu-de", offered(1.0, *EU)), 0.0)})
+    snapshot = Snapshot({("eu-de", "one"): HeldReport(report("eu-de", offered(1.0, *EU)), 0.0)})
     demands = dict(enumerate(demand(snapshot, 0.0)))
     able = {(name, MODEL) for name in POLICY.regions}
     assert narrowed(demands, able, interventions()) == demands

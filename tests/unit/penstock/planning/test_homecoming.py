@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.waterfall import plan
@@ -34,7 +34,7 @@ def name_of(regions: tuple[str, ...]) -> str:
 def fleet(rates: dict[tuple[str, ...], float], *, slots_de: int = 1_000) -> Snapshot:
     asked = tuple(DemandReport("m", name_of(regions), regions, rate) for regions, rate in rates.items())
     held = {
-        (name, "1"): Held(
+        (name, "1"): HeldReport(
             AgentReport(name, "1", 1, 1, 0.0, (PoolReport("m", 4, 4, slots, 0, 1.0),), asked if name == "de" else ()),
             received_at=0.0,
         )

@@ -12,7 +12,7 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from control_plane.policy.kinds.planning import ObjectiveDocument
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning import waterfall
 from penstock.planning.plan import RegionPlan
@@ -52,7 +52,7 @@ def fleet(**per_s: float) -> Snapshot:
         rate = per_s.get(name, 0.0)
         demand = (DemandReport("m", EVERYWHERE, WHERE, rate), DemandReport("m", IN_EU, ("de", "es"), rate))
         pool = PoolReport("m", 4, 4, 100, 0, 1.0)
-        agents[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand if rate else ()), 0.0)
+        agents[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand if rate else ()), 0.0)
     return Snapshot(agents, dict.fromkeys(WHERE, RegionHealth(RegionState.HEALTHY)))
 
 

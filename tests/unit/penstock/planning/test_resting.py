@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lab.bench.planets import Size, planet
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override, OverrideKind
@@ -63,7 +63,7 @@ def life(by: Planner, seed: int) -> list[dict[str, RegionPlan]]:
             if one.state is RegionState.RECOVERING and one.weight(now, policy.failover) >= 1.0
         }
         reported = world.snapshot(rng, 0.0 if tick % 30 > 15 else 0.02).agents
-        heard = {key: Held(one.report, now - 100.0 * (key[0] == silent)) for key, one in reported.items()}
+        heard = {key: HeldReport(one.report, now - 100.0 * (key[0] == silent)) for key, one in reported.items()}
         meant = Interventions(overrides, policy.failover.failback_ramp_s, now)
         plans = by.decide(
             policy,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import Held, Snapshot
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override, OverrideKind
@@ -59,7 +59,7 @@ def fleet(per_s: float, *, slots: int = 100, failed: tuple[str, ...] = ()) -> Sn
         ready = 0 if name in failed else 1
         pool = PoolReport(MODEL, 1, ready, slots * ready, 0, 1.0)
         demand = (asked,) if name == "eu-de" else ()
-        held[name, "1"] = Held(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), received_at=0.0)
+        held[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), received_at=0.0)
     states = dict.fromkeys(EVERYWHERE, RegionState.HEALTHY)
     return Snapshot(held, {name: RegionHealth(state) for name, state in states.items()})
 
@@ -145,7 +145,7 @@ def test_each_class_leaves_as_far_as_it_may_where_both_want_to(plan: Plan) -> No
     held = snapshot.agents["eu-de", "1"]
     other = DemandReport(MODEL, residency_class(frozenset(western)).name, western, 100.0)
     both = msgspec.structs.replace(held.report, demand=(*held.report.demand, other))
-    snapshot.agents["eu-de", "1"] = Held(both, 0.0)
+    snapshot.agents["eu-de", "1"] = HeldReport(both, 0.0)
     half = SpilloverLimit("half", origins=frozenset({"eu-de"}), max_share=0.5)
     assert served(plan(planet(half), snapshot), snapshot) == {"eu-de": 100.0, "eu-es": 50.0, "us-east": 50.0}
 
@@ -156,7 +156,7 @@ def test_others_make_room_for_what_may_not_leave_its_origin(plan: Plan) -> None:
     snapshot = fleet(160.0)
     asked = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, 120.0)
     held = snapshot.agents["eu-es", "1"]
-    snapshot.agents["eu-es", "1"] = Held(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    snapshot.agents["eu-es", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
     plans = plan(planet(LITTLE, order=("us-east", "eu-es"), dear="eu-es"), snapshot)
     assert served(plans, snapshot) == {"eu-de": 144.0, "us-east": 16.0}
     assert served(plans, snapshot, "eu-es") == {"eu-es": 80.0, "us-east": 40.0}
@@ -180,7 +180,7 @@ def test_no_limit_keeps_demand_at_an_origin_that_residency_forbids(plan: Plan, l
     snapshot, elsewhere = fleet(50.0), ("eu-es", "us-east")
     asked = DemandReport(MODEL, residency_class(frozenset(elsewhere)).name, elsewhere, 50.0)
     held = snapshot.agents["eu-de", "1"]
-    snapshot.agents["eu-de", "1"] = Held(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    snapshot.agents["eu-de", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
     assert shares(plan(planet(limit), snapshot)) == {"eu-es": 1.0}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fleet.capacity import KNOWN_AFTER, supply
+from penstock.fleet.capacity import MIN_COMPLETIONS, supply
 from penstock.fleet.report import AgentReport, PoolReport
-from penstock.fleet.snapshot import FADED_S, Held, Snapshot
+from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, RegionPlan
 from penstock.planning.waterfall import plan
@@ -183,11 +183,11 @@ def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
     """A region that has just come back reports the prior, which may be far from what all others measure."""
     pools = {
         "a": PoolReport("m", 4, 4, 100, 0, 15.0, completions=0),
-        "half": PoolReport("m", 4, 4, 0, 0, 2.5, completions=KNOWN_AFTER // 2),
+        "half": PoolReport("m", 4, 4, 0, 0, 2.5, completions=MIN_COMPLETIONS // 2),
         "b": PoolReport("m", 4, 4, 100, 0, 2.0),
         "c": PoolReport("m", 4, 4, 300, 0, 4.0),
     }
-    agents = {(name, "1"): Held(AgentReport(name, "1", 1, 1, 0.0, (one,)), 0.0) for name, one in pools.items()}
+    agents = {(name, "1"): HeldReport(AgentReport(name, "1", 1, 1, 0.0, (one,)), 0.0) for name, one in pools.items()}
     health = dict.fromkeys(pools, RegionHealth(RegionState.HEALTHY))
     policy = Policy(
         regions={name: Region(name, "DE", 0.0, 0.0) for name in pools},
@@ -204,5 +204,5 @@ def test_service_time_hardly_learnt_is_taken_from_those_who_know() -> None:
 def test_service_time_unknown_is_taken_from_policy() -> None:
     held = region("de", offered(30.0, model="n"), models=("n",))
     unseen = tuple(msgspec.structs.replace(pool, service_s=0.0) for pool in held.report.pools)
-    held = Held(msgspec.structs.replace(held.report, pools=unseen), 0.0)
+    held = HeldReport(msgspec.structs.replace(held.report, pools=unseen), 0.0)
     assert arcs(planned(fleet(held, region("es", models=("n",)))), model="n")["de"] == (80 / 120, ArcReason.HOME)

@@ -8,7 +8,7 @@ import pytest
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status_builder import region_statuses
 from penstock.fleet.report import AgentReport
-from penstock.fleet.snapshot import FADED_S, Snapshot, Verdict, take_in
+from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.policy import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
@@ -106,8 +106,8 @@ POLICY = planet.policy()
 def reported(*agents: tuple[str, str, float, ObjectiveReport]) -> Snapshot:
     snapshot = Snapshot()
     for region, agent, at, one in agents:
-        snapshot, verdict = take_in(snapshot, AgentReport(region, agent, 1, 1, 0.0, objectives=(one,)), at, POLICY)
-        assert verdict is Verdict.ACCEPTED
+        snapshot, verdict = add_report(snapshot, AgentReport(region, agent, 1, 1, 0.0, objectives=(one,)), at, POLICY)
+        assert verdict is ReportVerdict.ACCEPTED
     return snapshot
 
 
@@ -148,7 +148,7 @@ def test_regions_under_different_policies_are_not_put_together() -> None:
 )
 def test_a_report_that_cannot_be_is_refused(one: ObjectiveReport) -> None:
     report = AgentReport("eu-de", "one", 1, 1, 0.0, objectives=(one,))
-    assert take_in(Snapshot(), report, 0.0, POLICY)[1] is Verdict.IMPOSSIBLE
+    assert add_report(Snapshot(), report, 0.0, POLICY)[1] is ReportVerdict.IMPOSSIBLE
 
 
 def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:

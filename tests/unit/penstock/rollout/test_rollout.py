@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from adapters.store.codec import encode
-from penstock.fleet.request_counts import Answers
+from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import RolloutRules
@@ -53,7 +53,12 @@ def word(
 ) -> AgentWord:
     begun = ended - failed
     return AgentWord(
-        region, epoch, digest, NEW if refused else "", refused, Answers(ended, failed, begun, begun * first_byte_s)
+        region,
+        epoch,
+        digest,
+        NEW if refused else "",
+        refused,
+        RequestCounts(ended, failed, begun, begun * first_byte_s),
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.fleet.report import PeerReport
-from penstock.fleet.snapshot import Snapshot, take_in
+from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
@@ -174,9 +174,9 @@ def test_an_explanation_survives_its_encoding() -> None:
 class TestBelievedViews:
     def snapshot(self) -> Snapshot:
         peers = [PeerReport("eu-es", RegionState.FAILED, 30.0), PeerReport("us-east", RegionState.UNKNOWN, 0.0)]
-        snapshot, _ = take_in(Snapshot(), report("eu-de", peers=peers), 100.0, policy())
+        snapshot, _ = add_report(Snapshot(), report("eu-de", peers=peers), 100.0, policy())
         for name in ("eu-es", "us-east"):
-            snapshot, _ = take_in(snapshot, report(name, ready=0 if name == "us-east" else 4), 100.0, policy())
+            snapshot, _ = add_report(snapshot, report(name, ready=0 if name == "us-east" else 4), 100.0, policy())
         health = {name: RegionHealth(RegionState.HEALTHY, 0.0) for name in EVERYWHERE}
         return msgspec.structs.replace(snapshot, health=health)
 

@@ -8,7 +8,15 @@ import pytest
 from penstock.policy.geography import Location
 from penstock.policy.policy import ResidencyRule
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire.route_context import BOUND_BYTES, REMEMBERED_S, RouteContext, Used, accept, content_digest, seal
+from penstock.wire.route_context import (
+    BOUND_BYTES,
+    REPLAY_WINDOW_S,
+    ReplayGuard,
+    RouteContext,
+    accept,
+    content_digest,
+    seal,
+)
 from penstock.wire.signing import FleetKey, Purpose
 from tests.support.planet import EU_ONLY, MODEL, policy
 
@@ -122,11 +130,11 @@ def test_of_a_large_body_the_beginning_and_the_length_count() -> None:
 
 
 def test_each_is_used_once_and_remembered_for_as_long_as_it_is_good() -> None:
-    used, tokens = Used(), [seal(msgspec.structs.replace(GOOD, request_id=f"r-{n}"), KEY) for n in range(3)]
+    used, tokens = ReplayGuard(), [seal(msgspec.structs.replace(GOOD, request_id=f"r-{n}"), KEY) for n in range(3)]
     assert used.first(tokens[0], 1000.0)
     assert not used.first(tokens[0], 1000.1)
     assert not used.first("A" + tokens[0][1:], 1000.2), "it goes by the signature"
-    assert used.first(tokens[1], 1000.0 + REMEMBERED_S - 1)
-    assert not used.first(tokens[1], 1000.0 + 2 * REMEMBERED_S - 2)
-    assert used.first(tokens[2], 1000.0 + 9 * REMEMBERED_S)
-    assert used.first(tokens[1], 1000.0 + 9 * REMEMBERED_S), "it would be refused as expired"
+    assert used.first(tokens[1], 1000.0 + REPLAY_WINDOW_S - 1)
+    assert not used.first(tokens[1], 1000.0 + 2 * REPLAY_WINDOW_S - 2)
+    assert used.first(tokens[2], 1000.0 + 9 * REPLAY_WINDOW_S)
+    assert used.first(tokens[1], 1000.0 + 9 * REPLAY_WINDOW_S), "it would be refused as expired"

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.wire.trace_context import continued, started
+from penstock.wire.trace_context import continue_trace, start_trace
 
 GOOD = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_good_one_goes_on_as_it_is() -> None:
-    assert continued(GOOD) == GOOD.decode()
-    assert continued(b"01" + GOOD[2:] + b"-more") == (b"01" + GOOD[2:] + b"-more").decode(), "a later version"
+    assert continue_trace(GOOD) == GOOD.decode()
+    assert continue_trace(b"01" + GOOD[2:] + b"-more") == (b"01" + GOOD[2:] + b"-more").decode(), "a later version"
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_a_good_one_goes_on_as_it_is() -> None:
     ],
 )
 def test_a_bad_one_means_nothing(bad: bytes) -> None:
-    assert continued(bad) is None
+    assert continue_trace(bad) is None
 
 
 def test_one_that_is_started_can_be_continued() -> None:
-    traceparent = started("0af7651916cd43dd8448eb211c80319c")
-    assert continued(traceparent.encode()) == traceparent
+    traceparent = start_trace("0af7651916cd43dd8448eb211c80319c")
+    assert continue_trace(traceparent.encode()) == traceparent

@@ -3,7 +3,7 @@ from structlog.testing import capture_logs
 
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Failover
-from penstock.wire.probe import Answer, ModelAnswer
+from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.upstream_pool import Address
 
@@ -11,8 +11,8 @@ FAILOVER = Failover(misses_to_fail=2, hits_to_rise=3, hold_down_s=1.0, failback_
 ONE, TWO = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 
 
-def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> Answer:
-    return Answer("there", "a", {"m": ModelAnswer(ready, wait_s, credits)}, credit_ttl_s=0.75)
+def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> ProbeResponse:
+    return ProbeResponse("there", "a", {"m": ModelReadiness(ready, wait_s, credits)}, credit_ttl_s=0.75)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def region() -> PeerRegion:
     return made
 
 
-def hear(region: PeerRegion, now: float, *addresses: Address, said: Answer | None = None) -> None:
+def hear(region: PeerRegion, now: float, *addresses: Address, said: ProbeResponse | None = None) -> None:
     for address in addresses:
         region.heard(address, said or answer(), 0.02, now)
     region.round_good(now, now, FAILOVER)

@@ -7,7 +7,7 @@ import pytest
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
-from penstock.wire.probe import Answer, Question, ask, heard
+from penstock.wire.probe import ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.signing import FleetKey
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeResponder
@@ -61,11 +61,11 @@ class Here:
             clock=self.clock,
         )
 
-    def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> Answer:
-        question = Question(origin, agent, "here", "nonce", time.time(), wanted)
-        status, body = self.answers.answer(ask(question, KEY).encode())
+    def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> ProbeResponse:
+        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted)
+        status, body = self.answers.answer(seal_request(question, KEY).encode())
         assert status == 200, body
-        return heard(body, question, KEY)
+        return open_response(body, question, KEY)
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:
 
 def test_only_other_regions_of_the_policy_may_ask(here: Here) -> None:
     for origin in ("here", "elsewhere"):
-        question = Question(origin, "x", "here", "nonce", time.time())
-        assert here.answers.answer(ask(question, KEY).encode()) == (403, b"not a region that may ask\n")
+        question = ProbeRequest(origin, "x", "here", "nonce", time.time())
+        assert here.answers.answer(seal_request(question, KEY).encode()) == (403, b"not a region that may ask\n")
 
 
 @pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
