@@ -18,7 +18,8 @@ from regional_agent.config.file_descriptors import raise_limit, shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings, BadSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
-from regional_agent.http.listener import Application, Listener, leave
+from regional_agent.http.listener import Listener, drain_all
+from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
@@ -26,7 +27,8 @@ from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
 from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 log = structlog.get_logger()
 
@@ -84,7 +86,7 @@ async def serve(settings: AgentSettings) -> None:
         await stop.wait()
         log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(carrier.in_flight().values()))
         await runtime.withdraw()
-        cut = await leave([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
+        cut = await drain_all([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
         reloading.cancel()

@@ -10,8 +10,9 @@ import msgspec
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import probe, route_context
 from regional_agent.endpoints import endpoint_registration
-from regional_agent.http.messages import TIMEOUT_HEADER, Request
-from regional_agent.http.request_sequence import ClientTurns
+from regional_agent.http.header_rules import TIMEOUT_HEADER
+from regional_agent.http.messages import Request
+from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -55,18 +56,18 @@ class _Service:
         """A face that serves no large bodies."""
         return _no_such(request)
 
-    def knows_enough(self, request: Request) -> bool:
+    def can_start_early(self, request: Request) -> bool:
         """Never before the body is whole: what little it takes is handled whole."""
         return False
 
-    def _refuse(self, connection: ClientTurns, request: Request, refusal: Refusal) -> None:
+    def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
         connection.respond(*self.refuse(refusal, request))
 
     def _loops(self, request: Request) -> bool:
         """Whether the request has been here before (RFC 9110, section 7.6.3)."""
         return any(self._carrier.via in value for value in request.every(b"via"))
 
-    def _not_found(self, connection: ClientTurns, request: Request) -> None:
+    def _not_found(self, connection: RequestSequence, request: Request) -> None:
         self._refuse(connection, request, _no_such(request))
 
 
@@ -77,7 +78,7 @@ class TrafficService(_Service):
         super().__init__(carrier, runtime)
         self._road = road
 
-    def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
+    def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Carry an inference request; answer what needs no engine."""
         path = request.path
         if _is_carried(request):
@@ -97,11 +98,11 @@ class TrafficService(_Service):
         """A large body is not asked for before it is known whose it is, and that it has somewhere to go."""
         return self._road.admission.refuse_unknown(request) if _is_carried(request) else _no_such(request)
 
-    def knows_enough(self, request: Request) -> bool:
+    def can_start_early(self, request: Request) -> bool:
         """A body that is no JSON is passed on as it comes, once its model is known."""
         return not is_json(request) and named_model(request) is not None
 
-    def _context(self, request: Request, connection: ClientTurns) -> RequestContext | Refusal:
+    def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
         timeout_s = self._carrier.limits.request_timeout_s
         if not request.plain:
             asked_timeout = request.header(TIMEOUT_HEADER)
@@ -116,7 +117,7 @@ class TrafficService(_Service):
         now = self._carrier.clock()
         return self._road.admission.context_from_client(request, connection.peer_ip, now, timeout_s)
 
-    def _models(self, request: Request, connection: ClientTurns) -> None:
+    def _models(self, request: Request, connection: RequestSequence) -> None:
         refusal = self._road.admission.refuse_unknown(request)
         policy = self._runtime.active_config.policy
         if refusal is not None or policy is None:
@@ -134,7 +135,7 @@ class PeerService(_Service):
         super().__init__(carrier, runtime)
         self._road = road
 
-    def handle(self, request: Request, connection: ClientTurns) -> Exchange | None:
+    def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
             status, body = self._runtime.probe_responder.answer(request.header(probe.HEADER.encode()))
@@ -161,7 +162,7 @@ class PeerService(_Service):
         context = self._road.admission.route_context_of(request)
         return context if isinstance(context, Refusal) else None
 
-    def knows_enough(self, request: Request) -> bool:
+    def can_start_early(self, request: Request) -> bool:
         """The origin's signed facts say all there is to know."""
         return True
 
@@ -173,7 +174,7 @@ class AdminService(_Service):
         super().__init__(carrier, runtime)
         self._status = status
 
-    def handle(self, request: Request, connection: ClientTurns) -> None:
+    def handle(self, request: Request, connection: RequestSequence) -> None:
         """Answer at once; nothing here waits for anything, so load elsewhere does not fail a liveness probe."""
         path = request.path
         if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
@@ -192,7 +193,7 @@ class AdminService(_Service):
         else:
             self._not_found(connection, request)
 
-    def _explain(self, request: Request, connection: ClientTurns) -> None:
+    def _explain(self, request: Request, connection: RequestSequence) -> None:
         road, now = self._carrier.road, self._carrier.clock()
         try:
             explanation = explain_here(road, self._runtime, request.target, now)
@@ -201,13 +202,13 @@ class AdminService(_Service):
         else:
             connection.respond(200, [JSON], msgspec.json.encode(explanation))
 
-    def _register(self, request: Request, connection: ClientTurns) -> None:
+    def _register(self, request: Request, connection: RequestSequence) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)
         reply = self._runtime.registrations.handle(request.method, request.path, authorization, body)
         connection.respond(reply.status, [JSON], reply.body)
 
 
-def answer_health(runtime: AgentRuntime, request: Request, connection: ClientTurns, *, leaving: bool) -> None:
+def answer_health(runtime: AgentRuntime, request: Request, connection: RequestSequence, *, leaving: bool) -> None:
     """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")

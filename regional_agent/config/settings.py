@@ -25,15 +25,15 @@ from redis.asyncio.connection import parse_url as parse_redis_url
 
 from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
+from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
 from regional_agent.http.limits import Limits
-from regional_agent.http.messages import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
-from regional_agent.http.request_head import MAY_NOT_REPEAT
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.http.request_head import SINGLE_HEADERS
+from regional_agent.upstream.address import Address
 
 PREFIX = "PENSTOCK_AGENT_"
 
 _HEADER_NAME = re.compile(r"(?=.{1,64}$)[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
-_WITH_MEANING = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(MAY_NOT_REPEAT)
+_WITH_MEANING = NOT_FOR_ENGINES | HOP_BY_HOP | frozenset(SINGLE_HEADERS)
 """Headers that mean something else here, or to engines."""
 
 

@@ -20,8 +20,7 @@ import structlog
 
 from regional_agent.background_tasks import beat
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.upstream.host_names import is_host
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address, is_host
 
 RESOLVE_S = 5.0
 """Time (s) between two questions about one name: what Kubernetes lets its cluster DNS answers live for."""

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.routing.classify import MAX_MODEL
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 MAX_MODELS = 64
 """Models of one endpoint: adapters count."""

@@ -28,7 +28,7 @@ import yaml
 
 from regional_agent.endpoints.endpoint_dns import MAX_NAME, DnsEntry, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, Wrong
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_ENDPOINTS = 4096

@@ -8,8 +8,9 @@ import msgspec
 
 from penstock.health.engine_kinds import ModelsAsked
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge
 
 TIMEOUT_S = 2.0

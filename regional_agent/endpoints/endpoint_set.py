@@ -30,8 +30,9 @@ from regional_agent.endpoints.endpoint_dns import DnsResolver, Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file
 from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.http.messages import Header
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.http.header_rules import Header
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 LOOK_S: Final = 1.0
 """Time (s) between two looks at whether the file has changed."""

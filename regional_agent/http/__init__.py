@@ -1,1 +1,1 @@
-"""HTTP/1.1 from clients on asyncio protocols: listeners, connections, TLS, limits."""
+"""HTTP/1.1 servers on asyncio protocols: listeners, connections, parsing, TLS, limits."""

@@ -1,92 +1,105 @@
-"""One connection from a client: its bytes are parsed into requests, within limits and times, or become a tunnel.
+"""One client connection: parses its bytes into requests, enforces limits and timeouts, or becomes a tunnel.
 
-A body is collected before its request is handled, unless it is large: then the request is handled as soon as it is
-known what it asks for, and the rest of the body is passed to its handler as it comes. What cannot be parsed, or is over
-a limit, is answered in its turn and the connection closed: where the next request begins is unknown.
+A body is collected before its request is handled. A large body is an exception: its request is handled as soon as the
+part that has arrived says what it asks for, and the handler receives the rest as it arrives. After a malformed request,
+or one over a limit, the connection is closed, since the start of the next request is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
 from penstock.routing.reasons import Reason
-from regional_agent.http.body_buffer import joined
-from regional_agent.http.head_cache import MAX_MISSES, raw_head
-from regional_agent.http.messages import Header, Request, without_upgrade
+from regional_agent.http.head_cache import MAX_MISSES, RequestHeadCache, raw_head
+from regional_agent.http.header_rules import Header
+from regional_agent.http.listener_state import ListenerState, joined
+from regional_agent.http.messages import Request, without_upgrade
 from regional_agent.http.request_head import complete_head, head_bytes
-from regional_agent.http.request_head_cache import KnownRequest
 from regional_agent.http.request_sequence import (
+    CLOSING,
     CONTINUE,
-    DEAF,
     REQUESTS,
     SMALL_BODY_BYTES,
     TUNNEL,
     UPGRADING,
-    ClientTurns,
+    Application,
+    RequestSequence,
 )
 
-if TYPE_CHECKING:
-    from regional_agent.http.listener import Listener
-
 MAX_READ_BYTES: Final = 256 * 1024
-"""What the event loop reads at once; the end of one request and the start of the next may share it."""
+"""The event loop's largest read. One read may hold the end of a request and the start of the next."""
 
-MAX_AHEAD: Final = 256
-"""Requests of one connection that may wait parsed: reading stops long before, but one read holds many small ones."""
+MAX_WAITING: Final = 256
+"""Parsed requests of one connection that may wait. Reading stops long before; one read can hold many small requests."""
 
 CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
-"""Chunk sizes, extensions and trailers of one body may take this much beyond eight times the body."""
+"""Chunk framing, extensions and trailers of a body may take this much, plus eight times the body's size."""
 
 
-class ClientConnection(ClientTurns):
-    """Bytes in, requests to the application, answers out."""
+class ConnectionRegistry(Protocol):
+    """The listener, which counts its connections."""
+
+    def on_connected(self, connection: ClientConnection) -> Reason | None:
+        """Register a connection; returns why it must be refused, or None."""
+
+    def on_closed(self, connection: ClientConnection) -> None:
+        """Unregister a connection."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether connections over the limit are closed without a response."""
+
+
+class ClientConnection(RequestSequence):
+    """An `asyncio.Protocol` and the callback object of an httptools parser."""
 
     __slots__ = (
+        "_add_header",
+        "_counted_left",
         "_declined",
         "_fed_bytes",
+        "_head_cache",
         "_in_head",
-        "_known",
-        "_left_bytes",
         "_misses",
         "_parser",
         "_read",
         "_read_bytes",
-        "_take_header",
+        "_registry",
     )
 
-    def __init__(self, listener: Listener) -> None:
-        super().__init__(listener)
+    def __init__(self, listener: ListenerState, application: Application, registry: ConnectionRegistry) -> None:
+        super().__init__(listener, application)
+        self._registry = registry
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = True
-        self._take_header: Callable[[Header], None] = list[Header]().append
-        """Adds one to the headers of the current request."""
+        self._add_header: Callable[[Header], None] = list[Header]().append
+        """Appends to the headers of the current request."""
         self._read_bytes = 0
-        """Size of the read at hand."""
+        """Size of the current read."""
         self._fed_bytes = 0
-        """Bytes of the reads that the current request's head began in and came with since."""
+        """Size of all reads since the one in which the current request's head began, that one included."""
         self._declined: Request | None = None
-        """A request whose offer to upgrade is passed over."""
-        self._known: KnownRequest | None = None
-        """The head of an earlier request, by which the next one's is taken if it is the same."""
+        """A request whose upgrade offer is ignored."""
+        self._head_cache: RequestHeadCache | None = None
         self._misses = 0
-        """Heads in a row that were not."""
+        """Consecutive requests whose head was not the cached one."""
         self._read = b""
-        """The read at hand, while a head that begins with it is being parsed."""
-        self._left_bytes = 0
-        """How much is still to come of the body of a request that was taken so."""
+        """The current read, while the parser works on a head that begins with it."""
+        self._counted_left = 0
+        """Body bytes still to come of a request whose head was found in the cache."""
 
     # timeouts
 
     def check_timeouts(self, now: float) -> None:
-        """Close a connection that sends or takes too slowly, or has nothing to do for too long."""
+        """Close a connection that sends or reads too slowly, or is idle for too long."""
         limits = self._limits
-        if self._stuck_since is not None and now - self._stuck_since > limits.write_stall_timeout_s:
+        if self._write_stalled_since is not None and now - self._write_stalled_since > limits.write_stall_timeout_s:
             self.abort()
-        elif self._mode is DEAF:
+        elif self._mode is CLOSING:
             if self._linger_until is not None and now > self._linger_until:
                 assert self._transport is not None
                 self.abort() if self._transport.is_closing() else self._close()
@@ -99,19 +112,19 @@ class ClientConnection(ClientTurns):
         waited_s = now - self._since
         if self._in_head:
             if self._serving is None and waited_s > self._limits.head_timeout_s:
-                self._refuse(Reason.REQUEST_TIMEOUT, "the request's head did not arrive in time")
+                self._refuse(Reason.REQUEST_TIMEOUT, "the request head did not arrive in time")
             return
         if waited_s > self._allowed_s(request, waited_s):
-            self._refuse(Reason.REQUEST_TIMEOUT, "the request's body did not arrive in time")
+            self._refuse(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time")
 
     def _allowed_s(self, request: Request, waited_s: float) -> float:
-        """How long (s) a body may have taken by now: who began fast may not stop for the sake of it."""
+        """How long (s) the body may have taken by now. A fast start earns no right to stall later."""
         limits = self._limits
         allowed_s, seen_bytes = request.pace or (limits.body_timeout_s, 0)
         earned_s = (request.received_bytes - seen_bytes) / limits.slowest_body_bytes_per_s
         allowed_s = max(allowed_s, min(allowed_s + earned_s, waited_s + limits.stall_timeout_s))
         if not request.started:
-            # Nobody has it yet, so it has no other deadline.
+            # A request that has not started has no other deadline.
             allowed_s = min(allowed_s, limits.request_timeout_s)
         request.pace = allowed_s, request.received_bytes
         return allowed_s
@@ -119,7 +132,7 @@ class ClientConnection(ClientTurns):
     def _check_idle(self, now: float) -> None:
         idle_s = now - max(self._since, self.listener.draining_since)
         if idle_s > (self._limits.idle_linger_s if self.listener.draining else self._limits.idle_timeout_s):
-            self._go_deaf(linger=False)
+            self._start_closing(linger=False)
 
     # asyncio.Protocol
 
@@ -129,20 +142,20 @@ class ClientConnection(ClientTurns):
         self.peer_ip = peer[0] if peer else ""
         if self.listener.secure:
             self.scheme = b"https"
-        refusal = self.listener.joined(self)
+        refusal = self._registry.on_connected(self)
         if refusal is not None:
-            self.abort() if self.listener.crowded else self._refuse(refusal, "too many connections")
+            self.abort() if self._registry.crowded else self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
         if self._mode is REQUESTS:
-            if self._left_bytes:
-                data = self._take_counted(data)
+            if self._counted_left:
+                data = self._receive_counted(data)
             elif self._current is None and self._misses < MAX_MISSES:
-                data = self._take_known(data)
+                data = self._match_cached_head(data)
         if not data:
             return
         if self._mode is not REQUESTS:
-            self._take_other(data)
+            self._receive_non_request(data)
             return
         upgraded_at = self._feed(data)
         if upgraded_at is not None:
@@ -150,7 +163,7 @@ class ClientConnection(ClientTurns):
         self._read = b""
 
     def eof_received(self) -> bool | None:
-        """A client that closes its sending side has left, and `connection_lost` follows; in a tunnel it has not."""
+        """A half-close counts as a disconnect, and `connection_lost` follows; in a tunnel it does not."""
         if self._mode is TUNNEL and self._receiver is not None:
             self._receiver.on_client_eof()
             return not self.listener.secure
@@ -158,13 +171,13 @@ class ClientConnection(ClientTurns):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._watch_no_more()
-        self.listener.left(self)
+        self._unwatch()
+        self._registry.on_closed(self)
         for request in (*self._waiting, self._serving, self._current):
             if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-                self.listener.bodies.let_go(request)
+                self.listener.bodies.release(request)
         self._waiting.clear()
-        self._ahead.clear()
+        self._buffered.clear()
         self._receiver = None
         handler, self._handler, self._serving, self._current = self._handler, None, None, None
         if handler is not None:
@@ -174,7 +187,7 @@ class ClientConnection(ClientTurns):
 
     def on_message_begin(self) -> None:
         request = self._current = Request()
-        self._take_header = request.headers.append
+        self._add_header = request.headers.append
         self._in_head, self._fed_bytes = True, self._read_bytes
         self._since = self.listener.clock()
 
@@ -184,7 +197,7 @@ class ClientConnection(ClientTurns):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
-            self._take_header((name.lower(), value))
+            self._add_header((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -198,18 +211,20 @@ class ClientConnection(ClientTurns):
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
         elif len(request.headers) > self._limits.max_headers or (
-            # Headers are counted one by one only where so much was read that it matters.
+            # The exact size is computed only where enough was read to exceed the limit.
             self._fed_bytes > self._limits.max_head_bytes and head_bytes(request) > self._limits.max_head_bytes
         ):
             self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
         elif parser.should_upgrade():
-            self._take_upgrade(request)
+            self._receive_upgrade_offer(request)
         elif not request.plain or (request.length or 0) > SMALL_BODY_BYTES:
             if request.length != 0:
                 self._expect_body(request)
         elif raw := raw_head(read, request.method):
-            location_header = self.listener.location_header
-            self._known = KnownRequest(raw, request, self.listener.names_onward, location_header, self.scheme)
+            listener = self.listener
+            self._head_cache = RequestHeadCache(
+                raw, request, listener.to_upstream, listener.location_header, self.scheme
+            )
 
     def on_body(self, chunk: bytes) -> None:
         request = self._current
@@ -219,46 +234,46 @@ class ClientConnection(ClientTurns):
         if received_bytes <= SMALL_BODY_BYTES:
             request.body = chunk if not request.body else joined(request.body, chunk)
         else:
-            self._take_large(request, chunk)
+            self._receive_large_body(request, chunk)
 
     def on_message_complete(self) -> None:
         request, self._current = self._current, None
         self._in_head = True
         if request is not None and self._mode is REQUESTS:
             request.length = request.received_bytes
-            self._take_whole(request)
+            self._complete(request)
 
-    def _take_whole(self, request: Request) -> None:
-        """A request has come to its end: tell who has it, serve it, or let it wait for its turn."""
+    def _complete(self, request: Request) -> None:
+        """A request is complete: inform its handler, handle it, or let it wait."""
         request.whole = True
         if request.upgrade:
             self._mode = UPGRADING
         elif not request.keep_alive:
-            self._mode = DEAF
+            self._mode = CLOSING
         if request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_end()
             return
         if not request.queued:
             self._waiting.append(request)
-        if self._serving is None and self._stuck_since is None:
+        if self._serving is None and self._write_stalled_since is None:
             self._serve_next()
             return
-        self._owes_continue = False
-        if len(self._waiting) > MAX_AHEAD:
-            self._refuse(Reason.BAD_REQUEST, f"more than {MAX_AHEAD} requests at once; wait for answers")
-        elif self._far_ahead:
+        self._continue_due = False
+        if len(self._waiting) > MAX_WAITING:
+            self._refuse(Reason.BAD_REQUEST, f"more than {MAX_WAITING} pipelined requests")
+        elif self._too_many_waiting:
             self.pause_reading()
 
-    # heads that come again
+    # repeated heads
 
-    def _take_known(self, data: bytes) -> bytes:
-        """Take a request whose head is known, and as much of its body as is here; returns what is left for the parser.
+    def _match_cached_head(self, data: bytes) -> bytes:
+        """Process a request that begins with the cached head; returns the rest of the read, for the parser.
 
-        The parser has seen nothing of this request, and is between two messages as before.
+        The parser sees nothing of a request that is processed here, and remains between two messages.
         """
-        if self._known is not None:
-            found = self._known.again(data)
+        if self._head_cache is not None:
+            found = self._head_cache.match(data)
             if found is not None and found[1] <= self._limits.max_head_bytes:
                 request, body_at = found
                 length = request.length or 0
@@ -267,23 +282,23 @@ class ClientConnection(ClientTurns):
                     ends_at = body_at + length
                     if len(data) >= ends_at:
                         request.body, request.received_bytes = data[body_at:ends_at], length
-                        self._take_whole(request)
+                        self._complete(request)
                         return data[ends_at:]
-                    self._current, self._left_bytes = request, length
+                    self._current, self._counted_left = request, length
                     self._in_head, self._since = False, self.listener.clock()
-                    return self._take_counted(data[body_at:])
+                    return self._receive_counted(data[body_at:])
             self._misses += 1
         self._read = data
         return data
 
-    def _take_counted(self, data: bytes) -> bytes:
-        """More of a body that is as long as its head said; returns what comes after it."""
-        length, left_bytes = len(data), self._left_bytes
+    def _receive_counted(self, data: bytes) -> bytes:
+        """Process a part of a body delimited by Content-Length, without the parser; returns the data after the body."""
+        length, left_bytes = len(data), self._counted_left
         if length < left_bytes:
-            self._left_bytes -= length
+            self._counted_left -= length
             self.on_body(data)
             return b""
-        self._left_bytes = 0
+        self._counted_left = 0
         self.on_body(data[:left_bytes])
         self.on_message_complete()
         return data[left_bytes:]
@@ -291,7 +306,7 @@ class ClientConnection(ClientTurns):
     # requests
 
     def _expect_body(self, request: Request) -> None:
-        """A body is on its way: refuse from the head what will not be served, and say `100 Continue` only then."""
+        """Check a request with a body by its head, and send `100 Continue` only if it passes."""
         limit = self._limits.max_body_bytes
         if request.length is not None and request.length > limit:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {limit} bytes")
@@ -299,25 +314,25 @@ class ClientConnection(ClientTurns):
         expected = None if request.plain else request.header(b"expect")
         if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
             return
-        refusal = self.listener.application.refuse_head(request)
+        refusal = self._application.refuse_head(request)
         if refusal is not None:
             self._end_with(refusal)
         elif expected is not None and not request.http_1_0:
             if expected.lower() != b"100-continue":
-                self._refuse(Reason.BAD_REQUEST, "the only expectation known here is 100-continue")
+                self._refuse(Reason.BAD_REQUEST, "the only supported expectation is 100-continue")
             elif self._serving is None:
                 self.write(CONTINUE)
             else:
-                self._owes_continue = True
+                self._continue_due = True
 
-    def _take_large(self, request: Request, chunk: bytes) -> None:
-        """More of a body above SMALL_BODY_BYTES: keep it, or pass it on where its request is being handled."""
+    def _receive_large_body(self, request: Request, chunk: bytes) -> None:
+        """A part of a body above SMALL_BODY_BYTES: keep it, or give it to the handler of its request."""
         if request.received_bytes > self._limits.max_body_bytes:
             self._refuse(Reason.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
         elif request.started:
             if self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
-        elif not self.listener.bodies.may_keep(len(chunk)):
+        elif not self.listener.bodies.has_room(len(chunk)):
             self._refuse(Reason.SATURATED, "too many large bodies at once")
         else:
             before = len(request.body)
@@ -325,34 +340,34 @@ class ClientConnection(ClientTurns):
             self._start_early(request, before)
 
     def _start_early(self, request: Request, before_bytes: int) -> None:
-        """Handle a request whose body is not whole, once it is known what it asks for or no more may be kept.
+        """Handle a request before its body is complete, once the application can do so or no more may be kept.
 
-        Tried each time that the body has doubled, so that a large one is not searched again and again.
+        Tried each time the body has doubled, so that the total cost of searching it stays linear.
         """
         size = len(request.body)
         full = size >= self._limits.kept_body_bytes
         doubled = before_bytes.bit_length() != size.bit_length()
-        if not request.queued and (full or (doubled and self.listener.application.knows_enough(request))):
-            request.queued, self._owes_continue = True, False
+        if not request.queued and (full or (doubled and self._application.can_start_early(request))):
+            request.queued, self._continue_due = True, False
             self._waiting.append(request)
             if self._serving is None:
                 self._serve_next()
         if self._serving is not request and (self._serving is not None or request.queued):
             self.pause_reading()
 
-    def _take_upgrade(self, request: Request) -> None:
-        """Only WebSocket is known; any other offer (h2c comes with every request of some clients) is passed over, and
-        so are those of HTTP/1.0, which does not know them (RFC 9110, section 7.8)."""
+    def _receive_upgrade_offer(self, request: Request) -> None:
+        """Accept an offer of WebSocket. Others are ignored (some clients offer h2c with every request), and so are
+        those of HTTP/1.0 (RFC 9110, section 7.8)."""
         protocol = (request.header(b"upgrade") or b"").lower()
         if request.method == b"CONNECT":
-            self._refuse(Reason.BAD_REQUEST, "this is no forward proxy")
+            self._refuse(Reason.BAD_REQUEST, "CONNECT is not supported: this is not a forward proxy")
         elif protocol == b"websocket" and request.method == b"GET" and request.length == 0 and not request.http_1_0:
             request.upgrade = protocol
         else:
             self._current, self._declined = None, request
 
     def _feed(self, data: bytes | memoryview) -> int | None:
-        """Parse a read, or what is left of it; where it stopped because the head of an upgrade has ended, or None."""
+        """Parse a read, or the rest of it; returns the offset after the head of an upgrade request, or None."""
         self._read_bytes = len(data)
         self._fed_bytes += self._read_bytes
         try:
@@ -360,7 +375,7 @@ class ClientConnection(ClientTurns):
         except httptools.HttpParserUpgrade as upgrade:
             return int(upgrade.args[0])
         except httptools.HttpParserCallbackError:
-            # A fault of ours and not the client's: the event loop tells of it, and closes the connection.
+            # A defect in a callback, not a malformed request: the event loop logs it and closes the connection.
             raise
         except httptools.HttpParserError as error:
             if self._mode is REQUESTS:
@@ -371,9 +386,9 @@ class ClientConnection(ClientTurns):
         return None
 
     def _after_upgrade(self, rest: memoryview) -> None:
-        """The parser stops after the head of an upgrade. A declined one is parsed again, without the offer.
+        """The parser stops after the head of an upgrade request. A declined one is parsed again, without the offer.
 
-        A loop, not recursion, and without copies: one read may hold thousands of them.
+        A loop without copies, since one read may hold thousands of them.
         """
         upgraded_at: int | None = 0
         while upgraded_at is not None and self._declined is not None and self._mode is REQUESTS:
@@ -384,21 +399,21 @@ class ClientConnection(ClientTurns):
                 upgraded_at = self._feed(rest)
                 rest = rest[upgraded_at or 0 :]
         if upgraded_at is not None:
-            self._take_other(bytes(rest))
+            self._receive_non_request(bytes(rest))
 
-    def _take_other(self, data: bytes) -> None:
-        """Bytes that are no requests."""
+    def _receive_non_request(self, data: bytes) -> None:
+        """Bytes for a tunnel, or for a protocol that is not yet agreed."""
         if self._mode is TUNNEL:
             if self._receiver is not None:
                 self._receiver.on_client_bytes(data)
         elif self._mode is UPGRADING and data:
-            self._ahead.append(data)
+            self._buffered.append(data)
             self.pause_reading()
 
-    # limits and the end
+    # limits
 
     def _check_size(self) -> None:
-        """The parser holds an unfinished header itself, so its growth is bounded here, by what was read for it."""
+        """Bound the memory of the parser, which buffers an incomplete header, by the bytes read for it."""
         if self._mode is not REQUESTS or self._current is None:
             return
         if self._in_head:
@@ -407,4 +422,4 @@ class ClientConnection(ClientTurns):
         elif self._current.length is None:
             overhead_bytes = self._fed_bytes - self._read_bytes - 9 * self._current.received_bytes
             if overhead_bytes > self._limits.max_head_bytes + CHUNK_OVERHEAD_BYTES:
-                self._refuse(Reason.BAD_REQUEST, "the body's chunks have more around them than in them")
+                self._refuse(Reason.BAD_REQUEST, "the chunk framing is larger than the body")

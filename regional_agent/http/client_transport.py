@@ -1,122 +1,119 @@
-"""The wire to a client: bytes out, reading paused and resumed, and the ways to close."""
+"""The byte level of a client connection: writing, pausing and resuming reads, and the ways to close."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from regional_agent.upstream.chunk_relay import Relay
-
-if TYPE_CHECKING:
-    from regional_agent.http.listener import Listener
+from regional_agent.http.listener_state import ListenerState
 
 
-class ClientWire:
-    """What a connection from a client is before anything is known of what it says.
+class ClientTransport:
+    """Bytes to and from one client, without any HTTP.
 
-    What is built on it is an `asyncio.Protocol`, but inherits from nothing: with a base that
-    is not compiled, neither would it be.
+    Subclasses implement `asyncio.Protocol` without inheriting from it: mypyc does not compile classes with interpreted
+    bases.
     """
 
     __slots__ = (
         "_limits",
         "_linger_until",
+        "_paused_at",
         "_reading",
         "_since",
-        "_stopped_reading_at",
-        "_stuck_since",
         "_transport",
         "_watched",
+        "_write_stalled_since",
         "listener",
         "peer_ip",
         "scheme",
     )
 
-    def __init__(self, listener: Listener) -> None:
-        """Not connected yet."""
+    def __init__(self, listener: ListenerState) -> None:
+        """Create a connection without a transport."""
         self.listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        self._stopped_reading_at = 0.0
+        self._paused_at = 0.0
         self._watched = -1
-        """The socket's descriptor while nothing is read from it."""
+        """The socket's descriptor while reading is paused, else -1."""
         self._since = listener.clock()
-        """When what is being waited for began: a head, a body, or nothing at all."""
-        self._stuck_since: float | None = None
-        """Since when the client has taken nothing of what is written."""
+        """Start of the current wait: for a head, for a body, or for the next request."""
+        self._write_stalled_since: float | None = None
+        """Since when the write buffer is above its high-water mark; None while it is not."""
         self._linger_until: float | None = None
         self.peer_ip = ""
         self.scheme = b"http"
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the client, if it is still there."""
+        """Send bytes to the client, if it is still connected."""
         if self._transport is not None:
-            self.listener.outgoing.write(self._transport, data)
+            self.listener.batcher.write(self._transport, data)
 
-    def relay(self) -> Relay:
-        """A shorter way for a stream of many small writes."""
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport of an established connection."""
         assert self._transport is not None
-        return Relay(self.listener.outgoing, self._transport)
+        return self._transport
 
     def write_eof(self) -> None:
-        """Say that nothing more will be written; where the transport cannot (TLS), close."""
+        """Half-close; close where the transport has no half-close (TLS)."""
         if self._transport is not None:
-            self.listener.outgoing.flush()
+            self.listener.batcher.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
                 self._transport.close()
 
     def abort(self) -> None:
-        """Close at once: the client sees a broken response, not a short one that looks whole."""
+        """Close at once. The client sees a truncated response, not a short one that looks complete."""
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def trusted(self) -> bool:
-        """Whether the other side is a proxy of ours, believed about who asked."""
+        """Whether the client is a trusted proxy, whose X-Forwarded headers are used."""
         return self.listener.trusts(self.peer_ip)
 
     def pause_reading(self) -> None:
-        """Take no more bytes in."""
+        """Stop reading, and watch for a disconnect meanwhile."""
         if self._reading and self._transport is not None:
             self._transport.pause_reading()
-            self._reading, self._stopped_reading_at = False, self.listener.clock()
+            self._reading, self._paused_at = False, self.listener.clock()
             socket = self._transport.get_extra_info("socket")
             if socket is not None:
                 self._watched = socket.fileno()
-                self.listener.departures.watch(self, self._watched)
+                self.listener.disconnects.watch(self, self._watched)
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`; the pause is not counted as the client's time."""
+        """Continue after `pause_reading`. The pause does not count towards the client's timeouts."""
         if not self._reading and self._transport is not None:
             self._transport.resume_reading()
             self._reading = True
-            self._since += self.listener.clock() - self._stopped_reading_at
-            self._watch_no_more()
+            self._since += self.listener.clock() - self._paused_at
+            self._unwatch()
 
-    def departed(self, *, wholly: bool) -> None:
-        """The client has gone while reading was paused."""
+    def on_disconnect(self, *, fully: bool) -> None:
+        """The client disconnected while reading was paused."""
         self.abort()
 
-    def _watch_no_more(self) -> None:
+    def _unwatch(self) -> None:
         if self._watched >= 0:
-            self.listener.departures.forget(self, self._watched)
+            self.listener.disconnects.unwatch(self, self._watched)
             self._watched = -1
 
     def _close(self) -> None:
-        """Close when everything is written, which a client that does not read cannot put off for ever."""
+        """Close after all data has been sent; a client that does not read delays this by the write timeout at most."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
-            self.listener.outgoing.flush()
+            self.listener.batcher.flush()
             self._transport.close()
 
-    def _linger(self, seconds: float) -> None:
-        """Say that no more will be written, and read on for so long (s), so that the client gets to read it."""
+    def _linger(self, linger_s: float) -> None:
+        """Half-close and read on for `linger_s`, so that the client can read the response before a reset."""
         if self._transport is not None:
-            self._linger_until = self.listener.clock() + seconds
+            self._linger_until = self.listener.clock() + linger_s
             self.resume_reading()
-            self.listener.outgoing.flush()
+            self.listener.batcher.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()

@@ -1,9 +1,9 @@
-"""Notices a client that leaves while nothing is read from it: the end of a stream is seen only by whoever reads it.
+"""Detects clients that disconnect while their connection is not being read.
 
-Reading pauses while a request whose large body is still coming waits for room, or while its engine reads slowly. A
-client that goes away then would keep its place, or its slot, until somebody reads on. The kernel knows at once, and is
-asked (epoll(7), EPOLLRDHUP); but for a client that ends while more of its bytes are on their way than the kernel takes:
-its end comes behind them. Elsewhere than on Linux a client that leaves is noticed when reading goes on.
+The end of a stream is otherwise visible only to a reader. Reading pauses while a request with an incomplete large body
+is queued, or while its engine reads slowly. A client that disconnects then would keep its queue entry or slot until
+reading resumes. The kernel reports the disconnect (epoll(7), EPOLLRDHUP), except where so much unread data precedes the
+FIN that the receive buffer is full. On platforms without epoll the disconnect is detected when reading resumes.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """A connection from which nothing is read now."""
+    """A connection whose reading is paused."""
 
-    def departed(self, *, wholly: bool) -> None:
-        """Its client will send no more; `wholly`: nor read."""
+    def on_disconnect(self, *, fully: bool) -> None:
+        """The client has closed its sending side; `fully`: both sides."""
 
 
-class Departures:
-    """Watches the clients of one listener from which nothing is read now."""
+class DisconnectWatcher:
+    """Watches the connections of one listener whose reading is paused."""
 
     def __init__(self) -> None:
-        """Watches nobody."""
+        """Watch nothing yet."""
         self._watched: dict[int, Watched] = {}
-        self._kernel: select.epoll | None = None
+        self._epoll: select.epoll | None = None
 
     def watch(self, connection: Watched, descriptor: int) -> None:
-        """Tell `connection` when its client leaves, until `forget`; soon, where it has left already."""
-        if self._kernel is None:
+        """Report a disconnect of `connection` until `unwatch`; one that has happened already is reported too."""
+        if self._epoll is None:
             if not hasattr(select, "epoll"):
                 return
-            self._kernel = select.epoll()
-            asyncio.get_running_loop().add_reader(self._kernel.fileno(), self._look)
-        # A transport may have closed the descriptor before it tells of the end.
+            self._epoll = select.epoll()
+            asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._poll)
+        # A transport may close its descriptor before it reports the loss of the connection.
         with suppress(OSError):
-            self._kernel.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
+            self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
             self._watched[descriptor] = connection
 
-    def forget(self, connection: Watched, descriptor: int) -> None:
-        """Somebody reads from `connection` again, or it has ended; then its descriptor may be another's already."""
+    def unwatch(self, connection: Watched, descriptor: int) -> None:
+        """Stop watching. After the end of `connection`, another may already use its descriptor; that one stays."""
         if self._watched.get(descriptor) is connection:
             del self._watched[descriptor]
-            if self._kernel is not None:
+            if self._epoll is not None:
                 with suppress(OSError):
-                    self._kernel.unregister(descriptor)
+                    self._epoll.unregister(descriptor)
 
     def close(self) -> None:
-        """Watch nobody any more."""
-        kernel, self._kernel = self._kernel, None
+        """Stop watching all connections."""
+        epoll, self._epoll = self._epoll, None
         self._watched.clear()
-        if kernel is not None:
-            asyncio.get_running_loop().remove_reader(kernel.fileno())
-            kernel.close()
+        if epoll is not None:
+            asyncio.get_running_loop().remove_reader(epoll.fileno())
+            epoll.close()
 
     @property
     def watching(self) -> int:
-        """How many connections are watched now."""
+        """Number of watched connections."""
         return len(self._watched)
 
-    def _look(self) -> None:
-        assert self._kernel is not None
-        for descriptor, events in self._kernel.poll(0):
+    def _poll(self) -> None:
+        assert self._epoll is not None
+        for descriptor, events in self._epoll.poll(0):
             connection = self._watched.get(descriptor)
             if connection is not None:
-                connection.departed(wholly=bool(events & (select.EPOLLHUP | select.EPOLLERR)))
+                connection.on_disconnect(fully=bool(events & (select.EPOLLHUP | select.EPOLLERR)))

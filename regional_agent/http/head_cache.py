@@ -1,9 +1,9 @@
-"""A head that comes again on its connection, but for a few values: what it was understood as then holds now.
+"""A one-entry cache per connection that recognises a repeated head without parsing it.
 
-Clients and engines begin every message of a connection with nearly the same bytes, and parsing them is a good part of
-what carrying costs. So this compares bytes, and understands nothing itself: what it does not recognise to the last byte
-goes to the parser. A head is the same but for values if each differing one stands alone on its line, is printable, and
-belongs to a header that nothing else of the head depends on.
+Clients and engines begin every message of a connection with nearly the same bytes, and parsing them is a large part of
+a proxy's cost. The cache compares bytes and interprets none: a head that differs in any other way than the ones below
+goes to the parser. A value may differ if it stands alone on its line, is printable, and belongs to a header on which
+nothing else in the head depends.
 """
 
 from __future__ import annotations
@@ -12,101 +12,141 @@ import re
 from collections.abc import Container
 from typing import Final
 
-from regional_agent.http.messages import Header
+from regional_agent.http.header_rules import NOT_FOR_ENGINES, Header, HeaderFilter
+from regional_agent.http.messages import Request, request_lines_to_upstream
 
 MAX_HEAD_BYTES: Final = 4096
-"""Longer ones are not remembered: each connection holds one."""
+"""Longer heads are not cached: every connection holds one."""
 
 MAX_VALUE_BYTES: Final = 256
 
 MAX_MISSES: Final = 8
-"""A connection on which so many heads in a row were others than before is no longer compared: one of a proxy, say, that
-mixes what its clients send."""
+"""After so many consecutive misses a connection stops comparing: a proxy may mix the requests of several clients."""
 
-_LOOKS: Final = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
+VARYING_REQUEST_HEADERS: Final = frozenset(
+    {b"authorization", b"content-length", b"traceparent", b"x-forwarded-for", b"x-request-id"},
+)
+"""Request headers whose value may differ. Each is read by name, and none is sent upstream as received."""
+
+assert VARYING_REQUEST_HEADERS <= NOT_FOR_ENGINES
+
+_VALUE_PATTERNS: Final = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
 _VALUE: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 
 Gap = tuple[int, re.Pattern[bytes], bytes, bytes]
-"""Which header it is of, what a value there has to look like, and what follows it: with the value that was there, and
-without."""
+"""Position of the header, pattern of its value, and the bytes that follow: with the cached value, and without it."""
 
 
-def raw_head(read: bytes, begins: bytes) -> bytes:
-    """The head that a read begins with, up to its empty line, if it may be remembered; else nothing.
+def raw_head(read: bytes, start: bytes) -> bytes:
+    """The head at the beginning of a read, up to its empty line, if it can be cached; else empty.
 
     Args:
-        begins: how it must begin: the parser passes over empty lines before it.
+        start: what the head must start with. The parser skips empty lines before a head; this function does not.
     """
     end = read.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
-    return read[: end + 4] if end >= 0 and read.startswith(begins) else b""
+    return read[: end + 4] if end >= 0 and read.startswith(start) else b""
 
 
-class RepeatedHead:
-    """One head, with gaps where values may differ."""
+class HeadTemplate:
+    """The bytes of one head, with gaps for the values that may differ."""
 
-    __slots__ = ("_begin", "_by_name", "_gaps", "_headers", "_may_differ", "raw")
+    __slots__ = ("_begin", "_by_name", "_gaps", "_headers", "_varying", "raw")
 
-    def __init__(self, raw: bytes, headers: list[Header], may_differ: Container[bytes]) -> None:
-        """Remember a head that the parser has accepted.
+    def __init__(self, raw: bytes, headers: list[Header], varying: Container[bytes]) -> None:
+        """Make a template of a head that the parser has accepted.
 
         Args:
-            raw: its first line, its header lines and the empty line.
-            headers: what the parser made of it, names in lower case; not to be changed any more.
-            may_differ: names of headers whose value may be another.
+            raw: first line, header lines and the empty line.
+            headers: the parsed headers, names in lower case; must not change afterwards.
+            varying: names of headers whose value may differ.
         """
         self.raw = raw
         self._headers = headers
         self._by_name = dict(headers)
-        self._may_differ = may_differ
+        self._varying = varying
         self._begin = raw
         self._gaps: list[Gap] | None = None
 
-    def again(self, data: bytes) -> tuple[list[Header], dict[bytes, bytes], int] | None:
-        """The headers where `data` begins with this head but for values, in order and by name, and where it ends.
-
-        None for another head.
-        """
+    def match(self, data: bytes) -> tuple[list[Header], dict[bytes, bytes], int] | None:
+        """Headers in order, headers by name, and the end of the head, if `data` begins with this head; else None."""
         gaps = self._gaps
         if gaps is None:
-            gaps = self._gaps = self._cut()
+            gaps = self._gaps = self._find_gaps()
         if not gaps or not data.startswith(self._begin):
             return None
         at, headers, by_name = len(self._begin), self._headers.copy(), self._by_name.copy()
-        for place, looks, same, after in gaps:
-            # Most values are what they were.
+        for position, pattern, same, after in gaps:
+            # Most values are the same as in the cached head.
             if data.startswith(same, at):
                 at += len(same)
                 continue
             end = data.find(b"\r\n", at, at + MAX_VALUE_BYTES)
             value = data[at:end]
-            if end < 0 or looks.fullmatch(value) is None or not data.startswith(after, end):
+            if end < 0 or pattern.fullmatch(value) is None or not data.startswith(after, end):
                 return None
-            name = headers[place][0]
-            headers[place] = (name, value)
+            name = headers[position][0]
+            headers[position] = (name, value)
             by_name[name] = value
             at = end + len(after)
         return headers, by_name, at
 
-    def _cut(self) -> list[Gap]:
-        """Find the gaps, once a head has come that is not the same altogether."""
+    def _find_gaps(self) -> list[Gap]:
+        """Find the gaps. Called when the first head arrives that is not identical."""
         raw, lines = self.raw, self.raw.split(b"\r\n")
         if len(lines) != len(self._headers) + 3:
             return []
         names = [name for name, _ in self._headers]
         spans: list[tuple[int, int, int]] = []
         at = len(lines[0]) + 2
-        for place, (name, value) in enumerate(self._headers):
-            line = lines[place + 1]
+        for position, (name, value) in enumerate(self._headers):
+            line = lines[position + 1]
             end = at + len(line)
-            alone = name in self._may_differ and names.count(name) == 1
-            if alone and value and line[len(name) :] == b": " + value:
-                spans.append((place, end - len(value), end))
+            may_differ = name in self._varying and names.count(name) == 1
+            if may_differ and value and line[len(name) :] == b": " + value:
+                spans.append((position, end - len(value), end))
             at = end + 2
         if not spans:
             return []
         self._begin = raw[: spans[0][1]]
         nexts = [begin for _, begin, _ in spans[1:]] + [len(raw)]
         return [
-            (place, _LOOKS.get(self._headers[place][0], _VALUE), raw[begin:after], raw[end:after])
-            for (place, begin, end), after in zip(spans, nexts, strict=True)
+            (position, _VALUE_PATTERNS.get(self._headers[position][0], _VALUE), raw[begin:after], raw[end:after])
+            for (position, begin, end), after in zip(spans, nexts, strict=True)
         ]
+
+
+class RequestHeadCache:
+    """The last accepted request head of a connection. Only for plain requests with a Content-Length, or no body."""
+
+    __slots__ = ("_like", "_template")
+
+    def __init__(
+        self, raw: bytes, request: Request, passing: HeaderFilter, location_header: bytes, scheme: bytes
+    ) -> None:
+        """Cache a head.
+
+        Args:
+            raw: the head as received.
+            request: the result of parsing it.
+            passing: which of its headers are sent upstream.
+            location_header: name of the client location header, whose value may differ; empty is none.
+            scheme: of the connection.
+        """
+        assert request.plain
+        self._template = HeadTemplate(raw, request.headers, VARYING_REQUEST_HEADERS | {location_header})
+        # A copy, since a model rewrite replaces the body of the current request, and its length.
+        self._like = Request(request)
+        self._like.upstream_lines = request_lines_to_upstream(request, passing, scheme, request.authority)
+
+    def match(self, data: bytes) -> tuple[Request, int] | None:
+        """The request whose head is at the start of `data`, and the offset of its body; None for any other head."""
+        raw = self._template.raw
+        if data.startswith(raw):
+            return Request(self._like), len(raw)
+        found = self._template.match(data)
+        if found is None:
+            return None
+        request = Request(self._like)
+        request.headers, request.by_name, body_at = found
+        request.length = int(request.by_name.get(b"content-length") or 0)
+        return request, body_at

@@ -1,8 +1,9 @@
-"""The port that an agent listens on, and handing it to the agent that comes after without losing a connection.
+"""Binding the listening port, and handing it over to a successor process without losing a connection.
 
-Both listen on it (SO_REUSEPORT). The kernel deals new connections to both, and resets those that wait unaccepted in
-a socket that is closed. So the old agent first has the kernel deal all of them to the new one (a socket filter on the
-group, see socket(7), SO_ATTACH_REUSEPORT_CBPF), accepts what still waits for it, and only then closes.
+Both processes listen on the port (SO_REUSEPORT). The kernel distributes new connections over both sockets, and resets
+the connections in the accept queue of a socket that is closed. The old process therefore first attaches a filter to the
+socket group that selects the successor's socket (socket(7), SO_ATTACH_REUSEPORT_CBPF), accepts the connections that are
+still queued, and then closes its socket.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from contextlib import suppress
 SO_ATTACH_REUSEPORT_CBPF = 51
 """From Linux's asm-generic/socket.h; the socket module does not name it."""
 
-SETTLE_S = 0.5
-"""How long (s) handshakes that began with the old agent may take to end there; a round trip or two."""
+HANDSHAKE_S = 0.5
+"""Time (s) for TCP handshakes that began at the old process to complete; they take a round trip or two."""
 
 _RETURN_CONSTANT = 0x06
 """BPF_RET | BPF_K."""
 
 _SECOND = 1
-"""Sockets of a group are numbered as they were bound; when the first closes, the last takes its place. So, of an old
-agent and a new one, the new one is this."""
+"""Index of the successor's socket. Sockets of a group are numbered in the order of bind(2); when the first closes, the
+last takes its number."""
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket bound to the port, which another process may bind too; port 0 chooses a free one.
+    """A socket bound to the port, which other processes may bind too; port 0 selects a free port.
 
     Raises:
-        OSError: it cannot be bound.
+        OSError: the port cannot be bound.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -48,25 +49,25 @@ def open_port(host: str, port: int) -> socket.socket:
 
 
 def is_served(host: str, port: int) -> bool:
-    """Whether some process listens on the port now: one that whoever binds it next takes over from."""
+    """Whether a process listens on the port now, from which this process would take over."""
     if port == 0:
         return False
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    with socket.socket(family, kind, protocol) as alone:
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            alone.bind(address)
+            probe.bind(address)
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
 
 
-def send_to_successor(listening: socket.socket) -> None:
-    """Have new connections go to the socket that was bound after this one, where there is one.
+def steer_to_successor(listening: socket.socket) -> None:
+    """Direct new connections to the socket that was bound after this one, if there is one.
 
-    Elsewhere than on Linux nothing changes, and connections that wait while the socket closes are reset.
+    Has no effect on platforms other than Linux: there, connections that are queued when the socket closes are reset.
     """
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN_CONSTANT, 0, 0, _SECOND))
     program = struct.pack("HP", 1, ctypes.addressof(instruction))

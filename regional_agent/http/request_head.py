@@ -1,8 +1,8 @@
-"""What a request's head must be like beyond what the parser checks, so that nobody downstream reads it differently.
+"""Validation of request heads beyond the parser's, so that no downstream server reads a request differently.
 
-llhttp, strict, already refuses repeated or conflicting Content-Length, Content-Length with Transfer-Encoding, folded
-lines, bare LF and CR, a space before the colon, NUL and other control characters, and bad chunk sizes. The rest of
-what makes two readers disagree (RFC 9112, sections 3.2, 6.1 and 11.2) is here.
+llhttp, in strict mode, rejects repeated or conflicting Content-Length, Content-Length with Transfer-Encoding, folded
+lines, bare LF and CR, a space before the colon, NUL and other control characters, and bad chunk sizes. This module
+checks the rest of RFC 9112, sections 3.2, 6.1 and 11.2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from regional_agent.http.messages import Request
 
-MAY_NOT_REPEAT: Final = (
+SINGLE_HEADERS: Final = (
     b"authorization",
     b"content-type",
     b"expect",
@@ -23,25 +23,25 @@ MAY_NOT_REPEAT: Final = (
     b"x-request-id",
     b"x-request-timeout-ms",
 )
-"""Headers of which two would let two readers pick different ones."""
+"""Headers that may occur once: of two, different servers would use different ones."""
 
 _AUTHORITY: Final = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 
 
 def complete_head(request: Request, version: str) -> str | None:
-    """Fill in what follows from a parsed head; returns what is wrong with it, or None.
+    """Validate a parsed head and set the fields that depend on it; returns the problem, or None.
 
     Args:
-        version: the HTTP version as the parser gives it, such as `1.1`.
+        version: as the parser returns it, such as `1.1`.
     """
     if version != "1.1":
         if version != "1.0":
-            return "only HTTP/1.1 and HTTP/1.0 are spoken here"
+            return "only HTTP/1.1 and HTTP/1.0 are supported"
         request.http_1_0 = True
     by_name = request.index()
     if request.repeats:
-        for name in MAY_NOT_REPEAT:
+        for name in SINGLE_HEADERS:
             if len(request.every(name)) > 1:
                 return f"{name.decode()} is given twice"
     coding = None if request.plain else by_name.get(b"transfer-encoding")
@@ -49,14 +49,14 @@ def complete_head(request: Request, version: str) -> str | None:
         if request.http_1_0:
             return "HTTP/1.0 has no Transfer-Encoding"
         if coding.lower() != b"chunked" or len(request.every(b"transfer-encoding")) > 1:
-            return "the only Transfer-Encoding known here is chunked"
+            return "the only supported Transfer-Encoding is chunked"
     else:
         request.length = int(by_name.get(b"content-length") or 0)
     return _complete_target(request, by_name.get(b"host"))
 
 
 def head_bytes(request: Request) -> int:
-    """The size of a head, about as it came."""
+    """The approximate size of a head as received."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
 
 
@@ -74,7 +74,7 @@ def _complete_target(request: Request, host: bytes | None) -> str | None:
         target = request.target = target[authority_end:] or b"/"
         if not target.startswith(b"/"):
             target = request.target = b"/" + target
-    if request.authority and not _known_authority(request.authority):
+    if request.authority and not _is_authority(request.authority):
         return "the Host is not a host name with an optional port"
     if b"#" in target:
         return "the request target has a fragment"
@@ -82,16 +82,16 @@ def _complete_target(request: Request, host: bytes | None) -> str | None:
     return None
 
 
-_seen_authorities: set[bytes] = set()
-MAX_AUTHORITIES_KEPT: Final = 256
+_valid_authorities: set[bytes] = set()
+MAX_CACHED_AUTHORITIES: Final = 256
 
 
-def _known_authority(authority: bytes) -> bool:
-    """Whether it is a host with an optional port; the few that clients use are remembered."""
-    if authority in _seen_authorities:
+def _is_authority(authority: bytes) -> bool:
+    """Whether `authority` is a host with an optional port. Valid values are cached; clients use few."""
+    if authority in _valid_authorities:
         return True
     if not _AUTHORITY.fullmatch(authority):
         return False
-    if len(_seen_authorities) < MAX_AUTHORITIES_KEPT:
-        _seen_authorities.add(authority)
+    if len(_valid_authorities) < MAX_CACHED_AUTHORITIES:
+        _valid_authorities.add(authority)
     return True

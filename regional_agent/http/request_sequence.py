@@ -1,105 +1,124 @@
-"""Requests of one connection in turn: strictly in order, later ones wait parsed, and a refusal may be the last word."""
+"""The requests of one client connection, handled strictly in order, one at a time; later ones wait parsed."""
 
 from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.client_transport import ClientWire
+from regional_agent.http.client_transport import ClientTransport
+from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, response_head
 
-if TYPE_CHECKING:
-    from regional_agent.http.listener import Listener
-
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""A body above this is looked at before it is whole, and counts towards `Limits.max_kept_bytes`."""
+"""A larger body may be handled before it is complete, and counts towards `Limits.max_kept_bytes`."""
 
 LINGER_S: Final = 2.0
-"""After a refusal, what the client still sends is read and dropped for this long (s): closing at once would reset the
-connection, and the client might never read why."""
+"""After a final response, further data is read and dropped for this long (s). Closing at once would reset the
+connection, and the client might not read the response."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-
-STAYS: Final = b"connection: keep-alive\r\n"
-"""Said to HTTP/1.0 clients alone: without it they take the connection's end for the answer's."""
+KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
+"""Header line for HTTP/1.0 clients, which otherwise take the close of the connection for the response's end."""
 
 
 class Handler(Protocol):
-    """What is at work on a request and must hear how its client fares."""
+    """Handles one request over time, and is informed of events on the client connection."""
 
-    def on_client_gone(self) -> None: ...
-    def on_client_writable(self, writable: bool) -> None: ...
+    def on_client_gone(self) -> None:
+        """The client has disconnected."""
+
+    def on_client_writable(self, writable: bool) -> None:
+        """The client's write buffer rose above its high-water mark, or drained."""
+
     def on_request_body(self, chunk: bytes) -> None:
-        """More of a body that was not whole when its request was handled."""
+        """A further part of a body that was incomplete when its request was handled."""
 
     def on_request_end(self) -> None:
         """The end of such a body."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """Its end will not come: what came of it is bad, too much, or too slow."""
+        """The rest of such a body will not come: it is malformed, too large, or too slow."""
 
 
-class Receiver(Protocol):
-    """Who takes the bytes of a connection that has become a tunnel."""
+class TunnelReceiver(Protocol):
+    """Receives the client's bytes after a protocol upgrade."""
 
     def on_client_bytes(self, data: bytes) -> None: ...
     def on_client_eof(self) -> None: ...
 
 
+class Application(Protocol):
+    """Responds to requests: at once by `connection.respond`, or by a handler that it returns."""
+
+    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+        """Handle a request. Its body may be incomplete if it is large."""
+
+    def refuse_head(self, request: Request) -> Refusal | None:
+        """Check a request with a large body by its head, before the body is read."""
+
+    def can_start_early(self, request: Request) -> bool:
+        """Whether a request with a large body can be handled with the part that has arrived."""
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Status, header lines and body of a refusal before handling; None where no request was parsed."""
+
+
 class Mode(Enum):
-    """What bytes from the client are. A connection only goes down this list."""
+    """How bytes from the client are interpreted. A connection moves down this list only."""
 
     REQUESTS = auto()
     UPGRADING = auto()
-    """An upgrade was asked for and is not answered yet: bytes wait."""
+    """An upgrade was requested and is undecided: bytes are buffered."""
     TUNNEL = auto()
-    DEAF = auto()
-    """They are dropped: an answer that ends the connection has been, or will be, written."""
+    CLOSING = auto()
+    """Bytes are dropped: the response that ends the connection has been, or will be, written."""
 
 
-REQUESTS, UPGRADING, TUNNEL, DEAF = Mode
-"""In Python 3.11, to read a member off its class is a function call."""
+REQUESTS, UPGRADING, TUNNEL, CLOSING = Mode
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
-class ClientTurns(ClientWire):
-    """Gives requests one at a time to an application and writes what it answers."""
+class RequestSequence(ClientTransport):
+    """Gives requests to an application one at a time and writes its responses."""
 
     __slots__ = (
-        "_ahead",
+        "_application",
+        "_buffered",
+        "_continue_due",
         "_current",
+        "_final_refusal",
         "_handler",
-        "_last_words",
         "_mode",
-        "_owes_continue",
-        "_pumping",
         "_receiver",
+        "_serve_loop_active",
         "_serving",
         "_waiting",
     )
 
-    def __init__(self, listener: Listener) -> None:
-        """Nothing has come yet."""
+    def __init__(self, listener: ListenerState, application: Application) -> None:
         super().__init__(listener)
+        self._application = application
         self._mode = REQUESTS
         self._current: Request | None = None
         """The request that is being received."""
         self._serving: Request | None = None
-        """The request that is being answered."""
+        """The request that is being handled."""
         self._waiting: deque[Request] = deque()
         self._handler: Handler | None = None
-        self._receiver: Receiver | None = None
-        self._ahead: list[bytes] = []
-        """What came while an upgrade was being decided."""
-        self._last_words: tuple[Refusal, Request | None] | None = None
-        """Why nothing more is answered, and what came last."""
-        self._owes_continue = False
-        self._pumping = False
+        self._receiver: TunnelReceiver | None = None
+        self._buffered: list[bytes] = []
+        """Bytes received while an upgrade is undecided."""
+        self._final_refusal: tuple[Refusal, Request | None] | None = None
+        """The refusal that ends the connection, and the request that it responds to."""
+        self._continue_due = False
+        """Whether the current request expects 100 Continue and has to wait for earlier responses."""
+        self._serve_loop_active = False
 
     def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
-        """Answer the current request whole."""
+        """Write a complete response to the current request."""
         request = self._serving
         lines = [*headers, b"content-length: %d\r\n" % len(body)]
         keep_alive = (
@@ -112,60 +131,66 @@ class ClientTurns(ClientWire):
         if not keep_alive:
             lines.append(b"connection: close\r\n")
         elif request is not None and request.http_1_0:
-            lines.append(STAYS)
+            lines.append(KEEP_ALIVE_1_0)
         head_only = request is not None and request.method == b"HEAD"
         self.write(response_head(status, lines) + (b"" if head_only else body))
         self.finished(keep_alive=keep_alive)
 
     def finished(self, *, keep_alive: bool) -> None:
-        """The current request has been answered; go on with the next, or close.
+        """The current response is complete: continue with the next request, or close.
 
-        A client that was not told of a close (the drain began after the answer did) may be sending already.
+        Without `connection: close` in its response (a drain began later) a client may be sending its next request, so
+        the connection stays open.
         """
         request, self._serving, self._handler = self._serving, None, None
         self._since = self.listener.clock()
         if request is not None and request.received_bytes > SMALL_BODY_BYTES:
-            self.listener.bodies.let_go(request)
+            self.listener.bodies.release(request)
         if request is None or not keep_alive or not request.keep_alive:
-            self._go_deaf(linger=request is not None and not request.whole)
-        elif self._waiting or self._last_words is not None or self._owes_continue or not self._reading:
+            self._start_closing(linger=request is not None and not request.whole)
+        elif self._waiting or self._final_refusal is not None or self._continue_due or not self._reading:
             self._serve_next()
 
-    def tunnel_to(self, receiver: Receiver) -> None:
-        """From here on bytes are no requests any more: give them to `receiver` as they are."""
+    def tunnel_to(self, receiver: TunnelReceiver) -> None:
+        """Give all further bytes from the client to `receiver`."""
         self._mode, self._receiver = TUNNEL, receiver
-        ahead, self._ahead = self._ahead, []
-        for data in ahead:
+        buffered, self._buffered = self._buffered, []
+        for data in buffered:
             receiver.on_client_bytes(data)
         self.resume_reading()
 
-    def departed(self, *, wholly: bool) -> None:
-        """The client will send no more: it has left, as where its end is read, unless it still reads from a tunnel."""
-        if wholly or self._mode is not TUNNEL:
+    def on_disconnect(self, *, fully: bool) -> None:
+        """A half-close counts as a disconnect, as when reading, except in a tunnel."""
+        if fully or self._mode is not TUNNEL:
             self.abort()
 
     def pause_writing(self) -> None:
-        self._stuck_since = self.listener.clock()
+        self._write_stalled_since = self.listener.clock()
         if self._handler is not None:
             self._handler.on_client_writable(False)
 
     def resume_writing(self) -> None:
-        self._stuck_since = None
+        self._write_stalled_since = None
         if self._handler is not None:
             self._handler.on_client_writable(True)
         elif self._serving is None:
             self._serve_next()
 
     def _serve_next(self) -> None:
-        """Answer waiting requests until one needs time. A loop, not recursion: answers may be immediate.
+        """Handle waiting requests until one is not answered at once. A loop, so that the stack stays flat.
 
-        None is begun while the client takes nothing of the answers before: they would pile up here.
+        No request is started while the write buffer is above its high-water mark: responses would pile up in memory.
         """
-        if self._pumping:
+        if self._serve_loop_active:
             return
-        self._pumping = True
-        handle = self.listener.application.handle
-        while self._serving is None and self._waiting and self._stuck_since is None and self._transport is not None:
+        self._serve_loop_active = True
+        handle = self._application.handle
+        while (
+            self._serving is None
+            and self._waiting
+            and self._write_stalled_since is None
+            and self._transport is not None
+        ):
             request = self._waiting.popleft()
             self._serving = request
             request.started = True
@@ -173,44 +198,44 @@ class ClientTurns(ClientWire):
             if self._is_serving(request):
                 self._handler = handler
             else:
-                # Answered at once: whether the client takes it is known once it has been sent.
-                self.listener.outgoing.flush()
-        self._pumping = False
+                # The response is complete. Sending it shows whether the client reads.
+                self.listener.batcher.flush()
+        self._serve_loop_active = False
         if self._serving is None and not self._waiting:
-            if self._last_words is not None:
-                self._say_last_words(*self._last_words)
-            elif self._owes_continue:
-                self._owes_continue = False
+            if self._final_refusal is not None:
+                self._send_final_refusal(*self._final_refusal)
+            elif self._continue_due:
+                self._continue_due = False
                 self.write(CONTINUE)
-        if not self._reading and self._mode is REQUESTS and not self._far_ahead:
+        if not self._reading and self._mode is REQUESTS and not self._too_many_waiting:
             self._resume_unless_uploading()
 
     def _is_serving(self, request: Request) -> bool:
-        """Asked anew: what was known of it before a call may be over, which types do not tell."""
+        """A method, since mypy assumes that `_serving` does not change in a call."""
         return self._serving is request
 
     @property
-    def _far_ahead(self) -> bool:
-        """Whether so many requests wait that no more are read for now."""
+    def _too_many_waiting(self) -> bool:
+        """Whether reading stops because of the number or size of waiting requests."""
         waiting = self._waiting
         return len(waiting) >= self._limits.max_pipelined or (
             len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES
         )
 
     def _resume_unless_uploading(self) -> None:
-        """An upload that is being handled paces its reading itself."""
+        """Resume reading, unless the handler of an incomplete body controls it."""
         if self._serving is None or self._serving.whole:
             self.resume_reading()
 
     def _refuse(self, reason: Reason, detail: str) -> None:
-        self._end_with(Refusal(reason, detail, retry_after_s=1.0 if reason in _LATER else None))
+        self._end_with(Refusal(reason, detail, retry_after_s=1.0 if reason in _RETRYABLE else None))
 
     def _end_with(self, refusal: Refusal) -> None:
-        """The last answer on this connection, in its turn; to a request that is being handled its handler answers."""
-        self._mode = DEAF
+        """End the connection with a refusal, in order. A request that is being handled is refused by its handler."""
+        self._mode = CLOSING
         current, self._current = self._current, None
         if current is not None and current.received_bytes > SMALL_BODY_BYTES:
-            self.listener.bodies.let_go(current)
+            self.listener.bodies.release(current)
         if current is not None and current.started:
             if self._serving is current and self._handler is not None:
                 self._handler.on_request_refused(refusal)
@@ -219,22 +244,22 @@ class ClientTurns(ClientWire):
             return
         if current is not None and current.queued:
             self._waiting.remove(current)
-        self._last_words = refusal, current
+        self._final_refusal = refusal, current
         if self._serving is None:
             self._serve_next()
 
-    def _say_last_words(self, refusal: Refusal, request: Request | None) -> None:
-        self._last_words = None
-        status, lines, body = self.listener.application.refuse(refusal, request)
+    def _send_final_refusal(self, refusal: Refusal, request: Request | None) -> None:
+        self._final_refusal = None
+        status, lines, body = self._application.refuse(refusal, request)
         lines += [b"content-length: %d\r\n" % len(body), b"connection: close\r\n"]
         self.write(response_head(status, lines) + body)
-        self._go_deaf(linger=True)
+        self._start_closing(linger=True)
 
-    def _go_deaf(self, *, linger: bool) -> None:
-        """Close once what was written has been sent; after that or LINGER_S, whichever comes first."""
-        self._mode, self._owes_continue = DEAF, False
+    def _start_closing(self, *, linger: bool) -> None:
+        """Close after all data has been sent; with `linger`, read on for LINGER_S first."""
+        self._mode, self._continue_due = CLOSING, False
         for request in self._waiting:
-            self.listener.bodies.let_go(request)
+            self.listener.bodies.release(request)
         self._waiting.clear()
         if linger:
             self._linger(LINGER_S)
@@ -242,4 +267,4 @@ class ClientTurns(ClientWire):
             self._close()
 
 
-_LATER: Final = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})
+_RETRYABLE: Final = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})

@@ -1,7 +1,6 @@
-"""Takes TLS connections in, and counts those whose handshake is not over yet: asyncio's own server tells of none.
+"""Accepts TLS connections, with a limit on handshakes, which asyncio's own server does not report.
 
-A handshake costs more than most of what a client can ask for with a few bytes, so there is none for a connection that
-would be one too many: it is closed unanswered.
+A handshake costs more than most requests do. A connection over the limits is therefore closed before its handshake.
 """
 
 from __future__ import annotations
@@ -9,72 +8,67 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from regional_agent.http.client_addresses import counted_as
+from regional_agent.http.connection_counts import ConnectionCounts
 
-MAX_AT_ONCE = 64
-"""Connections taken in one turn of the event loop; the kernel keeps the others."""
+MAX_PER_TURN = 64
+"""Connections accepted in one turn of the event loop."""
 
-TRY_AGAIN_S = 0.5
-"""When to look again (s) where the process has no descriptor left for a connection."""
+RETRY_S = 0.5
+"""Time (s) until the next attempt to accept where the process has no file descriptor left."""
 
 
-class Doorway:
-    """One listening socket, and who is shaking hands there."""
+class TlsAcceptor:
+    """One listening socket and its handshakes in progress."""
 
     def __init__(
         self,
         listening: socket.socket,
         tls: Callable[[], ssl.SSLContext],
-        make: Callable[[], asyncio.Protocol],
+        make_protocol: Callable[[], asyncio.Protocol],
         *,
-        admits: Callable[[str], bool],
-        on_ended: Callable[[], None],
+        counts: ConnectionCounts,
+        on_handshake_end: Callable[[], None],
         timeout_s: float,
     ) -> None:
-        """Starts to take connections in.
+        """Start to accept.
 
         Args:
-            tls: gives the context for a handshake.
-            make: the protocol of a connection, which hears of it once the handshake is over.
-            admits: whether there may be one more connection from an address.
-            on_ended: hears of the end of every handshake, however it ended.
-            timeout_s: how long (s) a handshake may take.
+            tls: returns the context for a handshake.
+            make_protocol: returns the protocol of a connection, attached after the handshake.
+            counts: decides whether a handshake may begin.
+            on_handshake_end: called after every handshake, whether it succeeded or failed.
+            timeout_s: limit for one handshake (s).
         """
-        self.of_address: Counter[str | bytes] = Counter()
-        """How many are shaking hands."""
         self._listening = listening
         self._tls = tls
-        self._make = make
-        self._admits = admits
-        self._on_ended = on_ended
+        self._make_protocol = make_protocol
+        self._counts = counts
+        self._on_handshake_end = on_handshake_end
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._greeting: set[asyncio.Task[None]] = set()
-        self._later: asyncio.TimerHandle | None = None
-        self._loop.add_reader(listening, self._take)
-
-    def __len__(self) -> int:
-        return len(self._greeting)
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Take no more in; handshakes that have begun go on."""
-        if self._later is not None:
-            self._later.cancel()
+        """Stop accepting; handshakes in progress continue."""
+        if self._retry is not None:
+            self._retry.cancel()
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening)
             self._listening.close()
 
-    def cut(self) -> None:
-        """End the handshakes too."""
-        for greeting in self._greeting:
-            greeting.cancel()
+    def abort(self) -> None:
+        """Cancel the handshakes in progress."""
+        for handshake in self._handshakes:
+            handshake.cancel()
 
-    def _take(self) -> None:
-        for _ in range(MAX_AT_ONCE):
+    def _accept(self) -> None:
+        for _ in range(MAX_PER_TURN):
             try:
                 accepted, (address, *_) = self._listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -83,29 +77,24 @@ class Doorway:
                 continue
             except OSError:
                 self._loop.remove_reader(self._listening)
-                self._later = self._loop.call_later(TRY_AGAIN_S, self._loop.add_reader, self._listening, self._take)
+                self._retry = self._loop.call_later(RETRY_S, self._loop.add_reader, self._listening, self._accept)
                 return
-            if self._admits(address):
+            if self._counts.admits_handshake(address):
                 accepted.setblocking(False)
-                counted = counted_as(address)
-                greeting = self._loop.create_task(self._greet(accepted, counted))
-                self._greeting.add(greeting)
-                self.of_address[counted] += 1
-                greeting.add_done_callback(self._ended)
+                handshake = self._loop.create_task(self._shake_hands(accepted))
+                self._handshakes.add(handshake)
+                self._counts.add_handshake(address)
+                handshake.add_done_callback(partial(self._ended, address))
             else:
                 accepted.close()
 
-    async def _greet(self, accepted: socket.socket, counted: str | bytes) -> None:
-        try:
-            with suppress(OSError):  # who leaves in the middle of it, or speaks no TLS, has no answer
-                await self._loop.connect_accepted_socket(
-                    self._make, accepted, ssl=self._tls(), ssl_handshake_timeout=self._timeout_s
-                )
-        finally:
-            self.of_address[counted] -= 1
-            if not self.of_address[counted]:
-                del self.of_address[counted]
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        with suppress(OSError):  # the client left, or does not use TLS
+            await self._loop.connect_accepted_socket(
+                self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=self._timeout_s
+            )
 
-    def _ended(self, greeting: asyncio.Task[None]) -> None:
-        self._greeting.discard(greeting)
-        self._on_ended()
+    def _ended(self, address: str, handshake: asyncio.Task[None]) -> None:
+        self._counts.remove_handshake(address)
+        self._handshakes.discard(handshake)
+        self._on_handshake_end()

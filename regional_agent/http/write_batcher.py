@@ -1,7 +1,7 @@
-"""Writes of one turn of the event loop, sent one after the other at its end.
+"""Collects the writes of one turn of the event loop and sends them at its end.
 
-Each write wakes whoever reads the other side, where that sleeps. Written together, they find it awake but for the first
-time; written one by one between decisions, each pays for a wake-up: a quarter of what a whole request costs.
+A write wakes the process that reads the other side, where it sleeps. Writes that are sent together find it awake except
+for the first; writes sent between decisions pay for one wake-up each, a quarter of the cost of a request.
 """
 
 from __future__ import annotations
@@ -9,38 +9,37 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-LARGE_BYTES: Final = 32 * 1024
-"""More in one write goes at once: an event loop may read several megabytes in a turn, from who could be told to wait
-once the other side is seen not to take them."""
+MAX_DELAYED_BYTES: Final = 32 * 1024
+"""A larger write flushes the batch: an event loop can read megabytes in one turn, and back-pressure must act before."""
 
 
-class Outgoing:
-    """What waits for the end of the turn, of all connections of a listener or a pool, in order."""
+class WriteBatcher:
+    """Pending writes, in order, of all connections of one listener or one pool."""
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_loop", "_pending")
 
     def __init__(self) -> None:
-        """Nothing waits."""
-        self._waiting: list[tuple[asyncio.WriteTransport, bytes]] = []
+        """Start with an empty batch."""
+        self._pending: list[tuple[asyncio.WriteTransport, bytes]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def write(self, transport: asyncio.WriteTransport, data: bytes) -> None:
-        """Send at the end of this turn; before that a transport may be aborted, and closed only after `flush`."""
-        if not self._waiting:
+        """Send `data` at the end of this turn. Call `flush` before closing a transport; aborting needs no flush."""
+        if not self._pending:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self.flush)
-        self._waiting.append((transport, data))
-        if len(data) > LARGE_BYTES:
+        self._pending.append((transport, data))
+        if len(data) > MAX_DELAYED_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
-        waiting, self._waiting = self._waiting, []
-        for transport, data in waiting:
+        """Send every pending write now."""
+        pending, self._pending = self._pending, []
+        for transport, data in pending:
             if not transport.is_closing():
                 try:
                     transport.write(data)
                 except RuntimeError:
-                    # One that takes no writes any more must not cost the others theirs.
+                    # A transport that rejects writes must not stop the writes of other connections.
                     transport.abort()

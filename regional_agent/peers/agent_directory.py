@@ -20,7 +20,7 @@ from adapters.store.informer import Informer
 from adapters.store.members import AgentMember
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 MAX_AGENTS_PER_REGION = 8
 """Agents of one region that are probed; more are served through them all the same."""

@@ -19,8 +19,9 @@ from penstock.wire.signing import BadSignature, FleetKey
 from regional_agent.background_tasks import cancel, keep_running, rest
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, fetch
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 HURRY_S = 0.05

@@ -12,7 +12,7 @@ from penstock.policy.policy import Failover
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import Wallet
 from penstock.wire.probe import ProbeResponse
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 RTT_GAIN = 0.2
 """Weight of a new round trip in the smoothed one; TCP's is 1/8 (RFC 6298), probes are rarer."""

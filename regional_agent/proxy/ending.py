@@ -14,15 +14,16 @@ import structlog
 
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.usage import TAIL_BYTES
+from regional_agent.http.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import ClientTurns
+from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.access_log import AccessLine
-from regional_agent.proxy.error_responses import REFUSAL_HEADER, refusal_response, stream_error_event
+from regional_agent.proxy.error_responses import refusal_response, stream_error_event
 from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.routing.request_context import RequestContext, Target
 from regional_agent.telemetry.agent_metrics import NO_SERVER, RequestKind, RequestOutcome
-from regional_agent.upstream.chunk_relay import Relay
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.chunk_relay import ChunkRelay
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Ending:
         "slot",
     )
 
-    def __init__(self, carrier: Proxy, client: ClientTurns, request: Request, context: RequestContext) -> None:
+    def __init__(self, carrier: Proxy, client: RequestSequence, request: Request, context: RequestContext) -> None:
         self._carrier = carrier
         self._client = client
         self._request = request
@@ -104,11 +105,11 @@ class Ending:
         self._reconnected = False
         """A kept connection turned out to be closing, and its target got the request again on a new one."""
         self._tunnel: Tunnel | None = None
-        self._relay: Relay | None = None
+        self._relay: ChunkRelay | None = None
         """What takes the answer's chunks from the engine to the client past this."""
         self._entry: QueueEntry | None = None
         self._status = 0
-        self._answer: AnswerHead | None = None
+        self._answer: ResponseHead | None = None
         self._refused_because = _SATURATED
         """Why its target did not start it."""
         self._chunked = False
@@ -148,7 +149,7 @@ class Ending:
             if self._client_stuck and self._upstream is not None:
                 self._upstream.pause_reading()
 
-    def _take_stock(self, relay: Relay) -> None:
+    def _take_stock(self, relay: ChunkRelay) -> None:
         """Note what has been relayed since the last time."""
         if relay.sent_bytes:
             self._heard = True

@@ -11,9 +11,7 @@ import msgspec
 
 from penstock.admission.queueing import come_again_in_s
 from penstock.routing.reasons import Reason, Refusal
-
-REFUSAL_HEADER = b"x-penstock-refusal"
-"""Names the reason; how an origin knows that a peer refused a request and did not start it."""
+from regional_agent.http.header_rules import REFUSAL_HEADER
 
 REGIONS_HEADER = b"x-penstock-regions"
 """Entry regions to use instead, best first."""

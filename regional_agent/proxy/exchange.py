@@ -12,15 +12,16 @@ from typing import Final
 
 from penstock.health import orca
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.messages import NO_BODY_STATUSES, Header, response_headers_back, status_line
-from regional_agent.http.request_sequence import STAYS
+from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER, Header, response_lines_to_client
+from regional_agent.http.messages import status_line
+from regional_agent.http.request_sequence import KEEP_ALIVE_1_0
 from regional_agent.proxy.ending import DONE, REFUSED, SEEKING, SENT, STREAMING, TUNNEL, WAITING, Ending
-from regional_agent.proxy.error_responses import REFUSAL_HEADER
 from regional_agent.proxy.tunnel import Tunnel
-from regional_agent.proxy.upstream_request import request_onward
+from regional_agent.proxy.upstream_request import build_upstream_request
 from regional_agent.routing.request_context import Target
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.chunk_relay import ChunkRelay
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 
@@ -179,15 +180,15 @@ class Exchange(Ending):
         """More of a large body: keep it while it fits and nobody has it yet, pass it on once somebody has."""
         request, upstream = self._request, self._upstream
         bodies = self._client.listener.bodies
-        if upstream is None or (not request.forgotten and bodies.fits(request, chunk)):
+        if upstream is None or (not request.body_dropped and bodies.fits(request, chunk)):
             # Until somebody has the body all of it is kept. Reading pauses early enough for the rest of a read to fit.
             bodies.keep(request, chunk)
-            if upstream is None and not bodies.may_keep(len(chunk)):
+            if upstream is None and not bodies.has_room(len(chunk)):
                 self._client.pause_reading()
-        elif not request.forgotten:
-            bodies.forget(request)
+        elif not request.body_dropped:
+            bodies.drop(request)
         if upstream is not None:
-            upstream.send_more(chunk)
+            upstream.send_body(chunk)
 
     def on_request_end(self) -> None:
         """The body is whole."""
@@ -206,7 +207,7 @@ class Exchange(Ending):
 
     # Sink
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         """Hold the head; see whether it says that the request did not start."""
         self._answer, status, by_name = head, head.status, head.by_name
         assert self._target is not None
@@ -235,7 +236,7 @@ class Exchange(Ending):
         if self._stage is SENT:
             self._commit()
         if self._stage is STREAMING:
-            self._finish(upstream.broke_off if upstream is not None else b"")
+            self._finish(upstream.error_trailer if upstream is not None else b"")
 
     def on_broken(self, error: UpstreamError) -> None:
         """The connection ended before the response did."""
@@ -264,7 +265,7 @@ class Exchange(Ending):
         lines = [
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
-            *response_headers_back(headers, dict(headers), from_peer=self._target.endpoint is None),
+            *response_lines_to_client(headers, dict(headers), from_peer=self._target.endpoint is None),
             b"x-request-id: %b\r\n" % self._context.request_id.encode(),
             self._signature(self._target),
             b"\r\n",
@@ -291,14 +292,14 @@ class Exchange(Ending):
         request, target = self._request, self._target
         assert target is not None
         self._stage, self._upstream, self._sent_at = SENT, connection, now
-        onward = request_onward(request, self._context, target, self._client, self._carrier.via, now)
+        onward = build_upstream_request(request, self._context, target, self._client, self._carrier.via, now)
         if request.upgrade:
-            connection.offer_upgrade(self, onward)
+            connection.send_upgrade(self, onward)
             return
         if request.whole:
             connection.send(self, onward)
             return
-        connection.send_beginning(self, onward, bytes(request.body), chunked=request.length is None)
+        connection.send_partial(self, onward, bytes(request.body), chunked=request.length is None)
         if connection.writable:
             self._client.resume_reading()
 
@@ -335,14 +336,14 @@ class Exchange(Ending):
     def _may_reconnect(self) -> bool:
         """Whether its target has not seen the request, as far as can be told; once, for it may be what breaks it."""
         soon = self._carrier.clock() - self._sent_at < STALE_S
-        return soon and not self._reconnected and not self._request.forgotten
+        return soon and not self._reconnected and not self._request.body_dropped
 
     def _seek_again(self, why: RetryReason) -> None:
         assert self._target is not None
         now = self._carrier.clock()
         self._carrier.road.settle(self._target, now)
         self._target = None
-        if self._request.forgotten:
+        if self._request.body_dropped:
             detail = f"{why.value}, and the body is larger than what is kept to send it again"
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
         elif not self._carrier.retries.withdraw(now):
@@ -365,7 +366,7 @@ class Exchange(Ending):
         # It is sent to nobody again, and its answer may take minutes.
         request.body = b""
         if request.kept_bytes:
-            self._client.listener.bodies.forget(request)
+            self._client.listener.bodies.drop(request)
         self._first_byte_at = self._heard_at = now = self._carrier.clock()
         if self._context.estimate.streaming:
             self._carrier.road.first_byte(target, now)
@@ -380,9 +381,9 @@ class Exchange(Ending):
         self._unsent.append(
             b"%b%b%bx-request-id: %b\r\n%b\r\n"
             % (
-                answer.onward(from_peer=target.endpoint is None),
+                answer.lines_to_client(from_peer=target.endpoint is None),
                 framing,
-                (STAYS if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
+                (KEEP_ALIVE_1_0 if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
                 self._context.request_id.encode(),
                 self._signature(target),
             )
@@ -396,7 +397,7 @@ class Exchange(Ending):
             return False, b""
         self._chunked = True
         if self._upstream is not None:
-            self._relay = self._client.relay()
+            self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
             self._upstream.relay_to(self._relay)
         return True, b"transfer-encoding: chunked\r\n"
 

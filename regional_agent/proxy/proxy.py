@@ -13,11 +13,11 @@ from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import beat, keep_running
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import ClientTurns
-from regional_agent.http.timer_wheel import SLOT_S, TimerWheel
+from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.access_log import AccessLine, AccessLog
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.routing.request_context import RequestContext, Target
 from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -89,7 +89,7 @@ class Proxy:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def carry(self, client: ClientTurns, request: Request, context: RequestContext) -> Exchange:
+    def carry(self, client: RequestSequence, request: Request, context: RequestContext) -> Exchange:
         """Start carrying a request."""
         exchange = Exchange(self, client, request, context)
         self.active.add(exchange)

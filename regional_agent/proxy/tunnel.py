@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regional_agent.http.request_sequence import ClientTurns
+from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 
@@ -24,7 +24,7 @@ class Tunnel:
     )
 
     def __init__(
-        self, client: ClientTurns, upstream: UpstreamConnection, now: float, on_end: Callable[[], None]
+        self, client: RequestSequence, upstream: UpstreamConnection, now: float, on_end: Callable[[], None]
     ) -> None:
         """`on_end` is called once both sides have said that they will send no more."""
         self._client = client

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from regional_agent.http.messages import Request, request_lines_onward
-from regional_agent.http.request_sequence import ClientTurns
+from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.routing.request_context import Forward, RequestContext, Target
 
 if TYPE_CHECKING:
-    from regional_agent.upstream.upstream_pool import Address
+    from regional_agent.upstream.address import Address
 
 MAX_HOSTS_KEPT: Final = 4096
 
@@ -23,8 +23,8 @@ _UPGRADING: Final = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
 _host_lines: dict[Address, bytes] = {}
 
 
-def request_onward(
-    request: Request, context: RequestContext, target: Target, client: ClientTurns, via: bytes, now: float
+def build_upstream_request(
+    request: Request, context: RequestContext, target: Target, client: RequestSequence, via: bytes, now: float
 ) -> bytes:
     """Request line, headers, and a body that is whole, ready to write.
 
@@ -32,7 +32,7 @@ def request_onward(
         via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
         now: for what is left of the deadline.
     """
-    passing = request.passing or _passing(request, context, client)
+    passing = request.upstream_lines or _passing(request, context, client)
     if isinstance(target, Forward):
         passing += b"x-penstock-route: %b\r\n" % target.route_header
     left_ms = int((context.deadline_at - now) * 1000)
@@ -53,17 +53,17 @@ def request_onward(
     return _COUNTED % (*beginning, request.length, request.body if request.whole else b"")
 
 
-def _passing(request: Request, context: RequestContext, client: ClientTurns) -> bytes:
+def _passing(request: Request, context: RequestContext, client: RequestSequence) -> bytes:
     """What the target hears of the client, and of its headers."""
     if request.plain:
-        return request_lines_onward(request, client.listener.names_onward, client.scheme, request.authority)
+        return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)
     continued = request.header(b"traceparent") == context.traceparent.encode()
-    return request_lines_onward(
-        request, client.listener.names_onward, *_as_asked(request, context, client), keep_trace_state=continued
+    return request_lines_to_upstream(
+        request, client.listener.to_upstream, *_as_asked(request, context, client), keep_trace_state=continued
     )
 
 
-def _as_asked(request: Request, context: RequestContext, client: ClientTurns) -> tuple[bytes, bytes]:
+def _as_asked(request: Request, context: RequestContext, client: RequestSequence) -> tuple[bytes, bytes]:
     """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (context.route_context is not None or client.trusted):

@@ -14,7 +14,7 @@ from regional_agent.routing.model_name import is_json, model_span
 
 def can_be_served_as_another(request: Request) -> bool:
     """Whether its body can be changed: JSON that is here to its end. Uploads and tunnels ask for what they ask for."""
-    return request.whole and not request.upgrade and not request.forgotten and is_json(request)
+    return request.whole and not request.upgrade and not request.body_dropped and is_json(request)
 
 
 def serve_as(request: Request, model: str) -> RequestFields | None:

@@ -11,7 +11,7 @@ from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
 from regional_agent.routing.endpoint_chooser import Placement
 from regional_agent.routing.work_estimate import WorkEstimate
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request

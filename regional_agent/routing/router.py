@@ -23,7 +23,8 @@ from penstock.routing.region_selection import RegionChoice, RegionView, idle_reg
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from penstock.wire.signing import FleetKey
-from regional_agent.http.messages import Header, Request
+from regional_agent.http.header_rules import Header
+from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import Answer, QueueEntry
 from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement

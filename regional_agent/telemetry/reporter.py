@@ -17,8 +17,9 @@ from adapters.store.members import Member
 from penstock.fleet.report import AgentReport
 from penstock.wire.signing import FleetKey, Purpose
 from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 INTERVAL_S = 1.0

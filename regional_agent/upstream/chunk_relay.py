@@ -1,26 +1,53 @@
-"""The way of chunks that pass as they came: one small object, since of thousands of streams none is in a cache."""
+"""Forwards response chunks to a client without parsing them.
+
+Engines send each token as one chunk in one TCP segment. A read that is exactly one chunk, framed as this proxy would
+frame it, is written to the client as it is: its first line is compared with the line for a body of that length.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
-from regional_agent.http.write_batcher import Outgoing
+from regional_agent.http.write_batcher import WriteBatcher
+
+MAX_BODY_BYTES: Final = 4096
+"""Larger chunks are rare, and go through the parser."""
+
+_END: Final = b"\r\n"
 
 
-class Relay:
-    """Passes chunks on to one client, and keeps what has passed since it was last asked for that."""
+def _size_lines() -> dict[int, bytes]:
+    """The first line of a chunk, by the length of the whole chunk."""
+    lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, MAX_BODY_BYTES + 1)]
+    return {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
 
-    __slots__ = ("_outgoing", "_transport", "before_last", "last", "sent_bytes")
 
-    def __init__(self, outgoing: Outgoing, transport: asyncio.Transport) -> None:
-        """Nothing has passed."""
-        self._outgoing = outgoing
+_SIZE_LINES: Final = _size_lines()
+_NO_CHUNK: Final = b"no chunk"
+
+
+def is_whole_chunk(data: bytes) -> bool:
+    """Whether `data` is exactly one chunk with a body; the last chunk of a response has none."""
+    return data.startswith(_SIZE_LINES.get(len(data), _NO_CHUNK)) and data.endswith(_END)
+
+
+class ChunkRelay:
+    """Writes chunks to one client and counts them. A small object: with thousands of streams none stays in a cache."""
+
+    __slots__ = ("_batcher", "_transport", "before_last", "last", "sent_bytes")
+
+    def __init__(self, batcher: WriteBatcher, transport: asyncio.Transport) -> None:
+        """Write to `transport` through `batcher`."""
+        self._batcher = batcher
         self._transport = transport
         self.sent_bytes = 0
+        """Bytes written since the owner last reset this counter."""
         self.last = self.before_last = b""
+        """The last two chunks since then."""
 
-    def pass_on(self, chunk: bytes) -> None:
-        """Send a chunk to the client, with its framing."""
+    def forward(self, chunk: bytes) -> None:
+        """Send a chunk, framing included, to the client."""
         self.sent_bytes += len(chunk)
         self.before_last, self.last = self.last, chunk
-        self._outgoing.write(self._transport, chunk)
+        self._batcher.write(self._transport, chunk)

@@ -1,7 +1,8 @@
-"""Addresses of the hosts that connections are made to, kept for when nobody answers for a name.
+"""DNS resolution for upstream connections, which keeps the last good answer.
 
-A name is asked for anew when its addresses are some seconds old, and whoever connects waits for that a moment only: a
-resolver that is slow, gone, or has forgotten the name stops no traffic to a server that is where it was.
+A name is resolved again when its addresses are some seconds old, and a connection waits for the new answer only briefly
+while old addresses exist: a slow, unreachable or misconfigured resolver does not stop traffic to a server that has not
+moved.
 """
 
 from __future__ import annotations
@@ -14,74 +15,74 @@ from ipaddress import ip_address
 import msgspec
 
 FRESH_S = 5.0
-"""Addresses are believed for this long (s) without another question: as often as names of endpoints are asked for."""
+"""Addresses younger than this (s) are used without a new look-up; endpoint discovery polls DNS at the same rate."""
 
-PATIENCE_S = 0.2
-"""Who has older ones waits no longer (s) for newer."""
+REFRESH_TIMEOUT_S = 0.2
+"""How long (s) a connection waits for new addresses while old ones exist."""
 
 MAX_HOSTS = 4096
 
 MAX_ADDRESSES = 16
-"""Of one host that are kept and tried."""
+"""Addresses of one host that are kept and tried."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""A host's addresses, in the order to try them; raises OSError or ValueError where there is no answer."""
+"""Returns a host's addresses in the order to try them; raises OSError or ValueError where resolution fails."""
 
 
-class _Known(msgspec.Struct):
+class _Entry(msgspec.Struct):
     addresses: tuple[str, ...] = ()
     """The last good answer."""
-    heard_at: float = 0.0
-    asking: asyncio.Task[None] | None = None
-    problem: Exception | None = None
-    """Why there never was one."""
+    resolved_at: float = 0.0
+    lookup: asyncio.Task[None] | None = None
+    error: Exception | None = None
+    """Why the last look-up failed."""
 
 
 class HostAddresses:
-    """What is known of names."""
+    """A cache of host names and their addresses."""
 
     def __init__(self, resolve: Resolve | None = None) -> None:
-        """Knows none; `resolve` None is the system's resolver."""
-        self._resolve = resolve or _ask_system
-        self._known: dict[str, _Known] = {}
+        """Start empty; `resolve` None uses the system's resolver."""
+        self._resolve = resolve or _resolve_by_system
+        self._entries: dict[str, _Entry] = {}
 
     async def of(self, host: str) -> Sequence[str]:
-        """The addresses of a host, to connect to; of an address, itself.
+        """The addresses of `host`; an IP address resolves to itself.
 
         Raises:
-            OSError, ValueError: there is no answer, and never was one.
+            OSError, ValueError: the look-up failed, and no earlier one succeeded.
         """
-        known = self._known.get(host)
-        if known is None:
+        entry = self._entries.get(host)
+        if entry is None:
             if _is_address(host):
                 return (host,)
-            if len(self._known) >= MAX_HOSTS:
-                del self._known[next(iter(self._known))]
-            known = self._known[host] = _Known()
-        if known.addresses and asyncio.get_running_loop().time() - known.heard_at < FRESH_S:
-            return known.addresses
-        if known.asking is None:
-            known.asking = asyncio.create_task(self._ask(host, known))
-        await asyncio.wait((known.asking,), timeout=PATIENCE_S if known.addresses else None)
-        if not known.addresses and known.problem is not None:
-            raise known.problem
-        return known.addresses
+            if len(self._entries) >= MAX_HOSTS:
+                del self._entries[next(iter(self._entries))]
+            entry = self._entries[host] = _Entry()
+        if entry.addresses and asyncio.get_running_loop().time() - entry.resolved_at < FRESH_S:
+            return entry.addresses
+        if entry.lookup is None:
+            entry.lookup = asyncio.create_task(self._look_up(host, entry))
+        await asyncio.wait((entry.lookup,), timeout=REFRESH_TIMEOUT_S if entry.addresses else None)
+        if not entry.addresses and entry.error is not None:
+            raise entry.error
+        return entry.addresses
 
-    async def _ask(self, host: str, known: _Known) -> None:
+    async def _look_up(self, host: str, entry: _Entry) -> None:
         try:
-            found = await self._resolve(host)
-            if not found:
-                raise OSError("it has no address")
-        except (OSError, ValueError) as problem:
-            known.problem = problem
+            addresses = await self._resolve(host)
+            if not addresses:
+                raise OSError("the host has no address")
+        except (OSError, ValueError) as error:
+            entry.error = error
         else:
-            known.addresses = tuple(found)[:MAX_ADDRESSES]
-            known.heard_at = asyncio.get_running_loop().time()
+            entry.addresses = tuple(addresses)[:MAX_ADDRESSES]
+            entry.resolved_at = asyncio.get_running_loop().time()
         finally:
-            known.asking = None
+            entry.lookup = None
 
 
-async def _ask_system(host: str) -> Sequence[str]:
+async def _resolve_by_system(host: str) -> Sequence[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 

@@ -1,4 +1,4 @@
-"""One small request, awaited whole: what probes and reports use, over the same connections as everything else."""
+"""One request whose response is awaited whole; for probes, reports and metrics scraping, over pooled connections."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A whole response."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
-    """Names in lower case; of a repeated header, the last."""
+    """Names in lower case; the last value of a repeated header."""
     body: bytes
 
 
@@ -33,12 +34,16 @@ async def fetch(
     timeout_s: float,
     limit_bytes: int = 1 << 20,
 ) -> Fetched:
-    """Send one request and wait for the whole response, `timeout_s` in all.
+    """Send one request and wait for the complete response.
 
-    An idle connection that turns out to be closed is replaced once by a new one.
+    A pooled connection that breaks is replaced once by a new one.
+
+    Args:
+        timeout_s: for everything, connecting included (s).
+        limit_bytes: largest body that is accepted.
 
     Raises:
-        UpstreamError: one of its kinds, by what went wrong.
+        UpstreamError: the subclass says what failed.
     """
     lines = [f"{method} {target} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {len(body)}\r\n".encode()]
     lines += [name + b": " + value + b"\r\n" for name, value in headers]
@@ -53,21 +58,21 @@ async def fetch(
                     pass
             return await _exchange(await pool.connect(address, timeout_s), request, limit_bytes)
     except TimeoutError:
-        raise TimedOut(f"{address} gave no answer within {timeout_s} s") from None
+        raise TimedOut(f"{address} did not respond within {timeout_s} s") from None
 
 
 async def _exchange(connection: UpstreamConnection, request: bytes, limit_bytes: int) -> Fetched:
-    waiter = _Waiter(connection, limit_bytes)
-    connection.send(waiter, request)
+    collector = _Collector(connection, limit_bytes)
+    connection.send(collector, request)
     try:
-        return await waiter.done
+        return await collector.done
     except asyncio.CancelledError:
         connection.abort()
         raise
 
 
-class _Waiter:
-    """A sink that collects a response."""
+class _Collector:
+    """A sink that collects a whole response."""
 
     def __init__(self, connection: UpstreamConnection, limit_bytes: int) -> None:
         self.done: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
@@ -77,7 +82,7 @@ class _Waiter:
         self._headers: dict[str, str] = {}
         self._body = bytearray()
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         self._status = head.status
         self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
 
@@ -92,11 +97,11 @@ class _Waiter:
             self.done.set_result(Fetched(self._status, self._headers, bytes(self._body)))
 
     def on_pause(self) -> None:
-        """Nothing is passed on before the end."""
+        """Nothing is forwarded before the end."""
 
     def on_broken(self, error: UpstreamError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
     def on_writable(self, writable: bool) -> None:
-        """A small request fits the socket's buffer."""
+        """Ignored: the request fits into the socket's buffer."""

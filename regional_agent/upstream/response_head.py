@@ -1,87 +1,88 @@
-"""The head of an answer from an engine or a peer, and one that was parsed before, to take the next one by."""
+"""The head of a response from an engine or a peer, and a one-entry cache that recognises a repeated head."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.head_cache import RepeatedHead
-from regional_agent.http.messages import NO_BODY_STATUSES, Header, response_headers_back, status_line
+from regional_agent.http.head_cache import HeadTemplate
+from regional_agent.http.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
+from regional_agent.http.messages import status_line
 
-MAY_DIFFER: Final = frozenset({b"content-length", b"date", b"x-request-id"})
-"""Headers whose value may be another while the rest of a head means the same."""
+VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
+"""Headers whose value may differ between heads that otherwise mean the same."""
 
-_NOT_COUNTED: Final = frozenset({b"transfer-encoding", b"upgrade"})
-"""With these it is not the length alone that says where an answer ends."""
+_OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
+"""With one of these headers, Content-Length alone does not say where the response ends."""
 
 
-class AnswerHead:
-    """Status and headers, names in lower case. Never changed once made: several answers may share one."""
+class ResponseHead:
+    """Status and headers, names in lower case. Immutable: several responses may share one."""
 
-    __slots__ = ("_from_engine", "_from_peer", "by_name", "headers", "length", "status")
+    __slots__ = ("_lines_from_engine", "_lines_from_peer", "by_name", "headers", "length", "status")
 
     def __init__(self, status: int, headers: list[Header], by_name: dict[bytes, bytes]) -> None:
-        """As parsed; `by_name` has of a repeated header the last."""
+        """Arguments as parsed; `by_name` holds the last value of a repeated header."""
         self.status = status
         self.headers = headers
         self.by_name = by_name
         self.length = int(by_name.get(b"content-length") or 0)
-        """Bytes of its body, where that is what says how many there are."""
-        self._from_engine = self._from_peer = b""
+        """Content-Length (bytes), 0 where absent."""
+        self._lines_from_engine = self._lines_from_peer = b""
 
-    def followed_by(self, headers: list[Header], by_name: dict[bytes, bytes]) -> AnswerHead:
-        """The head of a later answer, which differs from this one in values of MAY_DIFFER alone."""
-        later = AnswerHead(self.status, headers, by_name)
+    def with_values(self, headers: list[Header], by_name: dict[bytes, bytes]) -> ResponseHead:
+        """The head of a later response, which differs from this one only in values of VARYING_HEADERS."""
+        later = ResponseHead(self.status, headers, by_name)
         if by_name.get(b"date") == self.by_name.get(b"date"):
-            # Nothing else of what may differ goes on to a client.
-            later._from_engine, later._from_peer = self._from_engine, self._from_peer
+            # Of the varying headers, only Date is sent on to a client.
+            later._lines_from_engine, later._lines_from_peer = self._lines_from_engine, self._lines_from_peer
         return later
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether its body is server-sent events, as they are: to what is packed nothing can be added."""
+        """Whether the body is an uncompressed stream of server-sent events, to which an event can be appended."""
         if b"content-encoding" in self.by_name:
             return False
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
 
-    def onward(self, *, from_peer: bool) -> bytes:
-        """Status line and the header lines that a client may see."""
-        known = self._from_peer if from_peer else self._from_engine
-        if known:
-            return known
-        lines = response_headers_back(self.headers, self.by_name, from_peer=from_peer)
-        onward = b"".join([status_line(self.status), *lines])
+    def lines_to_client(self, *, from_peer: bool) -> bytes:
+        """The status line and the header lines that a client may see."""
+        cached = self._lines_from_peer if from_peer else self._lines_from_engine
+        if cached:
+            return cached
+        lines = response_lines_to_client(self.headers, self.by_name, from_peer=from_peer)
+        joined = b"".join([status_line(self.status), *lines])
         if from_peer:
-            self._from_peer = onward
+            self._lines_from_peer = joined
         else:
-            self._from_engine = onward
-        return onward
+            self._lines_from_engine = joined
+        return joined
 
 
-class KnownAnswer:
-    """The head of an answer whose length it says, which came on a connection before."""
+class ResponseHeadCache:
+    """The last response head of a connection, for responses that are delimited by Content-Length."""
 
-    __slots__ = ("_head", "_latest", "_repeated", "keep_alive")
+    __slots__ = ("_head", "_latest", "_template", "keep_alive")
 
-    def __init__(self, raw: bytes, head: AnswerHead, *, keep_alive: bool) -> None:
-        """`raw` is the head as it came; see `may_be_known`."""
+    def __init__(self, raw: bytes, head: ResponseHead, *, keep_alive: bool) -> None:
+        """`raw` is the head as received; `is_cacheable(head)` must hold."""
         self._head = self._latest = head
-        self._repeated = RepeatedHead(raw, head.headers, MAY_DIFFER)
+        self._template = HeadTemplate(raw, head.headers, VARYING_HEADERS)
         self.keep_alive = keep_alive
 
-    def again(self, data: bytes) -> tuple[AnswerHead, int] | None:
-        """The head that `data` begins with, and where its body begins; None where it is another."""
-        raw = self._repeated.raw
+    def match(self, data: bytes) -> tuple[ResponseHead, int] | None:
+        """The head at the start of `data` and the offset of its body; None for any other head."""
+        raw = self._template.raw
         if data.startswith(raw):
             return self._head, len(raw)
-        found = self._repeated.again(data)
+        found = self._template.match(data)
         if found is None:
             return None
         headers, by_name, body_at = found
-        self._latest = self._latest.followed_by(headers, by_name)
+        self._latest = self._latest.with_values(headers, by_name)
         return self._latest, body_at
 
 
-def may_be_known(head: AnswerHead) -> bool:
-    """Whether it is the length in an answer's head that says where the answer ends."""
+def is_cacheable(head: ResponseHead) -> bool:
+    """Whether Content-Length alone says where the response ends."""
     by_name = head.by_name
-    return b"content-length" in by_name and head.status not in NO_BODY_STATUSES and _NOT_COUNTED.isdisjoint(by_name)
+    return b"content-length" in by_name and head.status not in NO_BODY_STATUSES and _OTHER_FRAMING.isdisjoint(by_name)

@@ -1,191 +1,216 @@
-"""One connection to an engine or a peer agent: one request at a time, kept alive between requests.
+"""One HTTP/1.1 connection to an engine or a peer agent: one request at a time, kept alive between requests.
 
-It reports to a *sink*; everything happens in protocol callbacks, so a request that finds an idle connection costs no
-task and no await. It goes back to the pool only after everything that was read with the end of an answer has been
-looked at: bytes beyond it would be taken for the next request's answer.
+The connection reports to a *sink* from protocol callbacks, so a request that reuses a connection needs no task and no
+await. The connection returns to its pool only after all bytes of the read that ended a response have been examined:
+bytes beyond that response would be taken for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
 from regional_agent.http.head_cache import MAX_MISSES, raw_head
-from regional_agent.proxy.error_responses import REFUSAL_HEADER
-from regional_agent.upstream.chunk_relay import Relay
-from regional_agent.upstream.response_head import AnswerHead, KnownAnswer, may_be_known
-from regional_agent.upstream.upstream_sink import Broken, BytesSink, Sink, Stale, TooLarge, TunnelSink, UpstreamError
-from regional_agent.upstream.whole_chunk import is_whole_chunk
-
-if TYPE_CHECKING:
-    from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.http.header_rules import REFUSAL_HEADER, Header
+from regional_agent.http.write_batcher import WriteBatcher
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.chunk_relay import ChunkRelay, is_whole_chunk
+from regional_agent.upstream.response_head import ResponseHead, ResponseHeadCache, is_cacheable
+from regional_agent.upstream.upstream_sink import (
+    Broken,
+    BytesSink,
+    ResponseSink,
+    Stale,
+    TooLarge,
+    TunnelSink,
+    UpstreamError,
+)
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Response heads (status line and headers) above this are garbage, and so is more than this without a body byte."""
+"""Limit for a response's head, and for bytes read without any of them being a body byte."""
 
 MAX_HEADERS: Final = 256
 
 MAX_INTERIM: Final = 16
-"""Interim (1xx) responses before the real one; more are a fault."""
+"""Interim (1xx) responses before the final one."""
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 
+class ConnectionOwner(Protocol):
+    """The pool that a connection belongs to."""
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Accept a connection that can be reused."""
+
+    def discard(self, connection: UpstreamConnection) -> None:
+        """Drop a connection that has closed."""
+
+
 class UpstreamConnection:
-    """One keep-alive HTTP/1.1 client connection, owned by at most one sink at a time; a protocol as `ClientWire` is."""
+    """A keep-alive connection, used by at most one sink at a time.
+
+    Implements `asyncio.Protocol` without inheriting from it: mypyc does not compile classes with interpreted bases.
+    """
 
     __slots__ = (
-        "_chunks",
+        "_batcher",
+        "_chunked",
+        "_counted_left",
         "_done",
         "_fed_bytes",
+        "_head_cache",
         "_headers",
         "_in_head",
         "_interim",
         "_keep_alive",
-        "_known",
-        "_left_bytes",
         "_misses",
-        "_offered",
+        "_owner",
         "_parser",
-        "_pool",
         "_read",
         "_relay",
-        "_relays_now",
+        "_relay_ready",
         "_request_whole",
         "_transport",
         "_tunnel",
+        "_upgrade_sink",
         "_used",
         "address",
-        "broke_off",
+        "error_trailer",
         "sink",
         "writable",
     )
 
-    def __init__(self, pool: UpstreamPool, address: Address) -> None:
-        """`pool` takes the connection back after each whole response."""
-        self._pool = pool
+    def __init__(self, owner: ConnectionOwner, batcher: WriteBatcher, address: Address) -> None:
+        """Create a connection without a transport.
+
+        Args:
+            owner: receives the connection after each complete response, and when it closes.
+            batcher: collects the writes of all connections of the owner.
+        """
+        self._owner = owner
+        self._batcher = batcher
         self.address = address
-        self.sink: Sink | None = None
+        self.sink: ResponseSink | None = None
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[Header] = []
         self._in_head = True
         self._fed_bytes = 0
+        """Bytes given to the parser since the last body byte."""
         self._interim = 0
         self._keep_alive = True
         self._done = False
-        """The response is whole."""
+        """The response is complete."""
         self._used = False
-        """It has brought an answer before."""
+        """The connection has carried a response before."""
         self._request_whole = True
-        self._chunks = False
-        """The body of the request at hand is sent in chunks."""
-        self._offered: TunnelSink | None = None
-        """Who offered to upgrade."""
+        self._chunked = False
+        """The body of the current request is sent in chunks."""
+        self._upgrade_sink: TunnelSink | None = None
+        """The sink whose request offered an upgrade."""
         self._tunnel: BytesSink | None = None
         self.writable = True
-        """Whether the other side keeps up with what is written."""
-        self.broke_off = b""
-        """Why the answer is not whole though it ended in good order, as a peer says in a trailer."""
-        self._known: KnownAnswer | None = None
-        """The head of an earlier answer, by which the next one's is taken if it is the same."""
+        """False while the write buffer is above its high-water mark."""
+        self.error_trailer = b""
+        """The reason code with which a peer marks a well-framed but incomplete response, in a trailer."""
+        self._head_cache: ResponseHeadCache | None = None
         self._misses = 0
-        """Heads in a row that were not."""
+        """Consecutive responses whose head was not the cached one."""
         self._read = b""
-        """The read at hand, while a head that begins with it is being parsed."""
-        self._left_bytes = 0
-        """How much is still to come of the body of an answer that was taken so."""
-        self._relay: Relay | None = None
-        """Who takes reads of the answer that are one chunk each."""
-        self._relays_now: Relay | None = None
-        """The same, while the parser has seen a chunk's end and nothing since."""
+        """The current read, while the parser works on a head that begins with it."""
+        self._counted_left = 0
+        """Body bytes still to come of a response whose head was found in the cache."""
+        self._relay: ChunkRelay | None = None
+        """Receives reads that are exactly one chunk."""
+        self._relay_ready: ChunkRelay | None = None
+        """`_relay` while the parser is between two chunks, else None."""
 
-    def send(self, sink: Sink, request: bytes) -> None:
-        """Write one request and let `sink` hear of its response."""
-        self.sink, self.broke_off = sink, b""
-        self._in_head, self._fed_bytes, self._left_bytes, self._interim, self._done = True, 0, 0, 0, False
+    def send(self, sink: ResponseSink, request: bytes) -> None:
+        """Write one complete request; `sink` receives the response."""
+        self.sink, self.error_trailer = sink, b""
+        self._in_head, self._fed_bytes, self._counted_left, self._interim, self._done = True, 0, 0, 0, False
         assert self._transport is not None
-        self._pool.outgoing.write(self._transport, request)
+        self._batcher.write(self._transport, request)
 
-    def send_beginning(self, sink: Sink, head: bytes, body: bytes, *, chunked: bool) -> None:
-        """Write a request of whose body `send_more` brings the rest."""
-        self._request_whole, self._chunks = False, chunked
+    def send_partial(self, sink: ResponseSink, head: bytes, body: bytes, *, chunked: bool) -> None:
+        """Write the beginning of a request; `send_body` and `end_request` complete it."""
+        self._request_whole, self._chunked = False, chunked
         self.send(sink, head)
-        self.send_more(body)
+        self.send_body(body)
 
-    def send_more(self, body: bytes) -> None:
-        """More of a body that was not whole."""
+    def send_body(self, body: bytes) -> None:
+        """Write a further part of the request's body."""
         if self._transport is not None and body:
-            self._pool.outgoing.write(self._transport, b"%x\r\n%b\r\n" % (len(body), body) if self._chunks else body)
+            self._batcher.write(self._transport, b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
 
     def end_request(self) -> None:
-        """The body is whole."""
-        if self._chunks and self._transport is not None:
-            self._pool.outgoing.write(self._transport, b"0\r\n\r\n")
-        self._request_whole, self._chunks = True, False
+        """End the request's body."""
+        if self._chunked and self._transport is not None:
+            self._batcher.write(self._transport, b"0\r\n\r\n")
+        self._request_whole, self._chunked = True, False
 
-    def relay_to(self, relay: Relay) -> None:
-        """From here to the end of the answer give reads that are one chunk each to `relay`, not to the sink."""
+    def relay_to(self, relay: ChunkRelay) -> None:
+        """Until the response ends, give reads that are exactly one chunk to `relay` instead of the sink."""
         self._relay = relay
 
-    def offer_upgrade(self, sink: TunnelSink, request: bytes) -> None:
-        """Write a request that offers to speak something else from then on."""
-        self._offered = sink
+    def send_upgrade(self, sink: TunnelSink, request: bytes) -> None:
+        """Write a request that offers a protocol upgrade."""
+        self._upgrade_sink = sink
         self.send(sink, request)
 
     def write_bytes(self, data: bytes) -> None:
-        """Bytes through the tunnel that this has become."""
+        """Write bytes into the tunnel that this connection has become."""
         if self._transport is not None:
-            self._pool.outgoing.write(self._transport, data)
+            self._batcher.write(self._transport, data)
 
     def close(self) -> None:
-        """Close once what was written has been sent."""
-        self.sink = self._tunnel = self._relays_now = None
+        """Close after all written data has been sent."""
+        self.sink = self._tunnel = self._relay_ready = None
         if self._transport is not None:
-            self._pool.outgoing.flush()
+            self._batcher.flush()
             self._transport.close()
 
     def write_eof(self) -> None:
-        """Nothing more will be written into the tunnel; where the transport cannot say so (TLS), close."""
+        """Half-close the tunnel; close it where the transport has no half-close (TLS)."""
         if self._transport is not None:
-            self._pool.outgoing.flush()
+            self._batcher.flush()
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
                 self._transport.close()
 
     def pause_reading(self) -> None:
-        """Take no more bytes in: the receiver of the response is slow."""
+        """Stop reading: the receiver of the response is slow."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`."""
+        """Continue after `pause_reading`."""
         if self._transport is not None:
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once and say nothing more: what runs on the other side is cancelled by it."""
-        self.sink = self._tunnel = self._relays_now = None
+        """Close at once, without further callbacks. The upstream cancels the request when the connection closes."""
+        self.sink = self._tunnel = self._relay_ready = None
         if self._transport is not None:
             self._transport.abort()
 
     def usable(self) -> bool:
-        """Whether another request may be written."""
+        """Whether another request can be written."""
         return self._transport is not None and not self._transport.is_closing()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; garbage, and bytes that nobody asked for, end the connection."""
-        if self._relays_now is not None and is_whole_chunk(data):
-            self._relays_now.pass_on(data)
+        """Parse a read. Malformed data, and data outside a response, closes the connection."""
+        if self._relay_ready is not None and is_whole_chunk(data):
+            self._relay_ready.forward(data)
             return
         if self._tunnel is not None:
             self._tunnel.on_bytes(data)
@@ -194,10 +219,10 @@ class UpstreamConnection:
         if sink is None:
             self.abort()
             return
-        if self._left_bytes:
-            self._take_counted(sink, data)
+        if self._counted_left:
+            self._receive_counted(sink, data)
             return
-        if self._in_head and self._fed_bytes == 0 and self._misses < MAX_MISSES and self._is_known(sink, data):
+        if self._in_head and self._fed_bytes == 0 and self._misses < MAX_MISSES and self._match_cached_head(sink, data):
             return
         self._fed_bytes += len(data)
         try:
@@ -214,25 +239,25 @@ class UpstreamConnection:
             if self._done:
                 self._end()
             elif self._fed_bytes > MAX_HEAD_BYTES:
-                self._break(TooLarge("the response's head or trailers are too large"))
+                self._break(TooLarge("the response head or trailers are too large"))
             elif self.sink is sink:
                 sink.on_pause()
-                # The line of the next chunk may have begun. Where it is whole, `on_chunk_header` has been called.
+                # The read may end within the size line of the next chunk, of which the parser does not report.
                 if not data.endswith(b"\r\n"):
-                    self._relays_now = None
+                    self._relay_ready = None
         self._read = b""
 
     def eof_received(self) -> bool | None:
-        """The other side will send no more; `connection_lost` follows, but in a tunnel."""
+        """The server half-closed. Outside a tunnel `connection_lost` follows."""
         if self._tunnel is not None:
             self._tunnel.on_eof()
             return not self.address.tls
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the sink, unless the response ended just so (a body delimited by the close)."""
+        """Report a broken response, unless the close delimits its body."""
         self._transport = None
-        self._pool.forget(self)
+        self._owner.discard(self)
         sink, self.sink, self._tunnel = self.sink, None, None
         if sink is None:
             return
@@ -241,16 +266,16 @@ class UpstreamConnection:
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
             kind = Stale if self._used and silent else Broken
-            sink.on_broken(kind(f"closed before the response was whole{f': {exc}' if exc else ''}"))
+            sink.on_broken(kind(f"closed before the response was complete{f': {exc}' if exc else ''}"))
 
     def pause_writing(self) -> None:
-        """The other side reads slowly."""
+        """The write buffer rose above its high-water mark."""
         self.writable = False
         if self.sink is not None:
             self.sink.on_writable(False)
 
     def resume_writing(self) -> None:
-        """The other side has caught up."""
+        """The write buffer drained."""
         self.writable = True
         if self.sink is not None:
             self.sink.on_writable(True)
@@ -258,7 +283,7 @@ class UpstreamConnection:
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        """A new response, or, after the one that was asked for, another that nobody did."""
+        """A response begins. After the expected one, another makes the connection unusable."""
         if self._done:
             self._keep_alive = False
             return
@@ -266,17 +291,17 @@ class UpstreamConnection:
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line; those of trailers are dropped, but for what peers say in one."""
+        """A header line. Trailers are dropped, except for a peer's error trailer."""
         if self._done:
             return
         name = name.lower()
         if self._in_head:
             self._headers.append((name, value))
         elif name == REFUSAL_HEADER:
-            self.broke_off = value
+            self.error_trailer = value
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is complete."""
         if self._done:
             return
         self._in_head = False
@@ -286,31 +311,31 @@ class UpstreamConnection:
         if 100 <= status < 200:
             self._interim += 1
         elif self.sink is not None:
-            if self._is_garbage(status):
-                self._break(Broken("the response's head is not one"))
+            if self._is_malformed(status):
+                self._break(Broken("the response head is malformed"))
             else:
-                head = AnswerHead(status, self._headers, dict(self._headers))
-                if may_be_known(head) and (raw := raw_head(read, b"HTTP/")):
-                    self._known = KnownAnswer(raw, head, keep_alive=self._keep_alive)
+                head = ResponseHead(status, self._headers, dict(self._headers))
+                if is_cacheable(head) and (raw := raw_head(read, b"HTTP/")):
+                    self._head_cache = ResponseHeadCache(raw, head, keep_alive=self._keep_alive)
                 self.sink.on_head(head)
 
     def on_body(self, chunk: bytes) -> None:
-        """Some of the body, de-chunked."""
+        """A part of the body, without chunk framing."""
         self._fed_bytes = 0
         if self.sink is not None and not self._done:
             self.sink.on_body(chunk)
 
     def on_chunk_header(self) -> None:
-        """The line that begins a chunk is whole."""
-        self._relays_now = None
+        """The size line of a chunk is complete."""
+        self._relay_ready = None
 
     def on_chunk_complete(self) -> None:
-        """A chunk is whole."""
-        self._relays_now = self._relay
+        """A chunk is complete."""
+        self._relay_ready = self._relay
 
     def on_message_complete(self) -> None:
-        """The response is whole; interim (1xx) ones do not count."""
-        self._relay = self._relays_now = None
+        """A response is complete. Interim (1xx) responses are skipped."""
+        self._relay = self._relay_ready = None
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
             if self._interim > MAX_INTERIM:
@@ -318,46 +343,46 @@ class UpstreamConnection:
         else:
             self._done = True
 
-    # heads that come again
+    # repeated heads
 
-    def _is_known(self, sink: Sink, data: bytes) -> bool:
-        """Take an answer whose head is known, and as much of its body as is here; False leaves it to the parser.
+    def _match_cached_head(self, sink: ResponseSink, data: bytes) -> bool:
+        """Process a read that begins with the cached head; False where the parser must process it.
 
-        The parser has seen nothing of this answer, and is between two messages as before.
+        The parser sees nothing of a response that is processed here, and remains between two messages.
         """
-        if self._known is not None:
-            found = self._known.again(data)
+        if self._head_cache is not None:
+            found = self._head_cache.match(data)
             if found is not None:
                 self._misses = 0
                 head, body_at = found
-                self._in_head, self._keep_alive, self._headers = False, self._known.keep_alive, head.headers
-                self._left_bytes = head.length
+                self._in_head, self._keep_alive, self._headers = False, self._head_cache.keep_alive, head.headers
+                self._counted_left = head.length
                 sink.on_head(head)
                 if self.sink is sink:
-                    self._take_counted(sink, data[body_at:])
+                    self._receive_counted(sink, data[body_at:])
                 return True
             self._misses += 1
         self._read = data
         return False
 
-    def _take_counted(self, sink: Sink, data: bytes) -> None:
-        """More of a body that is as long as its head said."""
-        length, left_bytes = len(data), self._left_bytes
+    def _receive_counted(self, sink: ResponseSink, data: bytes) -> None:
+        """Process a part of a body delimited by Content-Length, without the parser."""
+        length, left_bytes = len(data), self._counted_left
         if length > left_bytes:
-            # Bytes that nobody asked for, as `data_received` has it.
+            # Data after the response makes the connection unusable.
             self._keep_alive, data, length = False, data[:left_bytes], left_bytes
-        self._left_bytes = left_bytes - length
+        self._counted_left = left_bytes - length
         if data:
             sink.on_body(data)
         if self.sink is not sink:
             return
-        if self._left_bytes:
+        if self._counted_left:
             sink.on_pause()
         else:
             self._end()
 
-    def _is_garbage(self, status: int) -> bool:
-        """Heads that the parser lets pass and that others might read differently."""
+    def _is_malformed(self, status: int) -> bool:
+        """Whether a head that the parser accepts could be read differently elsewhere (RFC 9112, section 11)."""
         version = self._parser.get_http_version()
         if not 100 <= status <= 599 or len(self._headers) > MAX_HEADERS or version not in _VERSIONS:
             return True
@@ -367,21 +392,21 @@ class UpstreamConnection:
         return codings != [b"chunked"] or version == "1.0"
 
     def _end(self) -> None:
-        """Everything that came with the response's end has been read: free for another request, or closed."""
+        """The response is complete and the read is used up: return the connection to its owner, or close it."""
         sink, self.sink = self.sink, None
         self._done, self._used = False, True
         transport = self._transport
-        reads_on = self._request_whole and self.writable
-        if self._keep_alive and reads_on and transport is not None and not transport.is_closing():
-            self._pool.give_back(self)
+        request_sent = self._request_whole and self.writable
+        if self._keep_alive and request_sent and transport is not None and not transport.is_closing():
+            self._owner.release(self)
         elif transport is not None:
-            # What the server has not read of an upload it will not read any more, and must not be waited for.
+            # The server responded before it read the whole upload, and need not read the rest.
             transport.abort()
         if sink is not None:
             sink.on_end()
 
     def _after_upgrade(self, rest: bytes) -> None:
-        sink, self._offered = self._offered, None
+        sink, self._upgrade_sink = self._upgrade_sink, None
         if sink is None or self.sink is not sink or not self._parser.should_upgrade():
             self._break(Broken("the server switched protocols"))
             return
@@ -390,7 +415,7 @@ class UpstreamConnection:
             self._tunnel.on_bytes(rest)
 
     def _close_delimits_body(self) -> bool:
-        """A response without a length, and not chunked, is whole when the server closes."""
+        """Whether the response has neither a length nor chunks, so that the close of the connection ends it."""
         names = {name for name, _ in self._headers}
         delimited = bool(names & {b"content-length", b"transfer-encoding"})
         return not self._in_head and not delimited and not self._keep_alive

@@ -1,43 +1,44 @@
-"""Who hears of a response from an engine or a peer, and how one can fail."""
+"""The interface through which an upstream connection reports a response, and the ways in which a request can fail."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.http.header_rules import Header
+from regional_agent.upstream.response_head import ResponseHead
 
 
 class UpstreamError(Exception):
-    """The other side did not give a whole answer."""
+    """The upstream did not return a complete response."""
 
 
 class ConnectFailed(UpstreamError):
-    """Nobody accepted the connection: the request has certainly not started."""
+    """No connection was established, so the request has not started."""
 
 
 class Broken(UpstreamError):
-    """The connection closed, was reset, or carried something that is not HTTP."""
+    """The connection was closed or reset, or the upstream sent something that is not HTTP."""
 
 
 class Stale(Broken):
-    """A connection that was kept ended before it said anything more: the server was closing it as the request came."""
+    """A reused connection closed before any byte of a response: the server closed it while the request was sent."""
 
 
 class TimedOut(UpstreamError):
-    """No answer within the time allowed."""
+    """No complete response arrived within the time allowed."""
 
 
 class TooLarge(UpstreamError):
-    """More bytes than anybody asked for."""
+    """The response exceeds a size limit."""
 
 
-class Sink(Protocol):
-    """Who hears of a response. After `on_end` or `on_broken` nothing more comes of it.
+class ResponseSink(Protocol):
+    """Receives one response. No call follows `on_end` or `on_broken`.
 
-    `on_pause` follows whatever one read brought, so that a sink may write once for all of it.
+    `on_pause` follows the last callback of each read, so that a sink can write once per read.
     """
 
-    def on_head(self, head: AnswerHead) -> None: ...
+    def on_head(self, head: ResponseHead) -> None: ...
     def on_body(self, chunk: bytes) -> None: ...
     def on_end(self) -> None: ...
     def on_pause(self) -> None: ...
@@ -45,16 +46,16 @@ class Sink(Protocol):
     def on_writable(self, writable: bool) -> None: ...
 
 
-class TunnelSink(Sink, Protocol):
-    """A sink that offered to upgrade."""
+class TunnelSink(ResponseSink, Protocol):
+    """A sink whose request offered a protocol upgrade."""
 
-    def on_upgraded(self, headers: list[tuple[bytes, bytes]]) -> BytesSink:
-        """The server agreed (101): who takes what follows, which is no HTTP."""
+    def on_upgraded(self, headers: list[Header]) -> BytesSink:
+        """The server accepted (101). Returns the receiver of the bytes that follow, which are not HTTP."""
 
 
 class BytesSink(Protocol):
-    """Who takes the server's bytes of a tunnel."""
+    """Receives the server's bytes of a tunnel."""
 
     def on_bytes(self, data: bytes) -> None: ...
     def on_eof(self) -> None:
-        """The server will send no more, but may still read."""
+        """The server sends no more, but may still read."""

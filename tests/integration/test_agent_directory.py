@@ -14,7 +14,7 @@ from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from regional_agent.peers import agent_directory
 from regional_agent.peers.agent_directory import MAX_AGENTS_PER_REGION, AgentDirectory
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.wait import until
 
 Start = Callable[..., AgentDirectory]

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from regional_agent.http.limits import Limits
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import Address
 from tests.support.agents import agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
@@ -47,12 +47,12 @@ async def test_an_upload_flows_as_fast_as_its_engine_reads_and_no_faster(tmp_pat
             before = sent_bytes
             await asyncio.sleep(0.3)
         assert sent_bytes < 48 * 1024 * 1024, "what sockets hold, not the whole upload"
-        assert one.listener.bodies.bytes_kept == 0, "too large to be sent again, so nothing is kept"
+        assert one.listener.state.bodies.bytes_kept == 0, "too large to be sent again, so nothing is kept"
         gpu.read_on.set()
         await sending
         assert (await client.answer()).body == b"ok"
         assert gpu.body_bytes >= total
-        assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"ok": 1})
+        assert (one.held(), one.listener.state.bodies.bytes_kept, one.counted()) == (0, 0, {"ok": 1})
 
 
 async def test_an_engine_that_takes_no_more_of_an_upload_is_given_up(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_an_upload_whose_rest_is_bad_is_refused_like_any_other(
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, why)
         assert await client.closed()
-        assert (one.held(), one.listener.bodies.bytes_kept, one.counted()) == (0, 0, {"client_error": 1})
+        assert (one.held(), one.listener.state.bodies.bytes_kept, one.counted()) == (0, 0, {"client_error": 1})
 
 
 async def test_an_engine_that_answers_as_it_listens_is_not_blamed_for_a_pause_of_its_client(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_what_is_kept_can_be_sent_again_and_what_is_not_cannot(tmp_path: P
         assert busy.heard
         assert gpu.heard
         assert gpu.heard[0].body == body
-        await until(lambda: one.held() == 0 and one.listener.bodies.bytes_kept == 0)
+        await until(lambda: one.held() == 0 and one.listener.state.bodies.bytes_kept == 0)
         again = {(200, "")}
         assert outcomes == (again if kept is ROOMY else again | {(502, "engine_failed")})
 
@@ -258,7 +258,7 @@ async def test_no_body_is_kept_once_its_answer_has_begun(tmp_path: Path) -> None
             client.say(post(body))
             assert (await client.head())[0] == 200
             assert await client.chunk()
-        assert one.listener.bodies.bytes_kept == 0
+        assert one.listener.state.bodies.bytes_kept == 0
         kept = [len(connection._serving.body) for connection in one.listener.connections if connection._serving]
         assert kept == [0, 0, 0]
 
@@ -268,14 +268,14 @@ async def test_too_many_large_bodies_at_once_are_refused(tmp_path: Path) -> None
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=limits) as one:
         first = await RawClient.connect(one.traffic)
         first.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
-        await until(lambda: one.listener.bodies.bytes_kept > 100_000)
+        await until(lambda: one.listener.state.bodies.bytes_kept > 100_000)
         second = await RawClient.connect(one.traffic)
         second.say(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
         status, headers, body = await second.answer()
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
         first.close()
-        await until(lambda: one.listener.bodies.bytes_kept == 0)
+        await until(lambda: one.listener.state.bodies.bytes_kept == 0)
 
 
 @pytest.mark.parametrize("length", [300_000, None])

@@ -55,11 +55,11 @@ async def half_way(one: Agent, half: bytes) -> RawClient:
 async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], None], half: bytes) -> None:
     async with engine(streams_forever) as gpu, full(directory, gpu.address, limits=LIMITS) as (one, _):
         client = await half_way(one, half)
-        assert one.listener.departures.watching == (half is HALF_OF_A_LARGE_ONE)
+        assert one.listener.state.disconnects.watching == (half is HALF_OF_A_LARGE_ONE)
         leave(client)
         await until(lambda: one.waiting() == 0)
         assert one.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
-        await until(lambda: one.listener.bodies.bytes_kept == 0 and len(one.listener.connections) == 1)
+        await until(lambda: one.listener.state.bodies.bytes_kept == 0 and len(one.listener.connections) == 1)
         assert len(gpu.heard) == 1
 
 
@@ -111,7 +111,7 @@ async def test_an_engine_that_reads_nothing_keeps_no_slot_for_who_has_left(tmp_p
         client = await RawClient.connect(one.traffic)
         client.say(upload_head(None, "Content-Type: audio/wav", f"X-Model: {MODEL}"))
         block = b"x" * (1 << 18)
-        while one.listener.departures.watching == 0:
+        while one.listener.state.disconnects.watching == 0:
             client.say(b"%x\r\n%b\r\n" % (len(block), block))
             await asyncio.sleep(0)
         reset(client)
@@ -129,7 +129,7 @@ async def test_a_client_that_stays_is_left_alone(tmp_path: Path, half: bytes, le
         first.close()
         assert (await client.head())[0] == 200
         assert len(gpu.heard[1].body) == length
-        assert one.listener.departures.watching == 0
+        assert one.listener.state.disconnects.watching == 0
         client.close()
 
 
@@ -140,7 +140,7 @@ async def test_what_is_read_while_it_waits_is_bounded(tmp_path: Path) -> None:
         client.say(HALF)
         await until(lambda: one.waiting() == 1)
         client.say(b"x" * 130_000)
-        await until(lambda: one.listener.departures.watching == 1)
+        await until(lambda: one.listener.state.disconnects.watching == 1)
         assert one.waiting() == 1
         client.close()
 
@@ -151,7 +151,7 @@ async def test_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Path) 
         client.say(UPGRADE + b"\r\n")
         assert (await client.head())[0] == 101
         said_bytes = 0
-        while one.listener.departures.watching == 0:
+        while one.listener.state.disconnects.watching == 0:
             client.say(b"x" * (1 << 18))
             said_bytes += 1 << 18
             await asyncio.sleep(0)

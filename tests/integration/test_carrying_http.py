@@ -80,7 +80,7 @@ async def test_what_could_be_read_in_two_ways_is_refused_and_never_forwarded(tmp
         assert (status, code(body)) == (400, "bad_request")
         assert await client.closed(), "where the next request begins is unknown"
         assert not gpu.heard
-        assert (one.held(), one.listener.bodies.bytes_kept) == (0, 0)
+        assert (one.held(), one.listener.state.bodies.bytes_kept) == (0, 0)
 
 
 async def test_a_bad_request_behind_a_good_one_is_refused_in_its_turn(tmp_path: Path) -> None:

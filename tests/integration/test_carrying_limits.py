@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.http.client_addresses import counted_as
-from regional_agent.http.client_connection import MAX_AHEAD, ClientConnection
+from regional_agent.http.client_connection import MAX_WAITING, ClientConnection
+from regional_agent.http.connection_counts import client_network
 from regional_agent.http.limits import Limits
 from tests.support.agents import MAX_BODY_BYTES, Agent, agent
 from tests.support.chats import (
@@ -71,22 +71,22 @@ async def comes(connection: ClientConnection, body_bytes: int) -> None:
 async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
         loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.clock = lambda: loop.time() + later_s
+        one.listener.state.clock = lambda: loop.time() + later_s
         client = await RawClient.connect(one.traffic)
         client.say(upload_head(900_000, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 800_000)
         connection = next(iter(one.listener.connections))
         await comes(connection, 800_000)
         assert one.held() == 1, "its engine has begun"
         later_s = 55.0
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         client.say(b"x")
         await comes(connection, 800_001)
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         later_s = 110.0
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         assert one.held() == 1, "it goes on"
         later_s = 120.0
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         assert (await client.answer()).status == 408
         assert await client.closed()
         await until(lambda: one.held() == 0)
@@ -95,7 +95,7 @@ async def test_an_upload_that_began_fast_may_not_stop(tmp_path: Path) -> None:
 async def test_nobody_keeps_a_body_here_for_as_long_as_it_likes(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as one:
         loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.clock = lambda: loop.time() + later_s
+        one.listener.state.clock = lambda: loop.time() + later_s
         client = await RawClient.connect(one.traffic)
         client.say(upload_head(2_000_000, path="/v1/chat/completions"))
         connection = next(iter(one.listener.connections))
@@ -105,11 +105,11 @@ async def test_nobody_keeps_a_body_here_for_as_long_as_it_likes(tmp_path: Path) 
             client.say(b" " * 60_000)
             said += 60_000
             await comes(connection, said)
-            connection.check_timeouts(one.listener.clock())
+            connection.check_timeouts(one.listener.state.clock())
         later_s += 50.0
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         assert (await client.answer()).status == 408
-        await until(lambda: one.listener.bodies.bytes_kept == 0)
+        await until(lambda: one.listener.state.bodies.bytes_kept == 0)
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
@@ -171,10 +171,11 @@ async def test_one_address_does_not_get_all_connections(tmp_path: Path) -> None:
 
 
 def test_what_counts_as_one_address() -> None:
-    assert counted_as("192.0.2.1") == counted_as("::ffff:192.0.2.1") != counted_as("::ffff:192.0.2.2")
-    assert counted_as("2001:db8:1:2::1") == counted_as("2001:db8:1:2:ffff::") != counted_as("2001:db8:1:3::1")
-    assert counted_as("fe80::1%eth0") == counted_as("fe80::2")
-    assert counted_as("") == ""
+    assert client_network("192.0.2.1") == client_network("::ffff:192.0.2.1") != client_network("::ffff:192.0.2.2")
+    assert client_network("2001:db8:1:2::1") == client_network("2001:db8:1:2:ffff::")
+    assert client_network("2001:db8:1:2::1") != client_network("2001:db8:1:3::1")
+    assert client_network("fe80::1%eth0") == client_network("fe80::2")
+    assert client_network("") == ""
 
 
 async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ async def test_so_it_is_where_very_many_come_in_one_read(tmp_path: Path) -> None
         await until(lambda: bool(gpu.heard))
         release.set()
         assert (await client.answer()).status == 200
-        for _ in range(MAX_AHEAD + 1):
+        for _ in range(MAX_WAITING + 1):
             assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 400
         assert await client.closed()
@@ -226,7 +227,7 @@ async def test_answers_to_a_client_that_takes_none_do_not_pile_up(tmp_path: Path
     async with engine(answers_at_length) as gpu, agent(tmp_path, [gpu.address], limits=bounds) as one:
         client, connection = await deaf_client(one)
         client.say(post(BODY) * 120)
-        await until(lambda: connection._stuck_since is not None)
+        await until(lambda: connection._write_stalled_since is not None)
         await asyncio.sleep(2 * patience_s)
         assert unsent_bytes(connection) < 400_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -239,13 +240,13 @@ async def test_nor_do_refusals(tmp_path: Path) -> None:
     async with agent(tmp_path, [], limits=limits()) as one:
         client, connection = await deaf_client(one)
         client.say(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
-        await until(lambda: connection._stuck_since is not None)
+        await until(lambda: connection._write_stalled_since is not None)
         assert unsent_bytes(connection) < 200_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         statuses = [(await client.answer()).status]
         while statuses[-1] == 404:
             statuses.append((await client.answer()).status)
-        assert (statuses[-1], len(statuses) > MAX_AHEAD) == (400, True), "the last word comes last"
+        assert (statuses[-1], len(statuses) > MAX_WAITING) == (400, True), "the last word comes last"
         assert await client.closed()
 
 
@@ -253,7 +254,7 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, agent(tmp_path, [gpu.address]) as one:
         loop, later_s = asyncio.get_running_loop(), 0.0
-        one.listener.clock = lambda: loop.time() + later_s
+        one.listener.state.clock = lambda: loop.time() + later_s
         client = await RawClient.connect(one.traffic)
         client.say(post(BODY))
         await until(lambda: bool(gpu.heard))
@@ -261,7 +262,7 @@ async def test_a_body_behind_a_long_answer_has_its_own_time(tmp_path: Path) -> N
         client.say(post(BODY)[:-5])
         connection = next(iter(one.listener.connections))
         await until(lambda: connection._current is not None)
-        connection.check_timeouts(one.listener.clock())
+        connection.check_timeouts(one.listener.state.clock())
         release.set()
         assert (await client.answer()).status == 200
         client.say(BODY[-5:])

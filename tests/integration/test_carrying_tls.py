@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from regional_agent.http.limits import Limits
-from regional_agent.http.listener import leave
+from regional_agent.http.listener import drain_all
 from regional_agent.http.tls_contexts import BadTlsFiles, ClientTls, ServerTls
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.agents import agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
@@ -257,8 +258,8 @@ async def test_a_drain_waits_for_handshakes_and_begins_no_more(tmp_path: Path, m
         slow = await asyncio.open_connection(one.traffic.host, one.traffic.port)
         fresh = await RawClient.connect(one.traffic)
         await until(lambda: one.listener.handshakes == 2)
-        leaving = asyncio.create_task(leave([one.listener], PATIENCE_S))
-        await until(lambda: one.listener.draining)
+        leaving = asyncio.create_task(drain_all([one.listener], PATIENCE_S))
+        await until(lambda: one.listener.state.draining)
         with pytest.raises(OSError):  # noqa: PT011
             await connect(one.traffic, client(made))
         fresh.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from regional_agent.http.listener import leave
+from regional_agent.http.listener import drain_all
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
 from tests.support.planet import MODEL
@@ -156,8 +156,8 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
 async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
         client = await one_more(one)
-        leaving = asyncio.create_task(leave([one.listener], PATIENCE_S))
-        await until(lambda: one.listener.draining)
+        leaving = asyncio.create_task(drain_all([one.listener], PATIENCE_S))
+        await until(lambda: one.listener.state.draining)
         first.close()
         assert (await client.head())[0] == 200
         client.close()
@@ -167,7 +167,7 @@ async def test_an_agent_that_stops_serves_who_waits_within_its_grace(tmp_path: P
 async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, _):
         clients = [await one_more(one) for _ in range(2)]
-        assert await leave([one.listener], 0.0) == 3
+        assert await drain_all([one.listener], 0.0) == 3
         await until(lambda: one.held() == one.waiting() == 0)
         for client in clients:
             assert await client.closed()

@@ -14,8 +14,9 @@ import pytest
 from penstock.health.outlier_ejection import EjectionRules, Trust
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, agent
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL

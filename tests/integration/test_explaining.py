@@ -22,7 +22,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.services import AdminService
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post

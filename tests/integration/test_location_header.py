@@ -22,7 +22,7 @@ from penstock.wire import route_context
 from penstock.wire.route_context import RouteContext
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.routing.locate import Locator
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import KEY, Agent, agent
 from tests.support.chats import BODY, answers

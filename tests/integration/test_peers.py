@@ -16,7 +16,8 @@ from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.signing import FleetKey
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_prober import PeerProber
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until, until_told
 

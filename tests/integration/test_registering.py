@@ -12,7 +12,7 @@ from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.services import AdminService
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL

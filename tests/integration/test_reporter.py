@@ -15,7 +15,8 @@ from penstock.fleet.report import AgentReport
 from penstock.wire.signing import FleetKey, Purpose
 from regional_agent.telemetry import reporter
 from regional_agent.telemetry.reporter import Reporter
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
 

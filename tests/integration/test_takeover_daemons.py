@@ -20,7 +20,7 @@ from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.policy.policy import Failover
 from regional_agent.shared_load.shared_load_script import agent_prefix
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
 from tests.support.planet import MODEL, policy

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from regional_agent.upstream import host_addresses
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.on_uvloop import on_uvloop
 
@@ -47,7 +48,7 @@ async def test_idle_connections_make_room_for_one_that_is_needed() -> None:
     address = Address(*server.sockets[0].getsockname()[:2])
     pool = UpstreamPool()
     for connection in [await pool.connect(address) for _ in range(IDLE)]:
-        pool.give_back(connection)
+        pool.release(connection)
     with no_descriptor_left():
         connection = await pool.connect(address)
         assert connection.usable()

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from regional_agent.shared_load.shared_load_script import agent_prefix
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, post

@@ -17,10 +17,11 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_responses import refusal_response
-from regional_agent.upstream.chunk_relay import Relay
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.chunk_relay import ChunkRelay
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 BOUNDS = Limits(max_body_bytes=1 << 20, kept_body_bytes=1 << 18, max_head_bytes=4096, max_pipelined=4)
@@ -75,7 +76,7 @@ class Repeater:
     def refuse_head(self, request: Request) -> Refusal | None:
         return None
 
-    def knows_enough(self, request: Request) -> bool:
+    def can_start_early(self, request: Request) -> bool:
         return False
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
@@ -87,16 +88,16 @@ def answered(pieces: list[bytes]) -> tuple[bytes, bool]:
 
     async def body() -> tuple[bytes, bool]:
         listener = Listener(Repeater(), BOUNDS)
-        connection, wire = ClientConnection(listener), Wire()
+        connection, wire = listener.connection(), Wire()
         connection.connection_made(wire)
         for piece in pieces:
             if wire.closed or not piece:
                 continue
             connection.data_received(piece)
-            listener.outgoing.flush()
+            listener.state.batcher.flush()
         ends = wire.closed or wire.ended
         connection.connection_lost(None)
-        assert (listener.connections, listener.bodies.bytes_kept) == (set(), 0)
+        assert (listener.connections, listener.state.bodies.bytes_kept) == (set(), 0)
         return bytes(wire.written), ends
 
     return asyncio.run(body())
@@ -223,12 +224,12 @@ class Heard:
         """To be relayed from."""
         self.over: list[str] = []
 
-    def on_head(self, head: AnswerHead) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         assert not self.over
         self.status = head.status
         if self.connection is not None:
             outgoing: Any = self
-            self.connection.relay_to(Relay(outgoing, Wire()))
+            self.connection.relay_to(ChunkRelay(outgoing, Wire()))
 
     def on_body(self, chunk: bytes) -> None:
         assert self.status
@@ -255,7 +256,7 @@ def heard(pieces: list[bytes]) -> tuple[int, bytes, list[str], bool]:
 
     async def body() -> tuple[int, bytes, list[str], bool]:
         pool, address, sink, wire = UpstreamPool(), Address("127.0.0.1", 1), Heard(), Wire()
-        connection = UpstreamConnection(pool, address)
+        connection = pool.connection(address)
         connection.connection_made(wire)
         sink.connection = connection
         connection.send(sink, b"")
@@ -356,7 +357,7 @@ def test_a_chunk_that_is_not_parsed_changes_nothing(reads: list[bytes]) -> None:
 def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
     async def body() -> None:
         sink = Heard()
-        connection = UpstreamConnection(UpstreamPool(), Address("127.0.0.1", 1))
+        connection = UpstreamPool().connection(Address("127.0.0.1", 1))
         connection.connection_made(Wire())
         sink.connection = connection
         connection.send(sink, b"")
@@ -383,7 +384,7 @@ def test_reads_that_are_one_chunk_each_come_with_their_framing() -> None:
 def test_what_is_no_body_is_bounded(begins: bytes, goes_on: bytes) -> None:
     async def taken_bytes() -> int:
         sink, wire = Heard(), Wire()
-        connection = UpstreamConnection(UpstreamPool(), Address("127.0.0.1", 1))
+        connection = UpstreamPool().connection(Address("127.0.0.1", 1))
         connection.connection_made(wire)
         connection.send(sink, b"")
         connection.data_received(begins)

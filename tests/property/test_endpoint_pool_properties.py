@@ -11,7 +11,7 @@ from penstock.health.outlier_ejection import EjectionRules, Outcome
 from regional_agent.endpoints.endpoint import Endpoint, Load, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 MEMBERS = 5
 

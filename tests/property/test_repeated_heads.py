@@ -12,10 +12,11 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.head_cache import MAX_MISSES
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import Request, request_lines_onward
-from regional_agent.upstream.response_head import AnswerHead
+from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_carrying_properties import Repeater, Wire
 
@@ -26,9 +27,10 @@ class Tells(Repeater):
     """Answers everything that it understood of a request, and what would be passed on."""
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
-        passing = request_lines_onward(request, connection.listener.names_onward, connection.scheme, request.authority)
-        assert request.passing in (b"", passing)
-        said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "passing")]
+        names = connection.listener.to_upstream
+        passing = request_lines_to_upstream(request, names, connection.scheme, request.authority)
+        assert request.upstream_lines in (b"", passing)
+        said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "upstream_lines")]
         connection.respond(200, [], repr((*said, bytes(request.body))).encode())
 
 
@@ -44,12 +46,12 @@ async def told(connection: ClientConnection, read: bytes) -> bytes:
     wire: Any = connection._transport
     wire.written.clear()
     connection.data_received(read)
-    connection.listener.outgoing.flush()
+    connection.listener.batcher.flush()
     return bytes(wire.written) + (b" and ends" if wire.closed or wire.ended else b"")
 
 
 def connected() -> ClientConnection:
-    connection = ClientConnection(Listener(Tells(), BOUNDS, location_header=b"x-country"))
+    connection = Listener(Tells(), BOUNDS, location_header=b"x-country").connection()
     connection.connection_made(Wire())
     return connection
 
@@ -174,7 +176,7 @@ def test_a_body_behind_a_known_head_may_not_take_for_ever() -> None:
         wire: Any = connection._transport
         assert wire.written == b""
         connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
-        connection.listener.outgoing.flush()
+        connection.listener.batcher.flush()
         assert wire.written.startswith(b"HTTP/1.1 408")
 
     asyncio.run(body())
@@ -186,8 +188,8 @@ class Hears:
     def __init__(self) -> None:
         self.heard: list[object] = []
 
-    def on_head(self, head: AnswerHead) -> None:
-        onward = (head.onward(from_peer=False), head.onward(from_peer=True))
+    def on_head(self, head: ResponseHead) -> None:
+        onward = (head.lines_to_client(from_peer=False), head.lines_to_client(from_peer=True))
         self.heard.append((head.status, head.headers, head.by_name, onward))
 
     def on_body(self, chunk: bytes) -> None:
@@ -217,7 +219,7 @@ def test_an_answer_means_the_same_whatever_came_before_it(said: list[bytes]) -> 
     async def body() -> None:
         def opened() -> tuple[UpstreamConnection, UpstreamPool]:
             pool = UpstreamPool()
-            connection = UpstreamConnection(pool, Address("127.0.0.1", 1))
+            connection = pool.connection(Address("127.0.0.1", 1))
             connection.connection_made(Wire())
             return connection, pool
 
@@ -239,7 +241,7 @@ def test_an_answer_s_head_that_comes_again_is_not_parsed_again() -> None:
 
     async def body() -> None:
         pool = UpstreamPool()
-        connection = UpstreamConnection(pool, Address("127.0.0.1", 1))
+        connection = pool.connection(Address("127.0.0.1", 1))
         connection.connection_made(Wire())
         assert heard(connection, pool, answer % (b"now", 2, b"ok"))[1]
         connection._parser = Unwanted()

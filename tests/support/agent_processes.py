@@ -21,7 +21,7 @@ from lab.servers.process import ServerProcess
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.planet import MODEL
 
 SECRET = b"tests-only-tests-only-tests-only"

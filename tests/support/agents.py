@@ -38,7 +38,8 @@ from regional_agent.services import PeerService, TrafficService
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
-from regional_agent.upstream.upstream_pool import Address, UpstreamPool
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.planet import MODEL, policy
 
 KEY = FleetKey(b"tests-only-tests-only-tests-only")

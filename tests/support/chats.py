@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, agent
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, Heard, RawClient, Script, ScriptedEngine, post

@@ -13,9 +13,9 @@ from pathlib import Path
 import uvloop
 
 from regional_agent.http.limits import Limits
-from regional_agent.http.listener import leave
+from regional_agent.http.listener import drain_all
 from regional_agent.http.tls_contexts import ServerTls
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.agents import agent
 
 
@@ -27,7 +27,7 @@ async def serve(directory: Path, port: int, engine_port: int, made: Path | None)
     async with agent(directory, engines, slots=1000, port=port, limits=Limits(idle_linger_s=2.0), tls=tls) as one:
         print(one.traffic.port, flush=True)
         await stop.wait()
-        print(await leave([one.listener], 20.0), flush=True)
+        print(await drain_all([one.listener], 20.0), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from regional_agent.http.limits import Limits
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.sockets import Heard
 
 LIMITS = Limits(kept_body_bytes=256 * 1024, max_body_bytes=256 * 1024 * 1024, idle_linger_s=0.0)

@@ -5,7 +5,7 @@ import pytest
 
 from regional_agent.config.settings import PREFIX, BadSettings, load_settings
 from regional_agent.http.limits import Limits
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 GOOD = {
     "REGION": "eu-de",

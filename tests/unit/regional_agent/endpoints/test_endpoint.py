@@ -10,7 +10,7 @@ from penstock.routing.speed_learning import prior
 from regional_agent.endpoints.endpoint import Endpoint, Load, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from regional_agent.endpoints.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 
 def entry(name: str = "gpus") -> DnsEntry:

@@ -16,7 +16,7 @@ from regional_agent.endpoints.endpoint_file import (
 )
 from regional_agent.endpoints.endpoint_registration import BadRegistrationToken, load_tokens
 from regional_agent.http.tls_contexts import BadTlsFiles, ServerTls
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 
 PATH = Path("endpoints.yaml")
 GOOD = """\
@@ -155,7 +155,7 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(BadEndpointFile, match="not a plain file; put one there"):
             read_endpoint_file(path)
-        with pytest.raises(BadTlsFiles, match="not a plain file"):
+        with pytest.raises(BadTlsFiles, match="not a regular file"):
             ServerTls(path, path)
         with pytest.raises(BadRegistrationToken, match="not a plain file"):
             load_tokens(path)

@@ -13,7 +13,7 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.telemetry import endpoint_reports
 from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, reported
-from regional_agent.upstream.upstream_pool import Address
+from regional_agent.upstream.address import Address
 from tests.support.stores import SetClock
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from regional_agent.http.timer_wheel import SLOT_S, TimerWheel
+from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 
 
 class Stream:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from regional_agent.http.listen_port import is_served, open_port, send_to_successor
+from regional_agent.http.listen_port import is_served, open_port, steer_to_successor
 
 CONNECTIONS = 40
 
@@ -48,7 +48,7 @@ def test_a_successor_gets_every_new_connection_and_can_have_one_itself() -> None
     old = oldest
     for _ in range(2):
         new = listen(port)
-        send_to_successor(old)
+        steer_to_successor(old)
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
         assert (accepted(old), accepted(new)) == (0, CONNECTIONS)
         for client in clients:
@@ -64,7 +64,7 @@ def test_a_successor_gets_every_new_connection_and_can_have_one_itself() -> None
 
 def test_without_a_successor_nothing_changes() -> None:
     alone = listen()
-    send_to_successor(alone)
+    steer_to_successor(alone)
     with socket.create_connection(alone.getsockname()):
         assert accepted(alone) == 1
     alone.close()

@@ -1,0 +1,100 @@
+"""Counts a listener's connections and TLS handshakes, in all and by client network, against their limits."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from regional_agent.http.limits import Limits
+
+PER_NETWORK_DIVISOR = 4
+"""Without `Limits.max_connections_per_address`, one network may open this fraction (1/4) of all connections."""
+
+_NETWORK_BYTES = 8
+_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
+
+
+class ConnectionCounts:
+    """The connections of one listener."""
+
+    def __init__(self, limits: Limits, trusts: Callable[[str], bool]) -> None:
+        """Count nothing yet; `trusts` says whether an address is a trusted proxy, which has no limit of its own."""
+        self.connections = 0
+        self.handshakes = 0
+        self._limits = limits
+        self._trusts = trusts
+        self._max_per_network = limits.max_connections_per_address or max(
+            1, limits.max_connections // PER_NETWORK_DIVISOR
+        )
+        self._connections_from: Counter[str | bytes] = Counter()
+        self._handshakes_from: Counter[str | bytes] = Counter()
+
+    def add_connection(self, address: str) -> bool:
+        """Count a connection; returns whether it is within the limits."""
+        network = client_network(address)
+        self.connections += 1
+        self._connections_from[network] += 1
+        return self._fits(address, self.connections, self._connections_from[network])
+
+    def remove_connection(self, address: str) -> None:
+        """Count a closed connection."""
+        self.connections -= 1
+        _decrement(self._connections_from, client_network(address))
+
+    def admits_handshake(self, address: str) -> bool:
+        """Whether a TLS handshake may begin. Handshakes in progress count as connections."""
+        network = client_network(address)
+        from_network = self._connections_from[network] + self._handshakes_from[network]
+        return self._fits(address, self.connections + self.handshakes + 1, from_network + 1)
+
+    def add_handshake(self, address: str) -> None:
+        """Count a handshake that begins."""
+        self.handshakes += 1
+        self._handshakes_from[client_network(address)] += 1
+
+    def remove_handshake(self, address: str) -> None:
+        """Count a handshake that has ended."""
+        self.handshakes -= 1
+        _decrement(self._handshakes_from, client_network(address))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether connections over the limit are closed without a response, which would hold their descriptors."""
+        limit = self._limits.max_connections
+        return self.connections > limit + limit // 8 + 1
+
+    @property
+    def none_left(self) -> bool:
+        """Whether there is neither a connection nor a handshake."""
+        return self.connections == 0 and self.handshakes == 0
+
+    def _fits(self, address: str, total: int, from_network: int) -> bool:
+        if total > self._limits.max_connections:
+            return False
+        return from_network <= self._max_per_network or self._trusts(address)
+
+
+def client_network(address: str) -> str | bytes:
+    """The key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address.
+
+    A household or host usually has a whole /64.
+
+    Args:
+        address: as the socket returns it; an IPv4-mapped IPv6 address counts as IPv4.
+    """
+    if ":" not in address:
+        return address
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except OSError:
+        return address
+    if packed.startswith(_IPV4_IN_IPV6):
+        return socket.inet_ntop(socket.AF_INET, packed[len(_IPV4_IN_IPV6) :])
+    return packed[:_NETWORK_BYTES]
+
+
+def _decrement(counts: Counter[str | bytes], network: str | bytes) -> None:
+    counts[network] -= 1
+    if counts[network] <= 0:
+        del counts[network]

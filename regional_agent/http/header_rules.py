@@ -1,0 +1,154 @@
+"""Which headers a proxy sends on, in each direction.
+
+Hop-by-hop headers end at each hop (RFC 9110, section 7.6.1). Headers that start with `x-penstock-` are removed from
+client requests, so that a client cannot influence routing. An engine never receives a client's API key, address or
+location. It receives `x-forwarded-proto` and `x-forwarded-host`, for applications that write links to themselves; the
+values of a client are used for these two only where the client is one of `trusted_proxies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from penstock.health import orca
+
+Header = tuple[bytes, bytes]
+"""Name, in lower case, and value."""
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+CONNECTION_NO_EFFECT: Final = HOP_BY_HOP | {b"close"}
+"""Tokens of the Connection header that name no further header to remove."""
+
+OWN_PREFIX: Final = b"x-penstock-"
+"""Headers that only Penstock sets."""
+
+REFUSAL_HEADER: Final = b"x-penstock-refusal"
+"""The reason code of a refusal. An origin recognises by it that a peer refused a request without starting it."""
+
+TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
+"""How long the sender waits for the response (ms). Clients may send it; engines and peers receive what remains."""
+
+REQUEST_ID_HEADER: Final = b"x-request-id"
+
+PER_HOP_HEADERS: Final = frozenset(
+    {
+        b"content-length",
+        b"expect",
+        b"forwarded",
+        b"host",
+        b"traceparent",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        REQUEST_ID_HEADER,
+        TIMEOUT_HEADER,
+    }
+)
+"""Headers that describe one hop. The proxy writes its own values."""
+
+CLIENT_ADDRESS_HEADERS: Final = frozenset(
+    {
+        b"cf-connecting-ip",
+        b"cf-connecting-ipv6",
+        b"cf-pseudo-ipv4",
+        b"cloudfront-viewer-address",
+        b"fastly-client-ip",
+        b"true-client-ip",
+        b"x-appengine-user-ip",
+        b"x-azure-clientip",
+        b"x-azure-socketip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-envoy-external-address",
+        b"x-original-forwarded-for",
+        b"x-vercel-forwarded-for",
+    }
+)
+"""Further headers in which CDNs and other proxies send the client's address."""
+
+NOT_FOR_ENGINES: Final = PER_HOP_HEADERS | CLIENT_ADDRESS_HEADERS | {b"authorization"}
+
+NO_BODY_STATUSES: Final = frozenset({204, 304})
+"""Responses that end with their head (RFC 9110, section 6.4.1)."""
+
+SPECIAL_HEADERS: Final = frozenset(
+    {
+        b"expect",
+        b"tracestate",
+        b"transfer-encoding",
+        b"upgrade",
+        b"via",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        TIMEOUT_HEADER,
+    }
+)
+"""Request headers that this proxy acts on and that most requests do not have."""
+
+MAX_CACHED_NAMES: Final = 1024
+MAX_CACHED_NAME_BYTES: Final = 64
+
+
+class HeaderFilter(dict[bytes, bytes]):
+    """The headers that pass in one direction: maps a name to the start of its header line, empty if it does not pass.
+
+    The map is a cache that fills itself; few names occur.
+    """
+
+    def __init__(self, removed: frozenset[bytes], *, own_pass: bool = False) -> None:
+        """Remove the headers `removed` and all hop-by-hop headers; `own_pass` lets Penstock's own headers pass."""
+        self._removed = removed | HOP_BY_HOP
+        self._own_pass = own_pass
+
+    def lines(self, headers: list[Header]) -> list[bytes]:
+        """The header lines that pass."""
+        return [start + value + b"\r\n" for name, value in headers if (start := self[name])]
+
+    def __missing__(self, name: bytes) -> bytes:
+        """Decide about a name, and cache the decision within limits.
+
+        `_` counts as `-`, since CGI and WSGI servers cannot tell them apart.
+        """
+        canonical = name.replace(b"_", b"-")
+        passes = canonical not in self._removed and (self._own_pass or not canonical.startswith(OWN_PREFIX))
+        start = name + b": " if passes else b""
+        if len(self) < MAX_CACHED_NAMES and len(name) <= MAX_CACHED_NAME_BYTES:
+            self[name] = start
+        return start
+
+
+TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
+"""Without a location header; a listener with one removes it too."""
+
+_FROM_ENGINE: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER}))
+_FROM_PEER: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
+
+
+def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:
+    """The header lines of a response that a client receives. Penstock's own headers pass only from a peer agent."""
+    if b"connection" in by_name:
+        headers = without_connection_options(headers)
+    return (_FROM_PEER if from_peer else _FROM_ENGINE).lines(headers)
+
+
+def without_connection_options(headers: list[Header]) -> list[Header]:
+    """The headers that the Connection header does not declare hop-by-hop."""
+    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
+    return headers if named <= CONNECTION_NO_EFFECT else [header for header in headers if header[0] not in named]
