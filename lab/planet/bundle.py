@@ -11,10 +11,8 @@ from control_plane.policy.folder import read_folder
 from lab.wan.matrix import RttMatrix
 from penstock.policy.policy import Policy
 
-_IN_WHEEL = Path(__file__).parent / "shipped"
-
-SHIPPED_BUNDLE = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[2] / "policies" / "planet"
-"""The wheel carries a copy, a checkout has the original."""
+SHIPPED_BUNDLE = (Path(__file__).parent / "shipped").resolve()
+"""A link to `policies/planet` in a checkout, a copy of it in the wheel."""
 
 GEO_ROUTING_FILE = "geo-routing.yaml"
 

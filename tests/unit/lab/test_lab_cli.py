@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from typer.testing import CliRunner
 
 from lab.cli import COMMANDS, app
@@ -36,15 +35,3 @@ def test_an_engine_starts_without_what_only_others_need() -> None:
         for name in modules
         if name.startswith(("lab.demo", "lab.replay", "lab.wan", "penstock.", "control_plane."))
     ]
-
-
-@pytest.mark.parametrize("asked", ["--help", "demo"])
-def test_without_the_extra_it_is_named(asked: str) -> None:
-    script = (
-        f"import sys; sys.modules['mmdb_writer'] = None; sys.argv = ['', '{asked}']; from lab.cli import main; main()"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2
-    assert result.stderr == (
-        "penstock-lab: mmdb_writer is not installed; install Penstock with its extra: pip install 'penstock[lab]'\n"
-    )
