@@ -32,7 +32,6 @@ from control_plane.policy.kinds.routing import (
     GeoRoutingDocument,
     SpilloverDocument,
     SpilloverLimitDocument,
-    SpilloverOrderDocument,
 )
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaShape, TenantDocument
@@ -49,7 +48,6 @@ from penstock.policy.policy import (
     MaintenanceWindow,
     Model,
     ModelVersions,
-    NearestBy,
     Objective,
     PlanLogic,
     Policy,
@@ -174,8 +172,11 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
     )
     return Policy(
         regions={
-            one.name: Region(**_fields(one), jurisdictions=references.jurisdictions(one.name))
-            for _, one in catalogue.of(RegionDocument)
+            region.name: Region(
+                **_fields(region) | {"spillover_order": tuple(region.spillover_order)},
+                jurisdictions=references.jurisdictions(region.name),
+            )
+            for _, region in catalogue.of(RegionDocument)
         },
         models={one.name: _model(one) for _, one in catalogue.of(ModelDocument)},
         tenants={
@@ -186,8 +187,6 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
         },
         residency=tuple(sorted(rules, key=lambda rule: rule.name)),
         rtt_ms=routing.rtt_ms,
-        nearest_by=NearestBy(routing.nearest_by),
-        bias_ms=routing.bias_ms,
         entry_maps=tuple(sorted(maps, key=lambda one: one.name)),
         spillover=Spillover(**_fields(catalogue.one(SpilloverDocument))),
         spillover_limits=tuple(
@@ -196,7 +195,6 @@ def _policy(catalogue: Catalogue, references: References, rules: list[ResidencyR
                 key=lambda limit: limit.name,
             )
         ),
-        spillover_orders={one.origin: tuple(one.regions) for _, one in catalogue.of(SpilloverOrderDocument)},
         failover=Failover(**_fields(catalogue.one(FailoverDocument))),
         objective=_objective(catalogue.one(ObjectiveDocument)),
         versions={

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from control_plane.policy.check import Catalogue
-from control_plane.policy.documents import Document
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operating import MaintenanceWindowDocument
 from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument
 from control_plane.policy.kinds.rollout import RolloutDocument
-from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument, SpilloverOrderDocument
+from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
@@ -19,6 +18,10 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     """Note every name that is not there, or that may not stand where it stands, in `references.errors`."""
     for document, region in catalogue.of(RegionDocument):
         references.country(document, ("country",), region.country)
+        references.known(document, ("spillover_order",), "Region", region.spillover_order)
+        if region.name in region.spillover_order:
+            at = region.spillover_order.index(region.name)
+            references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
     _check_senders(catalogue, references)
     _check_models(catalogue, references)
     for document, accepted in catalogue.of(AcceptedLossDocument):
@@ -54,25 +57,12 @@ def _check_distances(catalogue: Catalogue, references: References) -> None:
             references.check(document, ("rtt_ms", origin), "Region", origin)
             for server in servers:
                 references.check(document, ("rtt_ms", origin, server), "Region", server)
-        for biased in routing.bias_ms:
-            references.check(document, ("bias_ms", biased), "Region", biased)
 
 
 def _check_spillover(catalogue: Catalogue, references: References) -> None:
     for document, limit in catalogue.of(SpilloverLimitDocument):
         references.known(document, ("origins",), "Region", limit.origins)
         references.known(document, ("models",), "Model", limit.models)
-    ordered: dict[str, Document] = {}
-    for document, order in catalogue.of(SpilloverOrderDocument):
-        references.check(document, ("origin",), "Region", order.origin)
-        references.known(document, ("regions",), "Region", order.regions)
-        first = ordered.setdefault(order.origin, document)
-        if first is not document:
-            remedy = f"keep one; see {first.file}:{first.line_of(('origin',))}"
-            references.errors.append(document.error(("origin",), f"{order.origin} has an order already", remedy))
-        if order.origin in order.regions:
-            at = order.regions.index(order.origin)
-            references.errors.append(document.error(("regions", at), "is the origin itself", "name other regions"))
 
 
 def _check_models(catalogue: Catalogue, references: References) -> None:

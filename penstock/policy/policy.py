@@ -33,6 +33,10 @@ class Region(Noun, frozen=True):
     city: str = ""
     egress_cost_per_gb: float = 0.0
     """Price of 10^9 bytes that leave this region for another one, in the currency of the bundle."""
+    bias_ms: float = 0.0
+    """Distance (ms) that is added to this region's real one for every origin and client, its own included."""
+    spillover_order: tuple[str, ...] = ()
+    """Regions that receive this region's overflow first, in order, whatever is nearest; the others follow."""
 
 
 class CostUnit(StrEnum):
@@ -148,19 +152,6 @@ class AcceptedLoss(Noun, frozen=True):
     """All the regions that the class permits."""
     because: str
     """For people: why, and what becomes of its requests."""
-
-
-class NearestBy(StrEnum):
-    """What makes one region nearer than another."""
-
-    ROUND_TRIP = "round_trip"
-    """The measured round trip, and geography where none was measured."""
-    GEOGRAPHY = "geography"
-    """The distance on Earth, whatever was measured."""
-
-
-_ROUND_TRIP = NearestBy.ROUND_TRIP
-"""In Python 3.11, to read a member off its class is a function call."""
 
 
 class EntryMap(Noun, frozen=True):
@@ -318,14 +309,9 @@ class Policy(Noun, frozen=True, dict=True):
     residency: tuple[ResidencyRule, ...]
     rtt_ms: dict[str, dict[str, float]] = {}
     """Measured round trips (ms), origin to server; pairs that are missing are estimated from geography."""
-    nearest_by: NearestBy = NearestBy.ROUND_TRIP
-    bias_ms: dict[str, float] = {}
-    """How much further away (ms) than it is a region counts, for everybody, itself included."""
     entry_maps: tuple[EntryMap, ...] = ()
     spillover: Spillover = Spillover()
     spillover_limits: tuple[SpilloverLimit, ...] = ()
-    spillover_orders: dict[str, tuple[str, ...]] = {}
-    """By origin, the regions that its overflow goes to, first to last, before all others."""
     failover: Failover = Failover()
     anonymous_tenant: str | None = None
     """The tenant of requests that carry no key; None refuses them."""
@@ -358,6 +344,16 @@ class Policy(Noun, frozen=True, dict=True):
         """Room for what `penstock.planning.spillover_limits` has worked out, by origin and model."""
         return {}
 
+    @cached_property
+    def bias_ms(self) -> dict[str, float]:
+        """Bias (ms) of every region that has one."""
+        return {name: region.bias_ms for name, region in self.regions.items() if region.bias_ms}
+
+    @cached_property
+    def spillover_orders(self) -> dict[str, tuple[str, ...]]:
+        """Spillover order of every origin that has one."""
+        return {name: region.spillover_order for name, region in self.regions.items() if region.spillover_order}
+
     def round_trip_ms(self, origin: str, server: str) -> float:
         """The round trip (ms) between two regions: measured where known, else estimated from where they are."""
         measured = self.rtt_ms.get(origin, {}).get(server)
@@ -366,22 +362,19 @@ class Policy(Noun, frozen=True, dict=True):
         return self._estimated_ms(origin, server)
 
     def distance_ms(self, origin: str, server: str) -> float:
-        """How far (ms) a region counts as being: its round trip, or what geography says of it, and its bias; further
-        than the one before it where policy says in which order overflow leaves its origin."""
+        """Effective distance (ms): round trip plus bias, raised where needed to follow the origin's spillover order."""
         if origin in self.spillover_orders:
             return self._ordered_ms(origin)[server]
         return self._plain_ms(origin, server)
 
     def _plain_ms(self, origin: str, server: str) -> float:
-        by_round_trip = self.nearest_by is _ROUND_TRIP
-        apart_ms = self.round_trip_ms(origin, server) if by_round_trip else self._estimated_ms(origin, server)
-        return apart_ms + self.bias_ms.get(server, 0.0)
+        return self.round_trip_ms(origin, server) + self.bias_ms.get(server, 0.0)
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
         """`regions` by distance from `origin`, names breaking ties, so every process orders them alike."""
         measured = self.rtt_ms.get(origin)
         plain = not self.bias_ms and origin not in self.spillover_orders
-        if measured is not None and self.nearest_by is _ROUND_TRIP and plain and regions <= measured.keys():
+        if measured is not None and plain and regions <= measured.keys():
             # The same answer, without a call for each region: agents ask for it with every request that may leave.
             return tuple(sorted(sorted(regions), key=measured.__getitem__))
         return tuple(sorted(regions, key=lambda name: (self.distance_ms(origin, name), name)))

@@ -15,7 +15,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.entry_map import mapped
 from penstock.policy.geography import NOWHERE, Location, estimated_rtt_ms, great_circle_km
 from penstock.policy.model_versions import models_for
-from penstock.policy.policy import NearestBy, Policy, Region
+from penstock.policy.policy import Policy, Region
 from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 
@@ -169,7 +169,7 @@ def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
     """The round trip (ms) to expect between a client and each region; none where nothing is known of the client.
 
     Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
-    region that is nearest to the client, unless policy goes by geography alone. A client of which only the country is
+    region that is nearest to the client. A client of which only the country is
     known is taken to be where that country's first region is.
     """
     regions = sorted(policy.regions.values(), key=lambda region: region.name)
@@ -180,8 +180,6 @@ def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
             return {}
         latitude_deg, longitude_deg = compatriot.latitude_deg, compatriot.longitude_deg
     guesses_ms = {region.name: _guess_ms(latitude_deg, longitude_deg, region) for region in regions}
-    if policy.nearest_by is NearestBy.GEOGRAPHY:
-        return guesses_ms
     nearest = policy.regions[min(guesses_ms, key=guesses_ms.__getitem__)]
     for name, measured_ms in policy.rtt_ms.get(nearest.name, {}).items():
         if name != nearest.name and name in guesses_ms:

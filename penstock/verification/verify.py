@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy.policy import NearestBy, Policy
+from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach
 from penstock.verification.ineffective_rules import warnings
@@ -132,7 +132,7 @@ def _surveyed(policy: Policy) -> Policy:
     """The same policy with all its distances written down as measured, so that they are not worked out every time."""
     names = sorted(policy.regions)
     apart_ms = {a: {b: policy.distance_ms(a, b) - policy.bias_ms.get(b, 0.0) for b in names} for a in names}
-    return msgspec.structs.replace(policy, rtt_ms=apart_ms, nearest_by=NearestBy.ROUND_TRIP)
+    return msgspec.structs.replace(policy, rtt_ms=apart_ms)
 
 
 def _refused(policy: Policy, situation: Situation) -> Refused:

@@ -16,6 +16,7 @@ from penstock.planning.spillover_limits import bounds
 from penstock.planning.waterfall import plan as poured
 from penstock.planning.waterfall_planner import GreedyPlanner
 from penstock.policy.policy import SpilloverLimit
+from tests.support.planet import with_spillover_orders
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
 
@@ -40,9 +41,8 @@ def limited_worlds(draw: st.DrawFn) -> World:
     """Any world, under a policy that limits and orders its spillover."""
     world = draw(worlds())
     world.policy = msgspec.structs.replace(
-        world.policy,
+        with_spillover_orders(world.policy, draw(orders)),
         spillover_limits=tuple(draw(st.lists(limits, max_size=3))),
-        spillover_orders=draw(orders),
     )
     return world
 

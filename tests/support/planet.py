@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
+
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, ResidencyRule, RolloutRules, Tenant
@@ -42,6 +44,21 @@ def policy(*rules: ResidencyRule) -> Policy:
         },
         residency=rules or (EU_ONLY,),
     )
+
+
+def with_bias(policy: Policy, bias_ms: dict[str, float]) -> Policy:
+    """The policy with these biases (ms) of its regions."""
+    return _with_fields(policy, {name: {"bias_ms": ms} for name, ms in bias_ms.items()})
+
+
+def with_spillover_orders(policy: Policy, orders: dict[str, tuple[str, ...]]) -> Policy:
+    """The policy with these spillover orders, by origin."""
+    return _with_fields(policy, {name: {"spillover_order": order} for name, order in orders.items()})
+
+
+def _with_fields(policy: Policy, fields: dict[str, dict[str, Any]]) -> Policy:
+    changed = {name: msgspec.structs.replace(policy.regions[name], **fields[name]) for name in fields}
+    return msgspec.structs.replace(policy, regions=policy.regions | changed)
 
 
 def healthy(*regions: str, **fields: object) -> dict[str, RegionView]:

@@ -74,8 +74,6 @@ apiVersion: penstock/v1
 kind: GeoRouting
 rtt_ms:
   eu-de: {us-east: 98}
-nearest_by: round_trip
-bias_ms: {eu-de: 5}
 ---
 apiVersion: penstock/v1
 kind: Spillover

@@ -142,14 +142,19 @@ class World:
     def _policy(self, rules: list[ResidencyRule]) -> Policy:
         rng = self.rng
         rules = rules[: rng.randint(0, len(rules))] + [self._rule(n) for n in range(rng.randint(0, 4))]
+        ordered = self._orderly()
         return Policy(
-            regions={name: Region(name, "XX", rng.uniform(-60, 60), rng.uniform(-180, 180)) for name in self.names},
+            regions={name: self._region(name, name in ordered) for name in self.names},
             models={MODEL: Model(MODEL)},
             tenants={name: Tenant(name, rng.choice(DATA_CLASSES)) for name in TENANTS},
             residency=tuple(rules),
             spillover_limits=tuple(self._limit(n) for n in range(rng.choice((0, 0, 1, 2)))),
-            spillover_orders={name: tuple(rng.sample(self.names, rng.randint(1, 2))) for name in self._orderly()},
         )
+
+    def _region(self, name: str, is_ordered: bool) -> Region:
+        rng = self.rng
+        order = tuple(rng.sample(self.names, rng.randint(1, 2))) if is_ordered else ()
+        return Region(name, "XX", rng.uniform(-60, 60), rng.uniform(-180, 180), spillover_order=order)
 
     def _orderly(self) -> list[str]:
         """Origins whose overflow has an order of its own: in most worlds none has."""

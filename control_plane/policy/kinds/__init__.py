@@ -16,7 +16,6 @@ from control_plane.policy.kinds.routing import (
     GeoRoutingDocument,
     SpilloverDocument,
     SpilloverLimitDocument,
-    SpilloverOrderDocument,
 )
 from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClassDocument, TenantDocument
@@ -44,7 +43,6 @@ KINDS = {
     "EntryMap": Kind(EntryMapDocument, 0, 1_000),
     "Spillover": Kind(SpilloverDocument, 0, 1),
     "SpilloverLimit": Kind(SpilloverLimitDocument, 0, 1_000),
-    "SpilloverOrder": Kind(SpilloverOrderDocument, 0, 1_000),
     "Failover": Kind(FailoverDocument, 0, 1),
     "Objective": Kind(ObjectiveDocument, 0, 1),
     "Rollout": Kind(RolloutDocument, 0, 1),

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from control_plane.policy.kinds.shape import BlocName, Label, PolicyDocument, SomeOf, Text
+from control_plane.policy.kinds.shape import BlocName, EachOnce, Label, PolicyDocument, SomeOf, Text
 
 
 class RegionDocument(PolicyDocument):
@@ -27,6 +27,12 @@ class RegionDocument(PolicyDocument):
     """Price of a GPU hour here, in one currency for the whole bundle."""
     egress_cost_per_gb: float = Field(0.0, ge=0, le=1e6)
     """Price of 10^9 bytes that leave this region for another one, in the same currency."""
+    bias_ms: float = Field(0.0, ge=0, le=10_000)
+    """Distance (ms) that is added to this region's real one, for every origin and client, its own included. With 30, a
+    client or origin that is less than 30 ms nearer to this region than to another one uses the other one."""
+    spillover_order: EachOnce[Label] = Field(default_factory=list)
+    """Names of the regions that receive this region's overflow first: each is filled to its target before the next; the
+    others follow, nearest and cheapest first."""
 
 
 class BlocDocument(PolicyDocument):

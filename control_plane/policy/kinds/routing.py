@@ -27,11 +27,6 @@ class GeoRoutingDocument(PolicyDocument):
     kind: Literal["GeoRouting"]
     rtt_ms: dict[Label, dict[Label, RttMs]] = Field(default_factory=dict)
     """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
-    nearest_by: Literal["round_trip", "geography"] = "round_trip"
-    """What makes one region nearer than another: the round trips above, or the distance on Earth alone."""
-    bias_ms: dict[Label, Annotated[float, Field(ge=0, le=10_000)]] = Field(default_factory=dict)
-    """How much further away (ms) than it is a region counts, for everybody, itself included; the others are as far as
-    they are. What is near a region with a bias of 30 and not much further from another one goes there."""
 
 
 class ClientPlaces(Shape):
@@ -108,18 +103,6 @@ class SpilloverLimitDocument(PolicyDocument):
                 REMEDY, "limits nothing", {"remedy": "give a number for one of max_cost_per_gpu_hour and max_share"}
             )
         return self
-
-
-class SpilloverOrderDocument(PolicyDocument):
-    """Where one region's overflow goes first, whatever is nearest and cheapest; at most one for each origin."""
-
-    kind: Literal["SpilloverOrder"]
-    origin: Label
-    """Name of the region whose overflow it is about."""
-    description: Text = Field("", max_length=500)
-    """For people: why."""
-    regions: SomeOf[Label]
-    """Names of regions: each is filled to its target before the next gets any; the others follow, nearest first."""
 
 
 class FailoverDocument(PolicyDocument):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.policy.geography import EARTH_RADIUS_KM, FIBRE_KM_PER_MS, PATH_STRETCH, lifted_ms
-from penstock.policy.policy import NearestBy, Policy
+from penstock.policy.policy import Policy
 
 Floats = NDArray[np.float64]
 
@@ -56,8 +56,7 @@ def _distances_ms(policy: Policy, names: tuple[str, ...]) -> Floats:
     apart_ms: Floats = 1.0 + 2 * km * PATH_STRETCH / FIBRE_KM_PER_MS
     np.fill_diagonal(apart_ms, 0.0)
     index = {name: at for at, name in enumerate(names)}
-    measured_ms = policy.rtt_ms if policy.nearest_by is NearestBy.ROUND_TRIP else {}
-    for origin, row in measured_ms.items():
+    for origin, row in policy.rtt_ms.items():
         if origin not in index:
             continue
         known = [(index[server], ms) for server, ms in row.items() if server in index]

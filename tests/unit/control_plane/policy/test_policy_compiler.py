@@ -29,7 +29,6 @@ from penstock.policy.policy import (
     MaintenanceWindow,
     Model,
     ModelVersions,
-    NearestBy,
     Objective,
     PlanLogic,
     Policy,
@@ -244,8 +243,6 @@ def test_a_rule_knows_where_it_was_written() -> None:
 def test_every_value_arrives() -> None:
     policy = compile_bundle(BUNDLE)
     assert policy.rtt_ms == {"eu-de": {"us-east": 98.0}}
-    assert policy.bias_ms == {"eu-de": 5.0}
-    assert policy.nearest_by is NearestBy.ROUND_TRIP
     assert policy.tenants["one"].key_digests == (DIGEST,)
     assert policy.models["llama-3.1-8b"].expected_service_s == 5
     assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)

@@ -20,6 +20,7 @@ from penstock.planning.planner import Planner
 from penstock.planning.unchanged_cache import Resting, is_as_wanted
 from penstock.planning.waterfall_planner import GreedyPlanner
 from penstock.policy.policy import SpilloverLimit
+from tests.support.planet import with_bias
 
 ENTRY = ClassPlan("m", "a+b", (Arc("a", 0.7, ArcReason.HOME), Arc("b", 0.3, ArcReason.SPILLOVER)), ())
 KEY = ("a", "m", "a+b")
@@ -56,7 +57,7 @@ def life(by: Planner, seed: int) -> list[dict[str, RegionPlan]]:
                     world.rates |= {key: rate * factor for key, rate in rates.items() if key[0] == region}
         if tick == 60:
             limit = SpilloverLimit("dear", max_cost_per_gpu_hour=1.1, max_share=0.3)
-            policy = msgspec.structs.replace(policy, bias_ms={region: 200.0}, spillover_limits=(limit,))
+            policy = msgspec.structs.replace(with_bias(policy, {region: 200.0}), spillover_limits=(limit,))
         health |= {
             name: RegionHealth(RegionState.HEALTHY)
             for name, one in health.items()

@@ -20,12 +20,12 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.planning.spillover_limits import UNBOUNDED, bounds
 from penstock.planning.waterfall import plan as poured
 from penstock.planning.waterfall_planner import GreedyPlanner
-from penstock.policy.policy import NearestBy, Objective, Policy, Region, Spillover, SpilloverLimit
+from penstock.policy.policy import Objective, Policy, Region, Spillover, SpilloverLimit
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
-from tests.support.planet import MODEL, policy
+from tests.support.planet import MODEL, policy, with_bias, with_spillover_orders
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 RESIDENCY = residency_class(frozenset(EVERYWHERE))
@@ -41,14 +41,14 @@ def planet(*limits: SpilloverLimit, order: tuple[str, ...] = (), dear: str = "us
         name: msgspec.structs.replace(plain.regions[name], cost_per_gpu_hour=5.0 if name == dear else 1.0)
         for name in EVERYWHERE
     }
-    return msgspec.structs.replace(
+    limited = msgspec.structs.replace(
         plain,
         regions=regions,
         residency=(),
         spillover=Spillover(target_utilisation=0.8, step_per_s=1.0),
         spillover_limits=limits,
-        spillover_orders={"eu-de": order} if order else {},
     )
+    return with_spillover_orders(limited, {"eu-de": order})
 
 
 def fleet(per_s: float, *, slots: int = 100, failed: tuple[str, ...] = ()) -> Snapshot:
@@ -163,7 +163,7 @@ def test_others_make_room_for_what_may_not_leave_its_origin(plan: Plan) -> None:
 
 
 def test_a_limit_holds_where_what_is_in_force_and_a_bias_are_elsewhere() -> None:
-    biased = msgspec.structs.replace(planet(LITTLE), bias_ms={"eu-de": 500.0})
+    biased = with_bias(planet(LITTLE), {"eu-de": 500.0})
     assert shares(flow(biased, fleet(50.0))) == {"eu-de": 0.9, "eu-es": 0.1}
     before = {
         "eu-de": RegionPlan(
@@ -283,9 +283,8 @@ def test_limits_are_of_their_origins_and_models_and_all_that_fit_hold() -> None:
     assert bounds(planet(CHEAP, dear="eu-de"), "eu-de", MODEL).dear == set(), "home is never too dear for itself"
 
 
-@pytest.mark.parametrize("nearest_by", list(NearestBy))
-def test_the_planners_matrix_and_the_policy_agree_on_ordered_distances(nearest_by: NearestBy) -> None:
-    known = msgspec.structs.replace(planet(order=("us-east", "eu-es")), nearest_by=nearest_by, bias_ms={"us-east": 7.0})
+def test_the_planners_matrix_and_the_policy_agree_on_ordered_distances() -> None:
+    known = with_bias(planet(order=("us-east", "eu-es")), {"us-east": 7.0})
     distances = Distances(known)
     for origin in EVERYWHERE:
         for server in EVERYWHERE:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from penstock.policy.entry_map import mapped, mapped_first
 from penstock.policy.geography import Location
-from penstock.policy.policy import EntryMap, NearestBy
+from penstock.policy.policy import EntryMap
 from penstock.policy.residency import RequestFacts
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Refusal
-from tests.support.planet import MODEL, policy
+from tests.support.planet import MODEL, policy, with_bias
 
 MAPS = (
     EntryMap("all-of-us", frozenset({"US", "CA"}), frozenset(), ("us-east",)),
@@ -53,29 +53,29 @@ def test_a_client_at_the_wrong_door_is_sent_by_its_map_but_only_where_it_may_be(
     assert set(unmapped.try_regions) == {"eu-es", "eu-de"}
 
 
-def test_a_bias_counts_for_everybody_and_geography_can_go_before_measurements() -> None:
+def test_a_bias_counts_for_every_origin_and_measurements_go_before_geography() -> None:
     plain = msgspec.structs.replace(policy(), rtt_ms={"us-east": {"eu-es": 87.0, "eu-de": 98.0}})
     both = frozenset({"eu-de", "eu-es", "us-east"})
     assert plain.nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
-    biased = msgspec.structs.replace(plain, bias_ms={"us-east": 90.0, "eu-es": 12.0})
+    biased = with_bias(plain, {"us-east": 90.0, "eu-es": 12.0})
     assert biased.nearest_first("us-east", both) == ("us-east", "eu-de", "eu-es")
-    far = msgspec.structs.replace(plain, bias_ms={"us-east": 90.0})
+    far = with_bias(plain, {"us-east": 90.0})
     assert far.nearest_first("us-east", both) == ("eu-es", "us-east", "eu-de")
     assert far.round_trip_ms("us-east", "us-east") == 0.0
-    swapped = msgspec.structs.replace(plain, rtt_ms={"us-east": {"eu-es": 500.0}}, nearest_by=NearestBy.GEOGRAPHY)
-    assert swapped.nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
+    detour = msgspec.structs.replace(plain, rtt_ms={"us-east": {"eu-es": 500.0}})
+    assert detour.nearest_first("us-east", both) == ("us-east", "eu-de", "eu-es")
+    assert policy().nearest_first("us-east", both) == ("us-east", "eu-es", "eu-de")
 
 
 @given(
     st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([1.0, 50.0, 90.0])),
     st.dictionaries(st.sampled_from(["eu-de", "eu-es", "us-east"]), st.sampled_from([0.0, 30.0])),
-    st.sampled_from(NearestBy),
     st.frozensets(st.sampled_from(["eu-de", "eu-es", "us-east"])),
 )
 def test_nearest_is_by_distance_then_name_whatever_was_measured(
-    row: dict[str, float], bias: dict[str, float], nearest_by: NearestBy, regions: frozenset[str]
+    row: dict[str, float], bias: dict[str, float], regions: frozenset[str]
 ) -> None:
-    one = msgspec.structs.replace(policy(), rtt_ms={"eu-de": row}, bias_ms=bias, nearest_by=nearest_by)
+    one = msgspec.structs.replace(with_bias(policy(), bias), rtt_ms={"eu-de": row})
     ordered = one.nearest_first("eu-de", regions)
     assert sorted(ordered) == sorted(regions)
     places = [(one.distance_ms("eu-de", name), name) for name in ordered]

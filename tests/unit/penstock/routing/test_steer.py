@@ -6,10 +6,10 @@ import msgspec
 
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.policy import EntryMap, Model, ModelVersions, NearestBy, Policy, ResidencyRule, Version
+from penstock.policy.policy import EntryMap, Model, ModelVersions, Policy, ResidencyRule, Version
 from penstock.routing.reasons import Reason
 from penstock.routing.steering import CHANGING_TTL_S, STEADY_TTL_S, Advice, Client, Steer, round_trips_ms
-from tests.support.planet import MODEL, policy
+from tests.support.planet import MODEL, policy, with_bias
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 WELL = dict.fromkeys(EVERYWHERE, RegionState.HEALTHY)
@@ -128,15 +128,14 @@ def test_measured_paths_correct_geography() -> None:
 
 
 def test_a_biased_region_counts_as_further_away() -> None:
-    biased = msgspec.structs.replace(policy(), bias_ms={"eu-es": 300.0})
+    biased = with_bias(policy(), {"eu-es": 300.0})
     assert names(advise(Client(LISBON, "open", MODEL), under=biased)) == ["eu-de", "us-east", "eu-es"]
 
 
-def test_geography_alone_passes_over_what_was_measured() -> None:
+def test_what_was_measured_goes_before_geography() -> None:
     measured = msgspec.structs.replace(policy(), rtt_ms={"eu-es": {"eu-de": 500.0}})
     assert names(advise(Client(LISBON, "open", MODEL), under=measured))[1] == "us-east"
-    by_geography = msgspec.structs.replace(measured, nearest_by=NearestBy.GEOGRAPHY)
-    assert names(advise(Client(LISBON, "open", MODEL), under=by_geography))[1] == "eu-de"
+    assert names(advise(Client(LISBON, "open", MODEL), under=policy()))[1] == "eu-de"
 
 
 def test_a_map_goes_before_what_is_near_and_after_what_is_permitted_and_well() -> None:
