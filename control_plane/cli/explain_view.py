@@ -10,10 +10,9 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from penstock.policy.geography import Location
-from penstock.routing.endpoint_choice import Considered
 from penstock.routing.endpoint_selection import NEWCOMER_S
 from penstock.routing.explain import Considering, Explanation, RuleSeen, Standing
-from penstock.routing.reasons import Refusal, Rejection
+from penstock.routing.reasons import ConsideredEndpoint, Refusal, Rejection
 from penstock.routing.region_selection import RegionView
 
 _COLOURS = {
@@ -133,7 +132,7 @@ def _rejection(reason: Rejection) -> str:
     return f"{reason.reason.value}: {reason.detail}" if reason.detail else reason.reason.value
 
 
-def _endpoints(endpoints: tuple[Considered, ...]) -> Table:
+def _endpoints(endpoints: tuple[ConsideredEndpoint, ...]) -> Table:
     table = table_of("endpoint", "done in", "in flight", "because", title="Endpoints here")
     for one in endpoints:
         table.add_row(one.name, _done(one.done_s), str(one.in_flight), _of_endpoint(one))
@@ -146,7 +145,7 @@ def _done(done_s: float | None) -> str:
     return f"{done_s:.2f} s" if done_s < NEWCOMER_S else "after the others: it is new"
 
 
-def _of_endpoint(one: Considered) -> str:
+def _of_endpoint(one: ConsideredEndpoint) -> str:
     if one.reason is not None:
         return one.reason.value
     told = ["holds the conversation, its beginning or the model"] if one.holds else []

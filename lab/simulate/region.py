@@ -16,13 +16,14 @@ from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
 from penstock.admission.fair_queueing import YIELD_S, Head, Turns
 from penstock.admission.queueing import MAX_WAIT_S, Queue, Waiting
-from penstock.fleet.expected_wait import mean_with, pool_service_s
 from penstock.policy.policy import Cost
-from penstock.routing.cost_estimate import OVERHEAD_BYTES, Expectations, worked
-from penstock.routing.endpoint_selection import EndpointView, choose_endpoint
-from penstock.routing.speed_learning import MICROSECONDS, SpeedLearner, microseconds, speeds
-from penstock.routing.usage import Usage
-from penstock.routing.work import CostInputs, Work
+from penstock.routing.cost_estimate import OVERHEAD_BYTES
+from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.placement import Placement, WorkEstimate
+from penstock.routing.pool_accounting import EndpointAccount, Load, PoolAccount
+from penstock.routing.reasons import Reason
+from penstock.routing.work import NO_WORK, CostInputs
 
 EXCHANGE_S = 0.02
 """Time (s) between two looks at what the other agents have in flight."""
@@ -96,8 +97,8 @@ class Served(msgspec.Struct):
 class Told(NamedTuple):
     """What one agent says of itself."""
 
-    loads: list[tuple[int, ...]]
-    """Requests, prefill and decode (microseconds) that it has reserved, by engine."""
+    loads: list[Load]
+    """What it has reserved, by engine."""
     head: Head | None
     """Who waits there and is first."""
 
@@ -142,7 +143,7 @@ class Region:
             self.clock.at(request.at_s, partial(agent.arrive, request))
         if self._ways.exchange_s is not None:
             self.clock.at(self._ways.exchange_s, partial(self._exchange, self._ways.exchange_s))
-        if self._ways.learns:
+        if self._ways.learns or self._ways.minds_age:
             self.clock.at(RECOUNT_S, self._recount)
         self._unanswered = len(requests)
         while self._unanswered:
@@ -166,44 +167,38 @@ class Region:
 
 
 class SimulatedAgent:
-    """One agent: what it has reserved, what it has heard, what it has learned."""
+    """One agent: its accounts of the engines, its chooser, and its queue."""
 
     def __init__(
         self, region: Region, number: int, strategy: Strategy, cost: Cost, specs: Sequence[EngineKind], rng: Random
     ) -> None:
         """Knows nothing of the engines but what they are made of."""
-        self.own = [[0, 0, 0] for _ in specs]
-        """Requests, prefill and decode (microseconds) reserved on each engine."""
         self.queue: Queue[Served] = Queue()
         self._region = region
         self._round_robin = strategy is Strategy.ROUND_ROBIN
         self._ways = WAYS[strategy]
         self._cost = cost
-        self._rng = rng
-        self._others = [[0, 0, 0] for _ in specs]
         self._other_heads: list[Head] = []
         self._heard_at = 0.0
         self._turns = Turns()
         self._numbers_from = number << 32
         self._yields = False
         self._turn = rng.randrange(len(specs))
-        self._learners = [SpeedLearner(spec.accelerator) for spec in specs]
-        self._expectations = Expectations()
-        self._service_s, self._completions = PRIOR_SERVICE_S, 0
-        self._own_service_s: list[float | None] = [None] * len(specs)
-        self._views = [
-            EndpointView(
-                f"engine-{n}",
-                spec.max_num_seqs,
-                spec.max_num_seqs + 1 if self._ways.late else UNBOUNDED,
-                ready=True,
-            )
-            for n, spec in enumerate(specs)
-        ]
-        for view in self._views:
-            view.update_score()
-        if self._ways.learns:
-            self.recount()
+        self._chooser = EndpointChooser(rng)
+        self._pool: PoolAccount[EndpointAccount] = PoolAccount(PRIOR_SERVICE_S)
+        queued = 1 if self._ways.late else UNBOUNDED
+        self._pool.set_endpoints(
+            [
+                EndpointAccount(
+                    EndpointView(f"engine-{n}", spec.max_num_seqs, spec.max_num_seqs + queued, ready=True),
+                    spec.accelerator,
+                )
+                for n, spec in enumerate(specs)
+            ]
+        )
+        for endpoint in self._pool.endpoints:
+            endpoint.pools = (self._pool,)
+        self.recount()
 
     def arrive(self, request: TraceRequest) -> None:
         """A client asks."""
@@ -215,93 +210,81 @@ class SimulatedAgent:
             self._pump()
 
     def tell(self) -> Told:
-        """What the other agents are to hear."""
+        """What this agent reports to the others."""
         head = self.queue.head()
-        return Told([tuple(one) for one in self.own], self._head(head) if head is not None else None)
+        loads = [endpoint.local_load for endpoint in self._pool.endpoints]
+        return Told(loads, self._head(head) if head is not None else None)
 
     def hear(self, others: Sequence[Told]) -> None:
-        """Take in what the other agents have reserved, and who waits there."""
+        """Take in what the other agents have reserved, and the heads of their queues."""
         self._heard_at = self._region.clock.now
-        for index, view in enumerate(self._views):
-            heard = [sum(other.loads[index][part] for other in others) for part in range(3)]
-            if heard != self._others[index]:
-                self._others[index] = heard
-                self._show(index, view)
+        for index, endpoint in enumerate(self._pool.endpoints):
+            loads = [other.loads[index] for other in others]
+            remote = Load(
+                sum([load.requests for load in loads]),
+                sum([load.prefill_us for load in loads]),
+                sum([load.decode_us for load in loads]),
+            )
+            if remote != endpoint.remote_load:
+                endpoint.set_remote_load(remote)
         self._other_heads = [other.head for other in others if other.head is not None]
         self._pump()
 
     def recount(self) -> None:
-        """Reckon with what has been learned since."""
-        known = [
-            (v.slots, own_s) for v, own_s in zip(self._views, self._own_service_s, strict=True) if own_s is not None
-        ]
-        pool_s = pool_service_s(known, PRIOR_SERVICE_S)
-        for view, own_s, speed in zip(self._views, self._own_service_s, speeds(self._learners), strict=True):
-            view.speed = speed
-            view.service_s = own_s if own_s is not None else pool_s
-            view.update_score()
+        """Apply what completions have taught since."""
+        self._pool.recount()
+        if self._ways.learns:
+            self._pool.update_speeds()
 
     def _place(self, served: Served) -> bool:
-        index, work = self._choose(served)
-        if index is None:
+        clock, request = self._region.clock, served.request
+        estimate = self._estimate(request)
+        chosen = self._choose(estimate)
+        if chosen is None:
             return False
-        view, request = self._views[index], served.request
-        prefill_us, decode_us = microseconds(work, view.speed, view.in_flight + 1)
-        speed = view.speed
-        ahead_s = (view.prefill_us + prefill_us) / MICROSECONDS / speed.prefill if speed is not None else 0.0
-        sent_at, streams = self._region.clock.now, view.in_flight + 1
-        self._reserve(index, 1, prefill_us, decode_us)
-        served.engine = index
-        first_at = 0.0
+        endpoint, spared_s = chosen
+        placement = Placement(endpoint, estimate, spared_s, clock.now)
+        placement.take()
+        served.engine = self._pool.positions[endpoint.name]
 
         def on_first() -> None:
-            nonlocal first_at
-            first_at = self._region.clock.now
-            served.first_s = first_at - request.at_s
-            self._reserve(index, 0, -prefill_us, 0)
-            if streams <= view.slots:
-                self._learners[index].saw_first_byte(ahead_s, first_at - sent_at, first_at)
+            served.first_s = clock.now - request.at_s
+            if placement.first_byte(clock.now):
+                placement.end_prefill()
+                self._chooser.learn_first_byte(placement, clock.now)
 
         def on_end() -> None:
-            served.end_s = self._region.clock.now - request.at_s
+            served.end_s = clock.now - request.at_s
             self._region.answered()
-            self._finish(index, request, decode_us, sent_at, first_at, streams)
+            placement.release()
+            endpoint.completed(clock.now - placement.since)
+            self._chooser.learn_response(placement, clock.now, (_usage(request),))
+            self._pump()
 
         sequence = EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks)
-        self._region.engines[index].submit(sequence, on_first, on_end)
+        self._region.engines[served.engine].submit(sequence, on_first, on_end)
         return True
 
-    def _choose(self, served: Served) -> tuple[int | None, Work]:
+    def _choose(self, estimate: WorkEstimate) -> tuple[EndpointAccount, float] | None:
+        """The endpoint and the prefill (s) that its cache spares; None where no endpoint has room."""
+        now = self._region.clock.now
         if self._round_robin:
-            self._turn = (self._turn + 1) % len(self._views)
-            return self._turn, Work(0.0, 0.0)
-        work = self._expectations.guess(self._cost, "", "", self._ask(served.request))
-        age_s = self._region.clock.now - self._heard_at if self._ways.minds_age else 0.0
-        who = choose_endpoint(self._views, self._rng, work=work, view_age_s=age_s, service_s=self._service_s)
-        return who.index, work
+            self._turn = (self._turn + 1) % self._pool.size
+            return self._pool.endpoints[self._turn], 0.0
+        age_s = now - self._heard_at if self._ways.minds_age else 0.0
+        chosen = self._chooser.choose(self._pool, estimate, (), age_s, now)
+        return None if isinstance(chosen, Reason) else chosen
 
-    def _finish(
-        self, index: int, request: TraceRequest, decode_us: int, sent_at: float, first_at: float, streams: int
-    ) -> None:
-        view, now = self._views[index], self._region.clock.now
-        usage = Usage(request.prompt_tokens, max(1, request.output_tokens))
-        self._expectations.saw("", "", self._ask(request), usage, now)
-        self._reserve(index, -1, 0, -decode_us)
-        if streams <= view.slots:
-            decode_s = worked(self._cost, usage).decode_s
-            self._learners[index].saw_end(decode_s, now - first_at, (streams + view.in_flight + 1) / 2, now)
-        prior_s = self._own_service_s[index]
-        prior_s = prior_s if prior_s is not None else self._service_s
-        self._own_service_s[index] = mean_with(prior_s, view.completions, now - sent_at)
-        view.completions += 1
-        self._service_s = mean_with(self._service_s, self._completions, now - sent_at)
-        self._completions += 1
-        self._pump()
+    def _estimate(self, request: TraceRequest) -> WorkEstimate:
+        limit = max(1, request.output_tokens) if self._region.limits_tell else None
+        ask = CostInputs(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, max_tokens=limit)
+        work = NO_WORK if self._round_robin else self._chooser.expectations.guess(self._cost, "", "", ask)
+        return WorkEstimate("", "", self._cost, ask, work, streaming=True)
 
     def _pump(self) -> None:
-        """Give room to those who wait, or leave it to another agent whose turn it is."""
+        """Give room to the requests that wait, or leave it to another agent whose turn it is."""
         now = self._region.clock.now
-        while (first := self.queue.head()) is not None and self._has_room():
+        while (first := self.queue.head()) is not None and self._pool.has_room:
             turn = self._turns.whose(self._head(first), self._other_heads, now)
             if turn is not None:
                 if not self._yields:
@@ -313,30 +296,19 @@ class SimulatedAgent:
             self.queue.leave(first)
 
     def _take_after_all(self, left_to: Head) -> None:
-        """Whoever's turn it was has had the time to take it."""
+        """The agent whose turn it was has had the time to take the room."""
         self._yields = False
-        if self._has_room():
+        if self._pool.has_room:
             self._turns.pass_over(left_to, self._region.clock.now)
         self._pump()
-
-    def _has_room(self) -> bool:
-        return any(view.takes_more for view in self._views)
 
     def _head(self, waiting: Waiting[Served]) -> Head:
         return Head(0, waiting.since, self._numbers_from + waiting.number)
 
-    def _reserve(self, index: int, requests: int, prefill_us: int, decode_us: int) -> None:
-        own = self.own[index]
-        own[0] += requests
-        own[1] += prefill_us
-        own[2] += decode_us
-        self._show(index, self._views[index])
 
-    def _show(self, index: int, view: EndpointView) -> None:
-        own, others = self.own[index], self._others[index]
-        view.in_flight, view.prefill_us, view.decode_us = own[0] + others[0], own[1] + others[1], own[2] + others[2]
-        view.update_score()
-
-    def _ask(self, request: TraceRequest) -> CostInputs:
-        most = max(1, request.output_tokens) if self._region.limits_tell else None
-        return CostInputs(body_bytes=request.prompt_tokens * 4 + OVERHEAD_BYTES, max_tokens=most)
+def _usage(request: TraceRequest) -> bytes:
+    """The end of a response as engines send it."""
+    return b'{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (
+        request.prompt_tokens,
+        max(1, request.output_tokens),
+    )

@@ -17,8 +17,7 @@ from random import Random
 from sys import float_info
 from typing import Final
 
-from penstock.routing.endpoint_choice import Considered, Who
-from penstock.routing.reasons import Reason, Rejection
+from penstock.routing.reasons import ConsideredEndpoint, EndpointChoice, Reason, Rejection
 from penstock.routing.speed_learning import MICROSECONDS
 from penstock.routing.work import NO_WORK, Speed, Work
 
@@ -151,7 +150,7 @@ def choose_endpoint(
     same_zone: Sequence[int] = (),
     view_age_s: float = 0.0,
     service_s: float = 1.0,
-) -> Who:
+) -> EndpointChoice:
     """Pick the endpoint that would be done soonest, of those that can take one more request.
 
     Args:
@@ -177,15 +176,15 @@ def choose_endpoint(
         index = min(holders, key=holders.__getitem__)
         best = min(best, holders[index])
         if holders[index] <= min(best + held_gap_s, MAX_S):
-            return Who(index)
+            return EndpointChoice(index)
     if best == NOBODY:
-        return Who(None, rejections(endpoints, tried))
+        return EndpointChoice(None, rejections(endpoints, tried))
     if same_zone:
         near, near_good = _soonest([one for one in candidates if one[0] in same_zone], work)
         if near <= best + ZONE_GAP_S:
             as_good = near_good
     # `Random.randrange` takes eight times as long.
-    return Who(as_good[0] if len(as_good) == 1 else as_good[int(rng.random() * len(as_good))])
+    return EndpointChoice(as_good[0] if len(as_good) == 1 else as_good[int(rng.random() * len(as_good))])
 
 
 def consider(
@@ -194,13 +193,13 @@ def consider(
     tried: Container[str] = (),
     held: Mapping[int, float] = NOTHING_HELD,
     same_zone: Sequence[int] = (),
-) -> tuple[Considered, ...]:
+) -> tuple[ConsideredEndpoint, ...]:
     """What `choose_endpoint` compares, soonest first; args are those of it."""
     scores = [_done_s(one, work, tried) for one in endpoints]
     for index, score in _spared(endpoints, work, held, tried).items():
         scores[index] = score
     seen = [
-        Considered(
+        ConsideredEndpoint(
             one.name,
             score if score < NOBODY else None,
             one.in_flight,

@@ -18,8 +18,7 @@ from penstock.policy.model_versions import models_for, versions_of
 from penstock.policy.policy import Policy, Tenant, Version
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routing.decision import admit_at_origin, decide
-from penstock.routing.endpoint_choice import Considered
-from penstock.routing.reasons import Reason, Refusal, Rejection
+from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
 
 
@@ -114,7 +113,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """One draw of the decision; another request may draw another region, by the chances above."""
     refusal: Refusal | None = None
     """What the client is told instead."""
-    endpoints: tuple[Considered, ...] = ()
+    endpoints: tuple[ConsideredEndpoint, ...] = ()
     """Those of the origin for the model, soonest first, where they are known."""
     versions: tuple[Version, ...] = ()
     """What the name stands for, where several models serve it; explained is the one that has the name itself."""
@@ -126,7 +125,7 @@ def explain(
     asked: ExplainQuery,
     views: Mapping[str, RegionView],
     rng: Random,
-    endpoints: tuple[Considered, ...] = (),
+    endpoints: tuple[ConsideredEndpoint, ...] = (),
 ) -> Explanation:
     """Explain one request.
 

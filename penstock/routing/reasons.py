@@ -65,6 +65,32 @@ class Rejection(msgspec.Struct, frozen=True):
     """What a person needs besides: the rule's name and source, the number that was over a limit."""
 
 
+class EndpointChoice(msgspec.Struct, frozen=True):
+    """The chosen endpoint."""
+
+    index: int | None
+    """In the sequence of candidates; None where none may have the request."""
+    rejected: tuple[Rejection, ...] = ()
+    """Where none may have it, the reason of each candidate."""
+
+
+class ConsideredEndpoint(msgspec.Struct, frozen=True):
+    """One endpoint as endpoint selection compares it."""
+
+    name: str
+    done_s: float | None
+    """When the endpoint would complete the request (s from now), plus the delay of the requests there; None where it
+    may not have the request."""
+    in_flight: int
+    """Requests on it now."""
+    reason: Reason | None = None
+    """Why it may not have the request."""
+    holds: bool = False
+    """It holds the request's session or prefix, or has its model loaded, and may be chosen though a little later."""
+    near: bool = False
+    """It is in the agent's zone, and may be chosen though a little later."""
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """A whole request that cannot go on, with everything that was considered on the way."""
 

@@ -9,20 +9,15 @@ from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
-from penstock.fleet.expected_wait import mean_with
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, broke, probed
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Readings, Signal, heard, pressure
 from penstock.health.outlier_ejection import EjectionRules, Outcome, Standing, Trust, at, ended, taken
 from penstock.health.warm_up import warm_since, warm_up_weight
-from penstock.policy.policy import Model
 from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.pool_totals import PoolTotals
-
-DEFAULT_SERVICE_S: Final = Model("").expected_service_s
-"""The prior of a model that policy does not name."""
 
 MODELS_EVERY_S: Final = 5.0
 """Time (s) between two questions for what an engine that is ready has loaded."""
@@ -33,19 +28,6 @@ MODELS_AGAIN_S: Final = 0.5
 
 FULL: Final = 1.0
 """What an engine says of its utilisation that takes no more."""
-
-
-class Load(NamedTuple):
-    """What some agents have on an endpoint."""
-
-    requests: int
-    prefill_us: int
-    """Reserved for prefill that is not over, in microseconds."""
-    decode_us: int
-    """Reserved for the rest, in microseconds."""
-
-
-NO_LOAD: Final = Load(0, 0, 0)
 
 
 class OutlierDetection(NamedTuple):
@@ -63,7 +45,7 @@ _TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONC
 """In Python 3.11, to read a member off its class is a function call."""
 
 
-class Endpoint:
+class Endpoint(EndpointAccount):
     """One model server. Its `view` is what the core chooses by; only this class writes to it."""
 
     __slots__ = (
@@ -73,21 +55,14 @@ class Endpoint:
         "_out_since",
         "_warm_since",
         "address",
-        "completions",
         "health",
         "kind",
-        "learner",
         "load_heard_at",
         "loaded",
-        "name",
-        "pools",
         "readings",
-        "remote_load",
-        "service_s",
         "signals_problem",
         "spec",
         "standing",
-        "view",
         "wake",
     )
 
@@ -95,12 +70,10 @@ class Endpoint:
         self, spec: EndpointSpec, judge: OutlierDetection, on_models: Callable[[], None] = lambda: None
     ) -> None:
         """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
+        super().__init__(EndpointView(spec.name, spec.slots, spec.slots + spec.queue), spec.accelerator)
         self.spec = spec
-        self.name = spec.name
-        """Its name in the endpoints file; it and its address never change."""
         self.address = spec.address
         """Where it listens."""
-        self.view = EndpointView(spec.name, spec.slots, spec.slots + spec.queue)
         self.health = EndpointHealth()
         """What its probes say."""
         self.standing = Standing()
@@ -120,15 +93,6 @@ class Endpoint:
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
-        self.remote_load = NO_LOAD
-        """What the region's other agents have on it, as far as they are believed."""
-        self.learner = SpeedLearner(spec.accelerator)
-        """How fast it is, by what it has finished."""
-        self.service_s: float | None = None
-        """Mean time (s) a request holds its slot, lately; None before the first completion."""
-        self.completions = 0
-        self.pools: tuple[PoolTotals, ...] = ()
-        """The pools that it counts in."""
         self.wake = asyncio.Event()
         """Set to have it probed at once."""
 
@@ -137,54 +101,11 @@ class Endpoint:
         """What it serves: those that are loaded of what it is configured with."""
         return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
-    @property
-    def local_load(self) -> Load:
-        """What this agent has on it: whatever others do not."""
-        view, others = self.view, self.remote_load
-        return Load(
-            view.in_flight - others.requests, view.prefill_us - others.prefill_us, view.decode_us - others.decode_us
-        )
-
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """One more request of this agent is on it, of so much work at its speed."""
-        view = self.view
-        view.in_flight += 1
-        view.prefill_us += prefill_us
-        view.decode_us += decode_us
-        view.update_score()
-        if view.ready and not view.draining:
-            for pool in self.pools:
-                pool.in_flight += 1
+        """Count one more request of this agent, which may be the one that an ejected endpoint is tried with."""
+        super().take(prefill_us, decode_us)
         if self.standing.trust is not _TRUSTED:
             self._trust(taken(self.standing))
-
-    def prefilled(self, prefill_us: int) -> None:
-        """The prefill of one of them is over."""
-        self.view.prefill_us -= prefill_us
-        self.view.update_score()
-
-    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """One of them has ended, and what was still reserved for it is free."""
-        view = self.view
-        view.in_flight -= 1
-        view.prefill_us -= prefill_us
-        view.decode_us -= decode_us
-        view.update_score()
-        if view.ready and not view.draining:
-            for pool in self.pools:
-                pool.in_flight -= 1
-
-    def set_remote_load(self, others: Load) -> None:
-        """What the other agents are now believed to have on it."""
-        view, before, self.remote_load = self.view, self.remote_load, others
-        more = others.requests - before.requests
-        view.in_flight += more
-        view.prefill_us += others.prefill_us - before.prefill_us
-        view.decode_us += others.decode_us - before.decode_us
-        if more and view.ready and not view.draining:
-            for pool in self.pools:
-                pool.in_flight += more
-        view.update_score()
 
     def resize(self, spec: EndpointSpec) -> None:
         """Take a changed entry of the file for the same server."""
@@ -259,13 +180,6 @@ class Endpoint:
             self._believe(broke(self.health))
             self.wake.set()
 
-    def completed(self, service_s: float) -> None:
-        """A request ran to its end and held its slot for `service_s` seconds."""
-        prior_s = self.service_s if self.service_s is not None else self._prior_s()
-        self.service_s = mean_with(prior_s, self.completions, service_s)
-        self.completions += 1
-        self.view.completions = self.completions
-
     def ended(self, outcome: Outcome, started_at: float) -> bool:
         """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
         judge, before = self._judge, self.standing
@@ -311,9 +225,6 @@ class Endpoint:
         if self.standing.out:
             return 1.0
         return warm_up_weight(max(0.0, now - self._warm_since), self._judge.warm_up_s)
-
-    def _prior_s(self) -> float:
-        return self.pools[0].service_s if self.pools else DEFAULT_SERVICE_S
 
     def _believe(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health

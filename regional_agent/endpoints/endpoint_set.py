@@ -23,9 +23,10 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import BadSignals
 from penstock.health.outlier_ejection import Outcome, outcome_of
 from penstock.policy.policy import Policy
+from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import beat, cancel, keep_running
 from regional_agent.endpoints import endpoint_probes, endpoint_signals
-from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, NO_LOAD, Endpoint, Load, OutlierDetection
+from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_dns import DnsResolver, Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, Entry, parse_endpoints, read_endpoint_file

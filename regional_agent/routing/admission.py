@@ -18,6 +18,7 @@ from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.decision import admit_at_origin
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
@@ -29,7 +30,7 @@ from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
 from regional_agent.routing.model_name import asked_of
 from regional_agent.routing.model_rewrite import can_be_served_as_another, serve_as
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.routing.work_estimate import WorkEstimate, session_of, work_estimate_of
+from regional_agent.routing.work_estimate import session_of, work_estimate_of
 
 if TYPE_CHECKING:
     from regional_agent.runtime import AgentRuntime

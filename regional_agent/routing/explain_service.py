@@ -13,7 +13,7 @@ from adapters.geoip import parse_address
 from penstock.policy.countries import country_flaw
 from penstock.policy.geography import Location
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import ConsideredEndpoint, Reason
 
 if TYPE_CHECKING:
     from regional_agent.routing.router import Router
@@ -55,7 +55,10 @@ def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float)
     location = _location(runtime, given)
     asked = ExplainQuery(road.region, given["model"], tenant, location, tried, given.get("overflow", "") == "true")
     model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
-    endpoints = road.chooser.consider(model, sender, given.get("session", ""), now) if model is not None else ()
+    endpoints: tuple[ConsideredEndpoint, ...] = ()
+    if model is not None:
+        pool = runtime.endpoints.pool(model.name)
+        endpoints = road.chooser.consider(pool, model, sender, given.get("session", ""), now)
     views = road.views(policy.regions, asked.model, now)
     return explain(policy, runtime.active_config.plan, asked, views, Random(), endpoints)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.health.outlier_ejection import Outcome
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
+from penstock.routing.placement import Placement, WorkEstimate
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
-from regional_agent.routing.endpoint_chooser import Placement
-from regional_agent.routing.work_estimate import WorkEstimate
+from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:
@@ -106,6 +107,30 @@ class RequestContext:
         self.tried_endpoints = self.busy_endpoints = NO_NAMES
 
 
+class LocalAttempt(Placement[Endpoint]):
+    """One attempt at a request on an endpoint of this region."""
+
+    __slots__ = ("address", "kind", "outcome", "region")
+
+    def __init__(
+        self, endpoint: Endpoint, estimate: WorkEstimate, spared_s: float, now: float, region: str, kind: str
+    ) -> None:
+        """Create an attempt whose reservation is not counted yet.
+
+        Args:
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+            now: by the agent's clock, in seconds.
+            region: this one.
+            kind: why this region serves.
+        """
+        super().__init__(endpoint, estimate, spared_s, now)
+        self.address = endpoint.address
+        self.region = region
+        self.kind = kind
+        self.outcome: Outcome | None = None
+        """What the attempt shows of the endpoint's health, as soon as it shows something."""
+
+
 class Forward:
     """One attempt at a request in another region."""
 
@@ -124,5 +149,5 @@ class Forward:
         """The signed facts of the request."""
 
 
-Target = Placement | Forward
+Target = LocalAttempt | Forward
 """Where one attempt goes."""

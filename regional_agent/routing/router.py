@@ -18,6 +18,7 @@ from penstock.health.outlier_ejection import Outcome
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.decision import decide
+from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
 from penstock.routing.weighted_sampler import accepts_full_share
@@ -27,9 +28,8 @@ from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import Answer, QueueEntry
-from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
 from regional_agent.routing.model_rewrite import serve_as
-from regional_agent.routing.request_context import NO_NAMES, Forward, RequestContext, Target
+from regional_agent.routing.request_context import NO_NAMES, Forward, LocalAttempt, RequestContext, Target
 from regional_agent.telemetry.agent_metrics import RequestKind
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Router:
         self._rng = rng
         self._clock = clock
         self.request_tally = runtime.request_tally
-        self.chooser = EndpointChooser(runtime.endpoints, runtime.shared_load, rng)
+        self.chooser = EndpointChooser(rng)
         self.admission = Admission(region, runtime, key, rng, self.chooser.expectations)
         runtime.admission_queue.ask = self._try_again
 
@@ -162,17 +162,18 @@ class Router:
         return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
     def first_byte(self, target: Target, now: float) -> None:
-        """The answer's first byte has come."""
-        if isinstance(target, Placement):
+        """Releases the prefill of a response that has begun, and learns from it."""
+        if isinstance(target, LocalAttempt) and target.first_byte(now):
+            self._runtime.shared_load.prefilled(target)
             try:
-                self.chooser.first_byte(target, now)
+                self.chooser.learn_first_byte(target, now)
             except Exception:
                 log.exception("learning from a first byte failed", endpoint=target.endpoint.name)
 
     def check_prefill_done(self, target: Target, now: float) -> None:
-        """No byte has come yet; called now and then."""
-        if isinstance(target, Placement):
-            self.chooser.check_prefill_done(target, now)
+        """Releases the prefill of a response that is not streamed when it should be over. Called now and then."""
+        if isinstance(target, LocalAttempt) and target.prefill_is_due(now):
+            self._runtime.shared_load.prefilled(target)
 
     def settle(self, target: Target, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
         """Step 9: release what the attempt held.
@@ -182,7 +183,7 @@ class Router:
             service_s: how long (s) the engine took, where it finished.
             tail: the last bytes of its answer, in parts.
         """
-        if not isinstance(target, Placement):
+        if not isinstance(target, LocalAttempt):
             return
         runtime, endpoint = self._runtime, target.endpoint
         runtime.shared_load.release(target)
@@ -191,7 +192,7 @@ class Router:
             if service_s is not None:
                 endpoint.completed(service_s)
                 if target.outcome is None:
-                    self.chooser.ended(target, now, tail)
+                    self.chooser.learn_response(target, now, tail)
             outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
             if endpoint.ended(outcome, target.since):
                 runtime.endpoints.ejected(endpoint, outcome)
@@ -203,17 +204,17 @@ class Router:
 
     def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
         """The head of an answer has come from an engine here."""
-        if isinstance(target, Placement):
+        if isinstance(target, LocalAttempt):
             target.outcome = self._runtime.endpoints.answered(target.endpoint, status, headers)
 
     def broke_off(self, target: Target) -> None:
         """An answer that had begun was not finished: the connection closed, or carried garbage."""
-        if isinstance(target, Placement):
+        if isinstance(target, LocalAttempt):
             target.outcome = Outcome.BROKEN_OFF
 
     def stalled(self, target: Target) -> None:
         """Nothing came for longer than this agent allows. Not for a client's own deadline: clients eject nobody."""
-        if isinstance(target, Placement):
+        if isinstance(target, LocalAttempt):
             target.outcome = Outcome.STALLED
         else:
             self._runtime.peers.broken(target.region, target.address)
@@ -225,7 +226,7 @@ class Router:
             broke: it was sent the request before the connection ended.
         """
         context.failed_because = Reason.ENGINE_FAILED
-        if isinstance(target, Placement):
+        if isinstance(target, LocalAttempt):
             context.broken += broke
             context.tried_endpoints |= {target.endpoint.name}
             target.outcome = Outcome.UNREACHABLE
@@ -237,7 +238,7 @@ class Router:
     def busy(self, context: RequestContext, target: Target, reason: Reason) -> None:
         """The engine or the peer said, before starting, that it cannot take this one."""
         context.failed_because = Reason.SATURATED
-        if isinstance(target, Placement):
+        if isinstance(target, LocalAttempt):
             context.tried_endpoints |= {target.endpoint.name}
             context.busy_endpoints |= {target.endpoint.name}
             context.rests_until = self._clock() + BUSY_REST_S
@@ -332,19 +333,27 @@ class Router:
         views = self.views(permitted.regions, context.model, now)
         return idle_region_exists(self.region, permitted, views, context.tried_regions)
 
-    def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> Placement | Reason:
+    def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
         """An engine of this region, in its turn, or why there is none."""
         if not in_turn and self._runtime.admission_queue.must_queue(context):
             return Reason.SATURATED
         return self._placement(context, kind, now)
 
-    def _placement(self, context: RequestContext, kind: str, now: float) -> Placement | Reason:
+    def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
-        placement = self.chooser.choose(context.estimate, context.tried_endpoints, now)
-        if isinstance(placement, Reason):
-            return Reason.SATURATED if context.busy_endpoints else placement
-        placement.region, placement.kind = self.region, kind
-        return placement
+        runtime = self._runtime
+        chosen = self.chooser.choose(
+            runtime.endpoints.pool(context.model),
+            context.estimate,
+            context.tried_endpoints,
+            runtime.shared_load.age_s(),
+            now,
+        )
+        if isinstance(chosen, Reason):
+            return Reason.SATURATED if context.busy_endpoints else chosen
+        endpoint, spared_s = chosen
+        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind)
+        return runtime.shared_load.reserve(attempt)
 
     def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> Forward | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""

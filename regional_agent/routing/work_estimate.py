@@ -7,8 +7,9 @@ from typing import Any, Final
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.cost_estimate import Expectations
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.usage import MAX_TOKENS
-from penstock.routing.work import CostInputs, Work
+from penstock.routing.work import CostInputs
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import Raw, RequestFields
 
@@ -31,26 +32,6 @@ _TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""
 
 _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
-
-
-class WorkEstimate:
-    """One request's work and ties."""
-
-    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
-
-    def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
-        """Without ties."""
-        self.tenant = tenant
-        self.model = model
-        self.cost = cost
-        self.ask = ask
-        self.streaming = streaming
-        """The answer comes as it is made."""
-        self.work = work
-        self.prefix: list[int] = []
-        """Keys of the leading blocks of its prompt."""
-        self.session: int | None = None
-        """Key of its conversation."""
 
 
 def work_estimate_of(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from random import Random
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import structlog
@@ -20,10 +20,10 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S, weight_at_age, weighted_count
+from penstock.routing.placement import Reservation
+from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import beat, cancel, keep_running
-from regional_agent.endpoints.endpoint import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load.script_connection import ScriptConnection
 from regional_agent.shared_load.shared_load_script import (
     EXCHANGE,
@@ -88,7 +88,7 @@ class Told(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Told)
 
 
-Reserved = TypeVar("Reserved", bound=Reservation)
+Reserved = TypeVar("Reserved", bound=Reservation[Any])
 
 
 class SharedLoad:
@@ -146,27 +146,21 @@ class SharedLoad:
         return self._redis_url is not None
 
     def reserve(self, reservation: Reserved) -> Reserved:
-        """Count one more request on its endpoint."""
-        reservation.endpoint.take(reservation.prefill_us, reservation.decode_us)
+        """Count a reservation on its endpoint."""
+        reservation.take()
         if not self._has_news:
             self.tell()
         return reservation
 
-    def prefilled(self, reservation: Reservation) -> None:
-        """Its prefill is over: the first byte came. A second time does nothing."""
-        if reservation.prefill_us and not reservation.released:
-            prefill_us, reservation.prefill_us = reservation.prefill_us, 0
-            reservation.endpoint.prefilled(prefill_us)
-            if not self._has_news:
-                self.tell()
+    def prefilled(self, reservation: Reservation[Any]) -> None:
+        """Release the prefill of a reservation. A second call does nothing."""
+        if reservation.end_prefill() and not self._has_news:
+            self.tell()
 
-    def release(self, reservation: Reservation) -> None:
-        """Give back what is left of it; a second time does nothing."""
-        if not reservation.released:
-            reservation.released = True
-            reservation.endpoint.give_back(reservation.prefill_us, reservation.decode_us)
-            if not self._has_news:
-                self.tell()
+    def release(self, reservation: Reservation[Any]) -> None:
+        """Release all that a reservation still holds. A second call does nothing."""
+        if reservation.release() and not self._has_news:
+            self.tell()
 
     def tell(self) -> None:
         """Something has changed in what this agent has, or in its queues: before long the others are to know."""

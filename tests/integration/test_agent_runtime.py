@@ -20,10 +20,10 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Failover, Model, Policy, Region
 from penstock.policy.residency import residency_class
+from penstock.routing.placement import Reservation
 from penstock.wire import probe
 from penstock.wire.signing import FleetKey
 from regional_agent.config.settings import AgentSettings
-from regional_agent.routing.reservation import Reservation
 from regional_agent.runtime import AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -14,7 +14,8 @@ from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import Outcome
 from penstock.policy.policy import Model, Policy
 from penstock.routing.endpoint_selection import choose_endpoint
-from regional_agent.endpoints.endpoint import DEFAULT_SERVICE_S, Endpoint, Load
+from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, Load
+from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import EndpointSet

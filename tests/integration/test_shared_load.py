@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from lab.servers.redis import RedisServer
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.routing.placement import Reservation
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load.script_connection import ScriptConnection
 from regional_agent.shared_load.shared_load import SharedLoad, Waiting
 from regional_agent.shared_load.shared_load_script import agent_prefix, index_key

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from penstock.policy.policy import Quota
 from penstock.routing.cost_estimate import Expectations
+from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.proxy.access_log import AccessLog
-from regional_agent.routing.endpoint_chooser import EndpointChooser
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import agent
@@ -29,8 +29,8 @@ from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 STEPS: tuple[tuple[Any, str], ...] = (
-    (EndpointChooser, "first_byte"),
-    (EndpointChooser, "ended"),
+    (EndpointChooser, "learn_first_byte"),
+    (EndpointChooser, "learn_response"),
     (Expectations, "saw"),
     (Expectations, "wants"),
     (SpeedLearner, "wants"),

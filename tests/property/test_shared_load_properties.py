@@ -19,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lab.servers.redis import RedisServer, start_redis
 from penstock.fleet import shared_counts
+from penstock.routing.placement import Reservation
+from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel
-from regional_agent.endpoints.endpoint import NO_LOAD, Endpoint, Load
+from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.reservation import Reservation
 from regional_agent.shared_load import shared_load
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_script import agent_prefix

@@ -6,8 +6,9 @@ import pytest
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import EjectionRules, Outcome, Trust
 from penstock.routing.endpoint_selection import choose_endpoint
+from penstock.routing.pool_accounting import Load
 from penstock.routing.speed_learning import prior
-from regional_agent.endpoints.endpoint import Endpoint, Load, OutlierDetection
+from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.address import Address

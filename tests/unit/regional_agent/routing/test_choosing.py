@@ -10,12 +10,14 @@ import pytest
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.policy.policy import Cost, CostUnit
+from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
+from penstock.routing.speed_learning import SpeedLearner
 from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.endpoint_chooser import EndpointChooser, Placement
-from regional_agent.routing.work_estimate import WorkEstimate
+from regional_agent.routing.request_context import LocalAttempt
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -37,13 +39,18 @@ class Here:
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
         self.shared_load = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
-        self.chooser = EndpointChooser(self.endpoints, self.shared_load, Random(1))
+        self.chooser = EndpointChooser(Random(1))
         self.pool = self.endpoints.pool("m")
 
-    def choose(self, estimate: WorkEstimate, now: float = 0.0) -> Placement:
-        placement = self.chooser.choose(estimate, (), now)
-        assert isinstance(placement, Placement)
-        return placement
+    def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:
+        chosen = self.chooser.choose(self.pool, estimate, (), 0.0, now)
+        assert not isinstance(chosen, Reason)
+        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "r", "home"))
+
+    def first_byte(self, attempt: LocalAttempt, now: float) -> None:
+        if attempt.first_byte(now):
+            self.shared_load.prefilled(attempt)
+            self.chooser.learn_first_byte(attempt, now)
 
     def loads(self) -> list[tuple[int, int, int]]:
         return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
@@ -59,7 +66,7 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
     here = Here(tmp_path, "h100")
     placement = here.choose(chat())
     assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
-    here.chooser.first_byte(placement, 0.2)
+    here.first_byte(placement, 0.2)
     assert here.loads() == [(1, 0, pytest.approx(510_000))]
     here.shared_load.release(placement)
     here.shared_load.release(placement)
@@ -68,13 +75,10 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
 
 async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
-    placement = here.choose(chat(streaming=False))
-    here.chooser.check_prefill_done(placement, 0.05)
-    assert here.loads()[0][1] == 100_000
-    here.chooser.check_prefill_done(placement, 0.15)
-    assert here.loads()[0][1] == 0
-    here.shared_load.release(placement)
-    assert here.loads() == [(0, 0, 0)]
+    attempt = here.choose(chat(streaming=False))
+    assert not attempt.first_byte(0.02)
+    assert [attempt.prefill_is_due(now) for now in (0.05, 0.15)] == [False, True]
+    assert not here.choose(chat()).prefill_is_due(9.0), "a streamed one's ends with its first byte"
 
 
 async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
@@ -88,8 +92,8 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
     endpoint: Endpoint = here.pool.endpoints[0]
     for n in range(30):
         placement = here.choose(chat(), now=n * 10.0)
-        here.chooser.first_byte(placement, n * 10.0 + 0.3)
-        here.chooser.ended(placement, n * 10.0 + 1.8, (b"", USAGE))
+        here.first_byte(placement, n * 10.0 + 0.3)
+        here.chooser.learn_response(placement, n * 10.0 + 1.8, (b"", USAGE))
         here.shared_load.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
@@ -97,6 +101,27 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
     assert speed is not None
     assert speed.decode + speed.crowding == pytest.approx(3.0, rel=0.1)
     assert speed.start_s + speed.prefill * 0.1 == pytest.approx(0.3, rel=0.1)
+
+
+class RecordingLearner(SpeedLearner):
+    def __init__(self) -> None:
+        super().__init__("h100")
+        self.streams: list[float] = []
+
+    def saw_end(self, decode_s: float, took_s: float, streams: float, now: float) -> None:
+        self.streams.append(streams)
+
+
+@pytest.mark.parametrize("released_first", [False, True])
+async def test_a_lone_request_is_one_stream_whenever_it_is_released(tmp_path: Path, released_first: bool) -> None:
+    here = Here(tmp_path, "h100")
+    learner = here.pool.endpoints[0].learner = RecordingLearner()
+    attempt = here.choose(chat())
+    here.first_byte(attempt, 0.3)
+    if released_first:
+        here.shared_load.release(attempt)
+    here.chooser.learn_response(attempt, 1.8, (USAGE,))
+    assert learner.streams == [1.0]
 
 
 async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
@@ -152,5 +177,5 @@ async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
 async def test_nobody_left_says_why(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", slots=1)
     here.choose(chat())
-    assert here.chooser.choose(chat(), (), 0.0) is Reason.SATURATED
-    assert here.chooser.choose(chat(), {"gpu-0"}, 0.0) is Reason.MODEL_NOT_READY
+    assert here.chooser.choose(here.pool, chat(), (), 0.0, 0.0) is Reason.SATURATED
+    assert here.chooser.choose(here.pool, chat(), {"gpu-0"}, 0.0, 0.0) is Reason.MODEL_NOT_READY

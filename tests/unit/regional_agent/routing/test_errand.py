@@ -10,10 +10,11 @@ import pytest
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES
 from penstock.routing.cost_estimate import Expectations
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields, classify
-from regional_agent.routing.work_estimate import MAX_AT_ONCE, WorkEstimate, work_estimate_of
+from regional_agent.routing.work_estimate import MAX_AT_ONCE, work_estimate_of
 
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
 

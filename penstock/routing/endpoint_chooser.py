@@ -1,0 +1,128 @@
+"""Chooses the endpoint of each request at one agent, and learns from the outcomes.
+
+The choice itself is `choose_endpoint`. This class adds what an agent remembers: which endpoint holds which prefix,
+session and model, how long answers are, and how fast each endpoint is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from random import Random
+from typing import Final
+
+from penstock.policy.policy import CostUnit, Model
+from penstock.routing.affinity import BLOCK_BYTES, KEEPS_UNDER, MODEL_GAP_S, NOTHING, Held, Holdings, session_key
+from penstock.routing.cost_estimate import Expectations, worked
+from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, consider
+from penstock.routing.placement import Member, Placement, WorkEstimate
+from penstock.routing.pool_accounting import PoolAccount
+from penstock.routing.reasons import ConsideredEndpoint, Reason
+from penstock.routing.usage import TAIL_BYTES, read_usage
+from penstock.routing.work import CostInputs
+
+_TOKEN: Final = CostUnit.TOKEN
+"""In Python 3.11, to read a member off its class is a function call."""
+
+
+class EndpointChooser:
+    """The memory of one agent's choices."""
+
+    def __init__(self, rng: Random) -> None:
+        """Create a chooser that remembers nothing; `rng` breaks ties."""
+        self.expectations = Expectations()
+        self._rng = rng
+        self._holdings = Holdings()
+
+    def choose(
+        self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
+    ) -> tuple[Member, float] | Reason:
+        """The endpoint of a request and the prefill (s, reference) that its cache spares; or why there is none.
+
+        Args:
+            tried: names of endpoints that did not start this request.
+            view_age_s: age of the oldest count in the pool, in seconds.
+            now: monotonic, in seconds.
+        """
+        remembers = pool.shares_endpoints or estimate.session is not None or len(estimate.prefix) > 0
+        held, gap_s = NOTHING_HELD, 0.0
+        if remembers:
+            held, gap_s = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
+        choice = choose_endpoint(
+            pool.views,
+            self._rng,
+            work=estimate.work,
+            tried=tried,
+            held=held,
+            held_gap_s=gap_s,
+            same_zone=pool.near,
+            view_age_s=view_age_s,
+            service_s=pool.service_s,
+        )
+        index = choice.index
+        if index is None:
+            full = any(rejection.reason is Reason.ENDPOINT_FULL for rejection in choice.rejected)
+            return Reason.SATURATED if full else Reason.MODEL_NOT_READY
+        endpoint = pool.endpoints[index]
+        if remembers:
+            self._holdings.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
+        return endpoint, held.get(index, 0.0) if held else 0.0
+
+    def consider(
+        self, pool: PoolAccount[Member], model: Model, tenant: str, session: str, now: float
+    ) -> tuple[ConsideredEndpoint, ...]:
+        """What `choose` would compare for a request of usual size. Reserves and remembers nothing.
+
+        Args:
+            session: the conversation that the request names; empty where it names none.
+        """
+        ask = CostInputs(0)
+        work = self.expectations.guess(model.cost, tenant, model.name, ask)
+        estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
+        estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
+        held, _ = self._held(pool, estimate, self._holdings.held(estimate.prefix, estimate.session, now), now)
+        return consider(pool.views, estimate.work, held=held, same_zone=pool.near)
+
+    def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
+        """Learn from the first byte of a streamed response how long prefill takes."""
+        learner = placement.endpoint.learner
+        if placement.ahead_s > 0.0 and not placement.queued and learner.wants_first_byte(now):
+            learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
+
+    def learn_response(self, placement: Placement[Member], now: float, tail: Iterable[bytes]) -> None:
+        """Learn from a whole response how long it was and how long it took.
+
+        Args:
+            tail: its last bytes, in parts, which may state its usage.
+        """
+        estimate, learner = placement.estimate, placement.endpoint.learner
+        length_wanted = estimate.cost.unit is _TOKEN and self.expectations.wants(estimate.tenant, estimate.model, now)
+        speed_wanted = not placement.queued and learner.wants(now)
+        if not length_wanted and not speed_wanted:
+            return
+        usage = read_usage(b"".join(tail)[-TAIL_BYTES:]) if estimate.cost.unit is _TOKEN else None
+        if usage is not None and length_wanted:
+            self.expectations.saw(estimate.tenant, estimate.model, estimate.ask, usage, now)
+        if not speed_wanted:
+            return
+        begun_at = placement.first_byte_at if estimate.streaming else min(now, placement.prefill_over_at)
+        if begun_at is not None:
+            decode_s = worked(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s
+            learner.saw_end(decode_s, now - begun_at, placement.mean_streams(), now)
+
+    def _held(
+        self, pool: PoolAccount[Member], estimate: WorkEstimate, known: Held, now: float
+    ) -> tuple[Mapping[int, float], float]:
+        """Prefill (s) that a cache spares by index of the endpoints that hold something, and their gap (s)."""
+        if known is not NOTHING:
+            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
+            held = {
+                index: blocks * per_block_s
+                for name, blocks in known.blocks.items()
+                if (index := pool.positions.get(name)) is not None and pool.views[index].pressure < KEEPS_UNDER
+            }
+            return held, known.gap_s
+        if not pool.shares_endpoints:
+            return NOTHING_HELD, 0.0
+        running = self._holdings.running(estimate.model, now)
+        indexes = [index for name in running if (index := pool.positions.get(name)) is not None]
+        return {index: 0.0 for index in indexes if pool.views[index].pressure < KEEPS_UNDER}, MODEL_GAP_S

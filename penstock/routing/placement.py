@@ -1,0 +1,132 @@
+"""One request on one endpoint: what it is expected to cost, what is reserved for it, and what its end shows.
+
+The agent and the simulator reserve, release and measure with the same code.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from penstock.policy.policy import Cost
+from penstock.routing.pool_accounting import EndpointAccount
+from penstock.routing.speed_learning import MICROSECONDS, microseconds
+from penstock.routing.work import CostInputs, Work
+
+Member = TypeVar("Member", bound=EndpointAccount)
+
+
+class WorkEstimate:
+    """What one request is expected to cost, and the cache keys that it shares with earlier requests."""
+
+    __slots__ = ("ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
+
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
+        """Create an estimate without cache keys.
+
+        Args:
+            ask: what of the request decides its cost.
+            work: the cost, guessed from `ask`.
+            streaming: the response is sent as it is generated.
+        """
+        self.tenant = tenant
+        self.model = model
+        self.cost = cost
+        self.ask = ask
+        self.streaming = streaming
+        self.work = work
+        self.prefix: list[int] = []
+        """Keys of the leading blocks of its prompt."""
+        self.session: int | None = None
+        """Key of its conversation."""
+
+
+class Reservation(Generic[Member]):
+    """One request's slot and work on an endpoint. What it has released is not released again."""
+
+    __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
+
+    def __init__(self, endpoint: Member, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Create a reservation that counts from `take` on, of work at the endpoint's speed (microseconds)."""
+        self.endpoint = endpoint
+        self.prefill_us = prefill_us
+        """What is still reserved for prefill."""
+        self.decode_us = decode_us
+        self.released = False
+
+    def take(self) -> None:
+        """Count the request on its endpoint. Called once."""
+        self.endpoint.take(self.prefill_us, self.decode_us)
+
+    def end_prefill(self) -> bool:
+        """Release what is reserved for prefill; False if there was nothing to release."""
+        if not self.prefill_us or self.released:
+            return False
+        prefill_us, self.prefill_us = self.prefill_us, 0
+        self.endpoint.prefilled(prefill_us)
+        return True
+
+    def release(self) -> bool:
+        """Release everything that is still reserved; False if that was done before."""
+        if self.released:
+            return False
+        self.released = True
+        self.endpoint.give_back(self.prefill_us, self.decode_us)
+        return True
+
+
+class Placement(Reservation[Member]):
+    """A reservation for a chosen endpoint, with the times from which the endpoint's speed is learned."""
+
+    __slots__ = ("ahead_s", "estimate", "first_byte_at", "prefill_over_at", "queued", "since", "streams")
+
+    def __init__(self, endpoint: Member, estimate: WorkEstimate, spared_s: float, now: float) -> None:
+        """Create the placement of a request.
+
+        Args:
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+            now: monotonic, in seconds.
+        """
+        view = endpoint.view
+        speed, streams = view.speed, view.in_flight + 1
+        prefill_us, decode_us = microseconds(estimate.work, speed, streams, spared_s)
+        super().__init__(endpoint, prefill_us, decode_us)
+        prefill_s = (view.prefill_us + prefill_us) / MICROSECONDS
+        start_s, ahead_s = 0.0, 0.0
+        if speed is not None:
+            start_s = speed.start_s
+            if prefill_us:
+                ahead_s = prefill_s / speed.prefill
+        self.estimate = estimate
+        self.since = now
+        """When it was created, in seconds."""
+        self.streams = streams
+        """Requests on the endpoint then, this one included."""
+        self.queued = streams > view.slots
+        """The endpoint had no free slot."""
+        self.ahead_s = ahead_s
+        """Prefill (s, reference) that precedes its first byte, its own included."""
+        self.prefill_over_at = now + start_s + prefill_s
+        """When its prefill is expected to end, in seconds."""
+        self.first_byte_at: float | None = None
+        """When the first byte of a streamed response came."""
+
+    def first_byte(self, now: float) -> bool:
+        """Note the first byte of the response at `now` (s); whether it ends the prefill.
+
+        The first byte of a response that is not streamed comes at its end, and shows nothing of its prefill.
+        """
+        if self.first_byte_at is not None or not self.estimate.streaming:
+            return False
+        self.first_byte_at = now
+        return True
+
+    def prefill_is_due(self, now: float) -> bool:
+        """Whether the prefill of a response that is not streamed should have ended by `now` (s)."""
+        return now >= self.prefill_over_at and not self.estimate.streaming
+
+    def mean_streams(self) -> float:
+        """Mean of the requests on the endpoint at its start and now, this one included in both."""
+        now = self.endpoint.view.in_flight
+        if self.released:
+            now += 1
+        return (self.streams + now) / 2

@@ -1,0 +1,201 @@
+"""What one agent accounts for on the endpoints of a pool: requests, reserved work, and what completions have shown.
+
+The agent and the simulator keep these accounts with the same code. Every number that is added for a request is
+subtracted when the request ends, so the accounts of an idle endpoint are zero.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from penstock.fleet.expected_wait import mean_with, pool_service_s
+from penstock.health.outlier_ejection import EjectionRules, room_to_eject
+from penstock.policy.policy import Model
+from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.speed_learning import SpeedLearner, speeds
+
+DEFAULT_SERVICE_S: Final = Model("").expected_service_s
+"""Service time (s) assumed for a model that policy does not name."""
+
+
+class Load(NamedTuple):
+    """Requests and reserved work on one endpoint."""
+
+    requests: int
+    prefill_us: int
+    """Reserved for prefill that has not ended, in microseconds."""
+    decode_us: int
+    """Reserved for decode, in microseconds."""
+
+
+NO_LOAD: Final = Load(0, 0, 0)
+
+
+class PoolTotals:
+    """The totals of a pool that its endpoints read and update."""
+
+    __slots__ = ("ejected", "in_flight", "panics", "rules", "service_s", "size")
+
+    def __init__(self, service_s: float, rules: EjectionRules) -> None:
+        """Create the totals of an empty pool.
+
+        Args:
+            service_s: mean service time (s) before any completion.
+            rules: outlier detection, which bounds how many endpoints of the pool may be ejected.
+        """
+        self.rules = rules
+        self.size = 0
+        """Endpoints of the pool."""
+        self.ejected = 0
+        """Endpoints that outlier detection has ejected, those on probation included."""
+        self.panics = False
+        """So few endpoints remain that the pool ignores ejections (Envoy's panic mode)."""
+        self.in_flight = 0
+        """Requests on the endpoints that may take requests, from all agents of the region."""
+        self.service_s = service_s
+        """Mean time (s) a request holds its slot."""
+
+    def has_room_to_eject(self) -> bool:
+        """Whether outlier detection may eject one more endpoint of this pool."""
+        return room_to_eject(self.ejected, self.size, self.rules)
+
+    def update_readiness(self) -> None:
+        """Decide again which endpoints may take requests. Called after the health of an endpoint has changed."""
+        raise NotImplementedError
+
+    def recount(self) -> None:
+        """Sum the numbers of the endpoints again."""
+        raise NotImplementedError
+
+
+class EndpointAccount:
+    """One endpoint's account at one agent. Its `view` is what endpoint selection reads."""
+
+    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "view")
+
+    def __init__(self, view: EndpointView, accelerator: str) -> None:
+        """Create an account without requests.
+
+        Args:
+            accelerator: as the endpoints file names it; sets the speed assumed before completions.
+        """
+        self.name = view.name
+        self.view = view
+        self.remote_load = NO_LOAD
+        """The load that the region's other agents report, faded with its age."""
+        self.learner = SpeedLearner(accelerator)
+        """The endpoint's speed, learned from completions."""
+        self.service_s: float | None = None
+        """Recent mean time (s) a request holds its slot; None before the first completion."""
+        self.completions = 0
+        self.pools: tuple[PoolTotals, ...] = ()
+        """The pools whose totals include this endpoint."""
+
+    @property
+    def local_load(self) -> Load:
+        """The load of this agent: the total in the view less that of the other agents."""
+        view, remote = self.view, self.remote_load
+        return Load(
+            view.in_flight - remote.requests, view.prefill_us - remote.prefill_us, view.decode_us - remote.decode_us
+        )
+
+    def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Count one more request of this agent, with its work at the endpoint's speed (microseconds)."""
+        self._add(1, prefill_us, decode_us)
+
+    def prefilled(self, prefill_us: int) -> None:
+        """Release the prefill (microseconds) of one request."""
+        self._add(0, -prefill_us, 0)
+
+    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Count one request fewer, and release what was still reserved for it (microseconds)."""
+        self._add(-1, -prefill_us, -decode_us)
+
+    def set_remote_load(self, remote: Load) -> None:
+        """Replace the load of the other agents."""
+        before, self.remote_load = self.remote_load, remote
+        self._add(
+            remote.requests - before.requests,
+            remote.prefill_us - before.prefill_us,
+            remote.decode_us - before.decode_us,
+        )
+
+    def completed(self, service_s: float) -> None:
+        """Count a request that ran to its end and held its slot for `service_s` seconds."""
+        prior_s = self.service_s
+        if prior_s is None:
+            prior_s = self.pools[0].service_s if self.pools else DEFAULT_SERVICE_S
+        self.service_s = mean_with(prior_s, self.completions, service_s)
+        self.completions += 1
+        self.view.completions = self.completions
+
+    def _add(self, requests: int, prefill_us: int, decode_us: int) -> None:
+        view = self.view
+        view.in_flight += requests
+        view.prefill_us += prefill_us
+        view.decode_us += decode_us
+        view.update_score()
+        if requests and view.ready and not view.draining:
+            for pool in self.pools:
+                pool.in_flight += requests
+
+
+Member = TypeVar("Member", bound=EndpointAccount)
+
+
+class PoolAccount(PoolTotals, Generic[Member]):
+    """The accounts of the endpoints that serve one model, and their sums. Reads cost nothing."""
+
+    __slots__ = ("endpoints", "near", "positions", "prior_s", "ready", "shares_endpoints", "slots", "views")
+
+    def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None) -> None:
+        """Create an empty pool.
+
+        Args:
+            prior_s: mean service time (s) before any completion.
+            rules: outlier detection; None takes the defaults.
+        """
+        super().__init__(prior_s, rules or EjectionRules())
+        self.endpoints: list[Member] = []
+        self.views: list[EndpointView] = []
+        """The views of `endpoints`, in the same order."""
+        self.positions: dict[str, int] = {}
+        """Index in `endpoints` by endpoint name."""
+        self.near: tuple[int, ...] = ()
+        """Indexes of the endpoints in the agent's zone; empty if all or none are."""
+        self.shares_endpoints = False
+        """Whether some endpoints serve other models too."""
+        self.prior_s = prior_s
+        self.ready = 0
+        """Endpoints that may take a request."""
+        self.slots = 0
+        """Requests that the ready endpoints run at once."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether some endpoint may take one more request."""
+        return any(view.takes_more for view in self.views)
+
+    def set_endpoints(self, endpoints: list[Member]) -> None:
+        """Replace the members. The caller sums up the pool afterwards."""
+        self.endpoints = endpoints
+        self.size = len(endpoints)
+        self.views = [endpoint.view for endpoint in endpoints]
+        self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
+
+    def update_speeds(self) -> None:
+        """Apply the speeds and service times learned from completions. Called a few times a second."""
+        learned = speeds(endpoint.learner for endpoint in self.endpoints)
+        for endpoint, speed in zip(self.endpoints, learned, strict=True):
+            endpoint.view.speed = speed
+            endpoint.view.service_s = endpoint.service_s if endpoint.service_s is not None else self.service_s
+            endpoint.view.update_score()
+
+    def recount(self) -> None:
+        """Sum the numbers of the endpoints again. Called after a change on one of them."""
+        ready = [endpoint for endpoint in self.endpoints if endpoint.view.ready and not endpoint.view.draining]
+        self.ready = len(ready)
+        self.slots = sum([endpoint.view.slots for endpoint in ready])
+        self.in_flight = sum([endpoint.view.in_flight for endpoint in ready])
+        known = [(endpoint.view.slots, endpoint.service_s) for endpoint in ready if endpoint.service_s is not None]
+        self.service_s = pool_service_s(known, self.prior_s)
