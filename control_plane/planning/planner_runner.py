@@ -1,133 +1,90 @@
-"""What plans in one leadership: the logic that policy names, off the event loop, with a forecast; else the waterfall.
+"""Runs the planner that the policy names, off the event loop and with a forecast; the waterfall plans where it fails.
 
-A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread. Where a solver
-has no answer in time, the waterfall decides for that model; where the logic fails altogether, for all of them.
+A large fleet's plan takes long enough to hold up reports and lease renewals, so it is made in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import structlog
 
-from penstock.fleet.capacity import Shortfall
-from penstock.fleet.snapshot import Snapshot, demand
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
-from penstock.planning import waterfall
+from penstock.fleet.snapshot import demand
 from penstock.planning.forecast import Forecaster
-from penstock.planning.linear_program.plan_cost import Cost
-from penstock.planning.plan import RegionPlan
-from penstock.planning.planner import Planned, Planner
+from penstock.planning.planner import Planner, PlanResult
 from penstock.planning.registry import planner
 from penstock.planning.share_moves import Key
-from penstock.planning.waterfall_planner import GreedyPlanner
-from penstock.policy.policy import PlanLogic, Policy
+from penstock.planning.tick_input import TickInput
+from penstock.planning.waterfall import WaterfallPlanner
+from penstock.policy.policy import PlanLogic
 
 SOLVER_LIMIT_S = 0.25
-"""How long (s) the solver may take for one plan; a plan is due every half a second."""
+"""How long the solver may take for one plan, in seconds; a plan is due every half a second."""
 
 WHOLE_FLEET = "*"
-"""Stands for every model, where the program failed altogether."""
-
-T = TypeVar("T")
+"""Stands for every model in `PlanResult.fallbacks`, where the planner raised an error."""
 
 _log = structlog.get_logger(__name__)
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """A plan, and what there is to say about it."""
-
-    plans: dict[str, RegionPlan]
-    greedy: dict[str, str] = {}
-    """Models that the waterfall decided for, and why; WHOLE_FLEET for all."""
-    shortfalls: tuple[Shortfall, ...] = ()
-    """What capacity is missing where: what is missing already first, then by size."""
-
-
-class Decider:
-    """Plans tick after tick; begin each leadership with a new one.
+class PlannerRunner:
+    """Plans tick after tick; each leadership starts with a new runner.
 
     Args:
-        solver_limit_s: how long (s) the solver may take for one plan.
+        solver_limit_s: how long the solver may take for one plan, in seconds.
     """
 
     def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
         self._limit_s = solver_limit_s
-        self._named: tuple[PlanLogic, Planner] | None = None
-        """What plans by the logic in force."""
-        self._greedy = GreedyPlanner()
-        """What plans when that fails."""
+        self._planner: tuple[PlanLogic, Planner] | None = None
+        """The planner of the logic in force."""
+        self._waterfall = WaterfallPlanner()
+        """Plans when that planner fails."""
         self._forecaster = Forecaster()
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
+        """The models of the last logged fallbacks."""
 
-    async def decide(
-        self,
-        policy: Policy,
-        snapshot: Snapshot,
-        previous: dict[str, RegionPlan],
-        *,
-        now: float,
-        epoch: int,
-        generation: int,
-        elapsed_s: float,
-        interventions: Interventions = NO_INTERVENTIONS,
-    ) -> Decided:
-        """One plan for the planet by the logic that policy names; arguments are those of `Planner.decide`.
+    async def plan(self, tick: TickInput) -> PlanResult:
+        """The plan of a tick, shortfalls that exist already first, then the largest; one call at a time.
 
-        One call at a time.
+        The forecast in `tick` is replaced by the runner's own. An error of the waterfall itself is raised: the plan in
+        force stays.
         """
+        result = await asyncio.to_thread(self._plan, tick)
+        self._log_fallbacks(result.fallbacks)
+        missing = sorted(
+            result.shortfalls, key=lambda shortfall: (shortfall.lost is not None, -shortfall.slots, shortfall.model)
+        )
+        return msgspec.structs.replace(result, shortfalls=tuple(missing))
 
-        def by(door: Callable[..., T]) -> T:
-            return door(
-                policy,
-                snapshot,
-                previous,
-                now=now,
-                epoch=epoch,
-                generation=generation,
-                elapsed_s=elapsed_s,
-                interventions=interventions,
-            )
-
-        def plan() -> Planned:
-            named = self._planner(policy.objective.plan_logic)
-            return by(partial(named.decide, ahead=self._ahead(policy, snapshot, now)))
-
+    def _plan(self, tick: TickInput) -> PlanResult:
+        logic = tick.policy.objective.plan_logic
         try:
-            planned = await asyncio.to_thread(plan)
-            greedy = planned.by_waterfall
+            return self._of(logic).plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
         except Exception as error:
-            # Whatever is wrong with the logic that is named, the fleet is planned for.
-            _log.exception("the planner failed", logic=policy.objective.plan_logic.value)
-            self._named = None
-            greedy = {WHOLE_FLEET: str(error) or type(error).__name__}
-            try:
-                planned = await asyncio.to_thread(by, self._greedy.decide)
-            except Exception:
-                # Nor is it left without a plan for the sake of failover tables and what capacity is missing.
-                _log.exception("the waterfall failed beyond its shares")
-                self._greedy = GreedyPlanner()
-                planned = Planned(by(waterfall.plan), {}, Cost(), (), ())
-        missing = sorted(planned.shortfalls, key=lambda one: (one.lost is not None, -one.slots, one.model))
-        self._tell(greedy)
-        return Decided(planned.plans, greedy, tuple(missing))
+            # A fleet whose planner has a defect is still planned for.
+            _log.exception("the planner failed", logic=logic.value)
+            self._planner = None
+            reason = str(error) or type(error).__name__
+            return msgspec.structs.replace(self._waterfall.plan(tick), fallbacks={WHOLE_FLEET: reason})
 
-    def _planner(self, logic: PlanLogic) -> Planner:
-        if self._named is None or self._named[0] is not logic:
-            self._named = (logic, planner(logic, self._limit_s))
-        return self._named[1]
+    def _of(self, logic: PlanLogic) -> Planner:
+        if self._planner is None or self._planner[0] is not logic:
+            self._planner = (logic, planner(logic, self._limit_s))
+        return self._planner[1]
 
-    def _ahead(self, policy: Policy, snapshot: Snapshot, now: float) -> dict[Key, float]:
-        seen = {Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(snapshot, now)}
-        self._forecaster.observe(seen, now)
-        return self._forecaster.ahead(now, policy.objective.forecast_ahead_s)
+    def _forecast_per_s(self, tick: TickInput) -> dict[Key, float]:
+        measured = {
+            Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(tick.snapshot, tick.now)
+        }
+        self._forecaster.observe(measured, tick.now)
+        return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_ahead_s)
 
-    def _tell(self, greedy: Mapping[str, str]) -> None:
-        """Say once when a model is planned greedily, why, and when that is over."""
-        if greedy.keys() != self._told:
-            _log.warning("planned greedily", models=dict(greedy))
-            self._told = frozenset(greedy)
+    def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
+        """Log once when models are planned by the waterfall, and once when that ends."""
+        if fallbacks.keys() != self._logged:
+            _log.warning("models planned by the waterfall", models=dict(fallbacks))
+            self._logged = frozenset(fallbacks)

@@ -14,7 +14,7 @@ from control_plane.leadership.campaign import Campaign
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
 from control_plane.overrides.override_store import Ledger
 from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.planner_runner import Decided, Decider
+from control_plane.planning.planner_runner import PlannerRunner
 from control_plane.planning.publishing import Fenced, Publisher
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_runner import Accepted, Staged, Staging
@@ -22,6 +22,8 @@ from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import demand, pools, settled
 from penstock.planning.plan import RegionPlan
+from penstock.planning.planner import PlanResult
+from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.rollout.evidence import words
 from penstock.rollout.shadow import shadow
@@ -74,8 +76,8 @@ class Planning:
         self._clock = clock
         self._epoch: int | None = None
         self._inherited = False
-        self._decider = Decider()
-        self._trying = Decider()
+        self._runner = PlannerRunner()
+        self._trying = PlannerRunner()
         """Plans by the candidate of a rollout."""
         self.shortfalls: tuple[Shortfall, ...] = ()
         """What capacity is missing where, by the last plan; none while another leads."""
@@ -151,11 +153,11 @@ class Planning:
     async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
         elapsed_s = min(MAX_STEP_S, now - self._planned_at)
         began = time.perf_counter()
-        decided = await self._plan(self._decider, staged.main, epoch, now, elapsed_s)
-        self._metrics.planned(time.perf_counter() - began, decided.greedy)
-        self._metrics.show_shortfalls(decided.shortfalls)
-        self.shortfalls = decided.shortfalls
-        plans = decided.plans
+        result = await self._plan(self._runner, staged.main, epoch, now, elapsed_s)
+        self._metrics.planned(time.perf_counter() - began, result.fallbacks)
+        self._metrics.show_shortfalls(result.shortfalls)
+        self.shortfalls = result.shortfalls
+        plans = result.plans
         if staged.candidate is not None:
             if staged.in_shadow:
                 await self._compare(staged, staged.candidate, epoch, now)
@@ -167,26 +169,29 @@ class Planning:
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome
 
-    async def _plan(self, decider: Decider, by: Accepted, epoch: int, now: float, elapsed_s: float) -> Decided:
-        """The plan under one policy, which it names with its commit."""
-        decided = await decider.decide(
-            by.policy,
-            self._fleet.snapshot,
-            self._publisher.in_force,
-            now=now,
-            epoch=epoch,
-            generation=self._publisher.generation + 1,
-            elapsed_s=elapsed_s,
-            interventions=self._overrides.interventions(by.policy, now),
+    async def _plan(self, runner: PlannerRunner, by: Accepted, epoch: int, now: float, elapsed_s: float) -> PlanResult:
+        """The plan under one policy, with the policy's commit and the regions' health in its slices."""
+        snapshot = self._fleet.snapshot
+        result = await runner.plan(
+            TickInput(
+                policy=by.policy,
+                snapshot=snapshot,
+                previous=self._publisher.in_force,
+                now=now,
+                epoch=epoch,
+                generation=self._publisher.generation + 1,
+                elapsed_s=elapsed_s,
+                interventions=self._overrides.interventions(by.policy, now),
+            )
         )
-        health = self._fleet.snapshot.health
+        health = snapshot.health
         plans = {
             name: msgspec.structs.replace(
-                one, provenance=by.provenance, health=health_to_hand_over(health[name]) if name in health else None
+                plan, provenance=by.provenance, health=health_to_hand_over(health[name]) if name in health else None
             )
-            for name, one in decided.plans.items()
+            for name, plan in result.plans.items()
         }
-        return msgspec.structs.replace(decided, plans=plans)
+        return msgspec.structs.replace(result, plans=plans)
 
     async def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
         """Where the candidate's plan would be, and the main one, once shares have had all the time they need."""
@@ -195,8 +200,8 @@ class Planning:
             return
         self._compared_at = now
         # With planners that remember nothing, so that what differs is the policy's doing alone.
-        before = await self._plan(Decider(), staged.main, epoch, now, _whole_step_s(staged.main.policy))
-        after = await self._plan(Decider(), candidate, epoch, now, _whole_step_s(candidate.policy))
+        before = await self._plan(PlannerRunner(), staged.main, epoch, now, _whole_step_s(staged.main.policy))
+        after = await self._plan(PlannerRunner(), candidate, epoch, now, _whole_step_s(candidate.policy))
         demands = demand(self._fleet.snapshot, now)
         self.staging.shadow = shadow(staged.rollout.number, before.plans, after.plans, demands)
 
@@ -215,7 +220,7 @@ class Planning:
             return
         self._epoch = epoch
         self.staging.leave()
-        self._decider, self._trying, self.shortfalls = Decider(), Decider(), ()
+        self._runner, self._trying, self.shortfalls = PlannerRunner(), PlannerRunner(), ()
         self._metrics.set_leadership(epoch)
         if epoch is not None:
             self._fleet.resume(now)

@@ -31,13 +31,12 @@ from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import Snapshot, demand
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.linear_program.n_minus_one import confinements
-from penstock.planning.linear_program.plan_cost import Cost, flows
-from penstock.planning.linear_program.solution import Flows, cost
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.plan_cost import Cost, evaluate
 from penstock.planning.plan import RegionPlan
-from penstock.planning.plan_slices import planned_for
-from penstock.planning.planner import Planned
-from penstock.planning.waterfall import pour
+from penstock.planning.planner import PlanResult
+from penstock.planning.tick_input import TickInput, planned_for
+from penstock.planning.waterfall import waterfall_shares
 
 SIZES = (
     (Size(10, 10, 5, 2), 40),
@@ -92,8 +91,8 @@ def measure(size: Size, ticks: int) -> dict[str, Any]:
     busiest = max((pool for pool in world.slots), key=lambda pool: world.slots[pool])[0]
     with Clock() as loss:
         lost = _tick(planner, world, world.snapshot(rng, JITTER, failed=busiest), planned.plans, (ticks + 1) * TICK_S)
-    assert not planned.by_waterfall
-    assert not lost.by_waterfall
+    assert not planned.fallbacks
+    assert not lost.fallbacks
     return {
         "size": size.name,
         "models": size.models,
@@ -113,21 +112,30 @@ def measure(size: Size, ticks: int) -> dict[str, Any]:
 
 def _tick(
     planner: FlowPlanner, world: Planet, snapshot: Snapshot, plans: dict[str, RegionPlan], now: float = 0.0
-) -> Planned:
-    return planner.decide(world.policy, snapshot, plans, now=now, epoch=1, generation=1, elapsed_s=TICK_S)
+) -> PlanResult:
+    return planner.plan(
+        TickInput(
+            policy=world.policy,
+            snapshot=snapshot,
+            previous=plans,
+            now=now,
+            epoch=1,
+            generation=1,
+            elapsed_s=TICK_S,
+        )
+    )
 
 
-def _waterfall(planned: Planned, world: Planet, snapshot: Snapshot) -> tuple[float, Cost]:
+def _waterfall(planned: PlanResult, world: Planet, snapshot: Snapshot) -> tuple[float, Cost]:
     """How long the waterfall takes for the same snapshot, and what its shares cost by the planner's own objective."""
     able = supply(world.policy, snapshot, 0.0)
     demands = planned_for(world.policy, demand(snapshot, 0.0))
     distances = Distances(world.policy)
-    tables = pour(world.policy, demands, able, distances.nearest_first)
+    tables = waterfall_shares(world.policy, demands, able, distances.nearest_first)
     with Clock() as clock:
-        pour(world.policy, demands, able, distances.nearest_first)
-    problems = [one.problem for one in planned.answers]
-    found = [Flows(problem, confinements(problem.shape.permitted), *flows(problem, tables)) for problem in problems]
-    return clock.cpu_ms, sum((cost(one) for one in found), Cost())
+        waterfall_shares(world.policy, demands, able, distances.nearest_first)
+    costs = [evaluate(Flows.of_shares(answer.problem, tables)) for answer in planned.answers]
+    return clock.cpu_ms, sum(costs, Cost())
 
 
 def _parts(one: Cost) -> dict[str, float]:
@@ -141,7 +149,7 @@ def _resident_mb() -> float:
 
 def _ordinary(parts: dict[str, float]) -> float:
     """Round trips, queueing, egress and GPU time: what is left when nothing is scarce."""
-    return sum(parts[name] for name in ("round_trips", "queueing", "egress", "gpu"))
+    return sum(parts[name] for name in ("round_trips", "waiting", "egress", "gpu"))
 
 
 def _scarce(parts: dict[str, float]) -> float:

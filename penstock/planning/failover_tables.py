@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from penstock.planning.change_limit import without_crumbs
-from penstock.planning.linear_program.plan_cost import flows
-from penstock.planning.linear_program.problem import Ints, Problem, summed
+from penstock.planning.linear_program.arrays import Ints
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.problem import Problem
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
 from penstock.planning.share_moves import Key
 
@@ -55,9 +56,9 @@ def detours(problems: Iterable[Problem], plans: Mapping[str, RegionPlan]) -> dic
 
 def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Iterable[tuple[Key, Detour]]:
     shape = problem.shape
-    keys, pools, amounts = flows(problem, shares)
-    load = summed(pools, amounts, len(shape.pools))
-    spare = np.maximum(0.0, problem.capacity_per_s - load).tolist()
+    flows = Flows.of_shares(problem, shares)
+    keys, pools, amounts = flows.key, flows.pool, flows.per_s
+    spare = np.maximum(0.0, problem.capacity_per_s - flows.load_per_s()).tolist()
     choices = shape.permitted.sum(axis=1)[shape.group_of[keys]]
     order = np.lexsort((keys, choices, pools))
     nearest = _Nearest(problem)
@@ -99,16 +100,14 @@ def _rounded(way: Detour) -> Detour:
     return Detour(way.lost, tuple(arcs))
 
 
-class Tables:
+class FailoverTables:
     """Keeps what plans carry of failover tables for a while, so that noise does not make a new plan every tick."""
 
     def __init__(self) -> None:
         self._made_at = float("-inf")
         self._lacking = False
 
-    def carried(
-        self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float
-    ) -> dict[str, RegionPlan]:
+    def added(self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float) -> dict[str, RegionPlan]:
         """The slices with tables: those that they have from what is in force, until it is time for new ones.
 
         Args:

@@ -1,79 +1,62 @@
-"""From wanted shares to a plan: what every logic does around its own decision, and keeps from tick to tick for it."""
+"""From target shares to a plan: what every planner does around its own decision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.fleet.snapshot import Snapshot
-from penstock.overrides.interventions import Interventions
-from penstock.planning.failover_tables import Tables
-from penstock.planning.linear_program.plan_cost import Cost
-from penstock.planning.linear_program.problem_builder import Builder
-from penstock.planning.linear_program.solution import Flows, cost, lacking
-from penstock.planning.plan import RegionPlan
-from penstock.planning.plan_slices import Detail, Edition, no_detail, slices
-from penstock.planning.planner import Planned
+from penstock.planning.failover_tables import FailoverTables
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.plan_cost import Cost, evaluate
+from penstock.planning.linear_program.planned_shortfall import shortfalls
+from penstock.planning.linear_program.problem_builder import ProblemBuilder
+from penstock.planning.plan_slices import Detail, no_detail, slices
+from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
-from penstock.planning.tick_input import Asked
-from penstock.planning.unchanged_cache import Resting
+from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
 
-class PlanMaker:
-    """Makes the plans of one planner; keeps distances, failover tables and what rests, and nothing that decides."""
+class PlanBuilder:
+    """Builds the plans of one planner; keeps distances, program shapes and failover tables between ticks."""
 
     def __init__(self) -> None:
-        self._builder: Builder | None = None
-        self._tables = Tables()
-        self._resting = Resting()
+        self._problems: ProblemBuilder | None = None
+        self._tables = FailoverTables()
 
-    def builder(self, policy: Policy) -> Builder:
-        """The builder of this policy; another one begins anew when the policy is another."""
-        if self._builder is None or self._builder.policy is not policy:
-            self._builder = Builder(policy)
-            # What is kept of tables may name regions that this policy has no more.
-            self._tables = Tables()
-        return self._builder
+    def problems(self, policy: Policy) -> ProblemBuilder:
+        """The problem builder of a policy: the same one until the policy changes."""
+        if self._problems is None or self._problems.policy is not policy:
+            self._problems = ProblemBuilder(policy)
+            # The kept tables may name regions that the new policy does not have.
+            self._tables = FailoverTables()
+        return self._problems
 
-    def planned(
+    def build(
         self,
-        policy: Policy,
-        snapshot: Snapshot,
-        previous: Mapping[str, RegionPlan],
-        asked: Asked,
+        tick: TickInput,
+        work: Workload,
         targets: Mapping[Key, Mapping[str, float]],
         answers: Sequence[Flows],
-        edition: Edition,
-        interventions: Interventions,
         *,
-        by_waterfall: dict[str, str],
+        fallbacks: dict[str, str] | None = None,
         detail: Detail = no_detail,
-    ) -> Planned:
-        """The plan that moves from what is in force towards `targets`, with what there is to say about it.
+    ) -> PlanResult:
+        """The plan that moves from the slices in force towards the target shares.
 
         Args:
-            previous: the slices in force.
-            asked: the tick's question.
-            targets: the shares wanted, by key.
-            answers: what they follow from, by model.
-            interventions: what operators want, within this policy.
-            by_waterfall: as in `Planned`.
-            detail: says of an arc what made it.
+            tick: the planner's input.
+            work: its demand and supply.
+            targets: shares by key.
+            answers: the flows that they follow from, by model.
+            fallbacks: as in `PlanResult`.
+            detail: returns the detail of an arc.
         """
-        plans = slices(
-            policy,
-            snapshot,
-            previous,
-            asked.before,
-            asked.demands,
-            targets,
-            asked.able,
-            edition,
-            nearest_first=self.builder(policy).distances.nearest_first,
-            detail=detail,
-            resting=self._resting,
-            interventions=interventions,
+        nearest_first = self.problems(tick.policy).distances.nearest_first
+        plans = slices(tick, work, targets, nearest_first, detail)
+        return PlanResult(
+            self._tables.added(plans, [flows.problem for flows in answers], tick.now),
+            fallbacks or {},
+            sum((evaluate(flows) for flows in answers), Cost()),
+            tuple(shortfall for flows in answers for shortfall in shortfalls(flows)),
+            tuple(answers),
         )
-        plans = self._tables.carried(plans, asked.problems, edition.now)
-        whole = sum((cost(one) for one in answers), Cost())
-        return Planned(plans, by_waterfall, whole, lacking(answers), tuple(answers))

@@ -12,30 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.fleet.capacity import Supply
-from penstock.fleet.snapshot import Demand, Snapshot, reporting_regions
+from penstock.fleet.snapshot import Snapshot, reporting_regions
 from penstock.health.region_health import RegionState
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions, emptied
+from penstock.overrides.interventions import emptied
 from penstock.planning.change_limit import ramped, step_towards
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.share_moves import Key, Move, NearestFirst, Words, homeward
-from penstock.planning.unchanged_cache import Resting
+from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
 MAX_FALLBACKS = 16
 """An origin is told of this many regions besides its arcs: it probes each of them all the time."""
-
-
-class Edition(NamedTuple):
-    """What every slice of one plan carries, and how far it may be from the plan before it."""
-
-    generation: int
-    epoch: int
-    policy_digest: str
-    now: float
-    """The planner's clock, in seconds."""
-    elapsed_s: float
-    """Time (s) since the plan in force was made."""
 
 
 Detail = Callable[[Key, str, str], str]
@@ -47,100 +34,59 @@ def no_detail(key: Key, home: str, server: str) -> str:
     return ""
 
 
-def planned_for(policy: Policy, demands: list[Demand]) -> dict[Key, Demand]:
-    """The part of demand that the policy knows: its origins, its models, and of each class the regions it has."""
-    known = frozenset(policy.regions)
-    whole = {one.residency: one.regions for one in demands}
-    parts = {name: regions if regions <= known else regions & known for name, regions in whole.items()}
-    return {
-        Key(one.origin, one.model, one.residency): one
-        if parts[one.residency] is one.regions
-        else msgspec.structs.replace(one, regions=parts[one.residency])
-        for one in demands
-        if one.model in policy.models and one.origin in known and parts[one.residency]
-    }
-
-
-def in_force(previous: Mapping[str, RegionPlan], demands: Mapping[Key, Demand]) -> dict[Key, ClassPlan]:
-    """The entries to move from: none where the plan has no such class, or sends it where it may not be."""
-    found = {}
-    for origin, plan in previous.items():
-        for entry in plan.classes:
-            key = Key(origin, entry.model, entry.residency)
-            one = demands.get(key)
-            if one is not None and one.regions.issuperset([arc.server for arc in entry.arcs]):
-                found[key] = entry
-    return found
-
-
 def slices(
-    policy: Policy,
-    snapshot: Snapshot,
-    previous: Mapping[str, RegionPlan],
-    before: Mapping[Key, ClassPlan],
-    demands: Mapping[Key, Demand],
+    tick: TickInput,
+    work: Workload,
     targets: Mapping[Key, Mapping[str, float]],
-    supply: Mapping[tuple[str, str], Supply],
-    edition: Edition,
-    *,
     nearest_first: NearestFirst,
     detail: Detail = no_detail,
-    interventions: Interventions = NO_INTERVENTIONS,
-    resting: Resting | None = None,
 ) -> dict[str, RegionPlan]:
     """One slice for every region of the policy.
 
-    An origin that is not heard from keeps what it had: silence is no news of its demand. What one that is on its way
-    back is asked for in other classes follows the ramp that its slice carries.
+    An origin without a recent report keeps its entries. Classes that have no entry at an origin on its failback ramp
+    follow the ramp that its slice carries.
 
     Args:
-        previous: the slices in force.
-        before: their entries, from which shares move at a bounded rate: what `in_force` found.
-        demands: what is planned for, with all the regions that each permits, closed ones included.
-        targets: the shares wanted, by key; a demand without any has no entry, since nobody can serve it.
-        supply: who can take traffic.
-        interventions: what operators want; `targets` are within it already.
-        resting: what was learned in earlier ticks of the same planner.
+        tick: the planner's input.
+        work: its demand and supply.
+        targets: shares by key, within the overrides; a demand without target shares has no entry.
+        nearest_first: the regions that a demand permits by distance.
+        detail: returns the detail of an arc.
     """
-    alive = _alive(supply)
-    max_step = policy.spillover.step_per_s * edition.elapsed_s
-    spoke = reporting_regions(snapshot, edition.now)
+    policy, snapshot, limits = tick.policy, tick.snapshot, work.limits
+    alive = _alive(work.supply)
+    max_step = policy.spillover.step_per_s * tick.elapsed_s
+    reporting = reporting_regions(snapshot, tick.now)
     classes: dict[str, list[ClassPlan]] = {region: [] for region in policy.regions}
-    for region in policy.regions.keys() - spoke:
+    for region in policy.regions.keys() - reporting:
         classes[region] = [
-            emptied(one, interventions.of(region, one.model), alive.get(one.model, ()), max_step)
-            for one in _still_standing(previous.get(region), policy)
+            emptied(entry, limits.of(region, entry.model), alive.get(entry.model, ()), max_step)
+            for entry in _still_valid(tick.previous.get(region), policy)
         ]
     words = Words.of(snapshot)
-    granted = {region: _granted(policy, snapshot, region, edition.now) for region in policy.regions}
+    granted = {region: _granted(policy, snapshot, region, tick.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
-    if any(plan.policy_digest != edition.policy_digest for plan in previous.values()):
-        before = {key: _known_tables(entry, policy) for key, entry in before.items()}
-    resting = resting or Resting()
-    resting.begin(None if ramps or interventions.overrides else (edition.policy_digest, alive, words))
-    found: list[tuple[str, Move | ClassPlan]] = []
-    for key, one in demands.items():
-        if target := targets.get(key):
-            entry = before.get(key)
-            if entry is not None and _rests(key, entry, target, resting, detail):
-                found.append((key.origin, entry))
-                continue
-            move = Move.of(key, one, target, entry, alive[one.model], nearest_first, words, interventions)
-            found.append((key.origin, move))
-    moves = [one for _, one in found if isinstance(one, Move)]
-    step = _Step(snapshot, ramps, max_step, homeward(moves, demands, targets, max_step), detail)
-    for origin, way in found:
-        classes[origin].append(step.taken(way, resting) if isinstance(way, Move) else way)
+    before, digest = work.in_force, policy.digest()
+    if any(plan.policy_digest != digest for plan in tick.previous.values()):
+        before = {key: _without_unknown_regions(entry, policy) for key, entry in before.items()}
+    moves = [
+        Move.of(key, demand, target, before.get(key), alive[demand.model], nearest_first, words, limits)
+        for key, demand in work.demands.items()
+        if (target := targets.get(key))
+    ]
+    step = _Step(snapshot, ramps, max_step, homeward(moves, work.demands, targets, max_step), detail)
+    for move in moves:
+        classes[move.key.origin].append(step.taken(move))
     return {
         region: RegionPlan(
             region,
-            edition.generation,
-            edition.epoch,
-            edition.policy_digest,
-            edition.now,
+            tick.generation,
+            tick.epoch,
+            digest,
+            tick.now,
             tuple(entries),
             granted[region],
-            closed=interventions.closed_to(region, policy.models),
+            closed=limits.closed_to(region, policy.models),
         )
         for region, entries in classes.items()
     }
@@ -163,7 +109,7 @@ class _Step(NamedTuple):
     homeward: Mapping[tuple[str, str], float]
     detail: Detail
 
-    def taken(self, move: Move, resting: Resting) -> ClassPlan:
+    def taken(self, move: Move) -> ClassPlan:
         """A class's entry after it; the one in force where nothing changes."""
         key, one, entry, orders, serving, nearest, home, standing, target, distance = move
         closed = orders.closed
@@ -194,21 +140,7 @@ class _Step(NamedTuple):
         spare = islice(others, MAX_FALLBACKS)
         detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
         now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
-        if entry is None or entry != now:
-            return now
-        resting.note(key, entry, home)
-        return entry
-
-
-def _rests(key: Key, entry: ClassPlan, target: Mapping[str, float], resting: Resting, detail: Detail) -> bool:
-    """Whether an entry in force comes out as it is."""
-    home = resting.home(key, entry, target)
-    if home is None:
-        return False
-    for arc in entry.arcs:
-        if arc.server != home and arc.why is ArcReason.SPILLOVER and arc.detail != detail(key, home, arc.server):
-            return False
-    return True
+        return entry if entry == now and entry is not None else now
 
 
 def _not_torn(
@@ -230,20 +162,21 @@ def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> flo
     return health.weight(now, policy.failover)
 
 
-def _known_tables(entry: ClassPlan, policy: Policy) -> ClassPlan:
+def _without_unknown_regions(entry: ClassPlan, policy: Policy) -> ClassPlan:
     """An entry with the failover tables that name no region which the policy has no more."""
     known = tuple([way for way in entry.detours if all(arc.server in policy.regions for arc in way.arcs)])
     return entry if len(known) == len(entry.detours) else msgspec.structs.replace(entry, detours=known)
 
 
-def _still_standing(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
+def _still_valid(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
     """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
     return [
         msgspec.structs.replace(
-            _known_tables(one, policy), fallbacks=tuple(name for name in one.fallbacks if name in policy.regions)
+            _without_unknown_regions(entry, policy),
+            fallbacks=tuple(name for name in entry.fallbacks if name in policy.regions),
         )
-        for one in (before.classes if before is not None else ())
-        if one.model in policy.models and all(arc.server in policy.regions for arc in one.arcs)
+        for entry in (before.classes if before is not None else ())
+        if entry.model in policy.models and all(arc.server in policy.regions for arc in entry.arcs)
     ]
 
 

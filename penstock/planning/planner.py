@@ -1,63 +1,38 @@
-"""What every logic that plans answers, and the door that all of them have."""
+"""The interface of every planner: one `TickInput` in, one `PlanResult` out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
 from penstock.fleet.capacity import Shortfall
-from penstock.fleet.snapshot import Snapshot
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
+from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.plan_cost import Cost
-from penstock.planning.linear_program.solution import Flows
 from penstock.planning.plan import RegionPlan
-from penstock.planning.share_moves import Key
-from penstock.policy.policy import Policy
-
-NOT_AHEAD: Mapping[Key, float] = MappingProxyType({})
+from penstock.planning.tick_input import TickInput
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """A plan, and what there is to say about it."""
+class PlanResult(msgspec.Struct, frozen=True):
+    """A plan and the reasons for it."""
 
     plans: dict[str, RegionPlan]
     """One slice for every region of the policy."""
-    by_waterfall: dict[str, str]
-    """Models whose shares the waterfall decided though policy names another logic, and why that one did not."""
+    fallbacks: dict[str, str]
+    """Models planned by the waterfall although the policy names another logic, with the reason."""
     cost: Cost
-    """Of the shares wanted, which the plan may still be some steps away from."""
+    """Of the target shares; the plan may be some steps away from them."""
     shortfalls: tuple[Shortfall, ...]
-    """What capacity is missing where."""
+    """The capacity that is missing, and where."""
     answers: tuple[Flows, ...]
-    """What was wanted and from what it follows, by model; for `detours` and for looking closer."""
+    """The flows that the target shares follow from, by model."""
 
 
 class Planner(Protocol):
-    """One logic at work: plans tick after tick, and may keep what the last ticks taught it."""
+    """One planning logic. It may keep state between ticks; two planners given the same ticks return the same plans."""
 
-    def decide(
-        self,
-        policy: Policy,
-        snapshot: Snapshot,
-        previous: Mapping[str, RegionPlan],
-        *,
-        now: float,
-        epoch: int,
-        generation: int,
-        elapsed_s: float,
-        ahead: Mapping[Key, float] = NOT_AHEAD,
-        interventions: Interventions = NO_INTERVENTIONS,
-    ) -> Planned:
-        """One plan for the planet, and why it is that one.
+    def plan(self, tick: TickInput) -> PlanResult:
+        """One plan for the fleet.
 
-        Args:
-            previous: the slices in force, from which shares move at a bounded rate.
-            now: the planner's clock, in seconds; for ages and ramps.
-            elapsed_s: time since `previous` was made, in seconds.
-            ahead: demand forecast by key, in requests per second; a plan is for most of it
-                where that is more than what is measured.
-            interventions: what operators want meanwhile.
+        An origin without a recent report keeps the shares it had, since its demand is unknown.
         """

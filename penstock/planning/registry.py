@@ -1,4 +1,4 @@
-"""Every logic that plans, by the name that policy calls it: the one place where a name gets its meaning."""
+"""Every planning logic by the name that a policy gives it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from types import MappingProxyType
 
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import Planner
-from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import PlanLogic
 
-UNHURRIED_S = 10.0
-"""What a solver may take (s) where nobody waits for a tick."""
+OFFLINE_LIMIT_S = 10.0
+"""Time limit (s) of the solver where no tick waits for the plan."""
 
-LOGICS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
+PLANNERS: Mapping[PlanLogic, Callable[[float], Planner]] = MappingProxyType(
     {
         PlanLogic.LINEAR_PROGRAM: FlowPlanner,
-        PlanLogic.WATERFALL: lambda _: GreedyPlanner(),
+        PlanLogic.WATERFALL: lambda time_limit_s: WaterfallPlanner(),
     }
 )
-"""Given how long (s) a solver may take for one tick. Whoever changes what a logic answers gives it a new name and row
+"""Each takes the time limit (s) of the solver for one tick. A change to what a logic returns gets a new name and row
 beside the old one: an upgrade must not change plans, and a change of policy goes through the stages of a rollout."""
 
 
 def planner(logic: PlanLogic, time_limit_s: float) -> Planner:
-    """A planner that begins anew.
+    """A new planner without any state.
 
     Args:
-        time_limit_s: how long (s) a solver may take for one tick.
+        logic: the name in the policy.
+        time_limit_s: how long the solver may take for one tick, in seconds.
     """
-    return LOGICS[logic](time_limit_s)
+    return PLANNERS[logic](time_limit_s)

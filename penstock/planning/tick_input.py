@@ -1,65 +1,109 @@
-"""What one tick asks of whatever plans: who asks for how much, who can serve it, and what is in force."""
+"""What a plan follows from, and the demand and supply of one tick that every planner starts with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from penstock.fleet.capacity import Supply, supply
 from penstock.fleet.snapshot import Demand, Snapshot, demand
-from penstock.overrides.interventions import Interventions, narrowed, remaining, scaled
-from penstock.planning.linear_program.problem import Problem
-from penstock.planning.linear_program.problem_builder import Builder
+from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions, narrowed, remaining, scaled
 from penstock.planning.plan import ClassPlan, RegionPlan
-from penstock.planning.plan_slices import in_force, planned_for
 from penstock.planning.share_moves import Key
+from penstock.policy.policy import Policy
 
-BELIEVED_AHEAD = 0.9
-"""How much of a forecast is planned for: a step looks like a trend for a while, and overshooting it by less than the
-rest must not move shares there and back."""
+FORECAST_WEIGHT = 0.9
+"""The part of a forecast that is planned for. A step of demand looks like a trend for a while; shares must not move
+back and forth because the forecast overshoots it."""
 
 
-class Asked(NamedTuple):
-    """One tick's question, under one policy."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickInput:
+    """Everything that one plan follows from, besides what the planner remembers of earlier ticks."""
 
-    able: dict[tuple[str, str], Supply]
-    """Who can take traffic, by (region, model)."""
-    demands: dict[Key, Demand]
-    """What is planned for, with all the regions that each permits."""
-    before: dict[Key, ClassPlan]
-    """The entries in force to move from."""
+    policy: Policy
+    snapshot: Snapshot
+    previous: Mapping[str, RegionPlan]
+    """The slices in force by region; shares move away from them at a bounded rate."""
+    now: float
+    """The planner's clock, in seconds; for the age of reports and for ramps."""
+    epoch: int
+    """The leader's fencing epoch."""
+    generation: int
+    """The number of the plan to be made."""
+    elapsed_s: float
+    """Time since the plan in force was made, in seconds: how far shares may move."""
+    forecast_per_s: Mapping[Key, float] = field(default_factory=dict)
+    """Expected demand by key, in requests per second; planned for where it exceeds the measured demand."""
+    interventions: Interventions = NO_INTERVENTIONS
+    """The operators' overrides in force."""
+
+    @property
+    def limits(self) -> Interventions:
+        """The overrides together with the policy's spillover limits."""
+        return self.interventions.within(self.policy)
+
+
+class Workload(NamedTuple):
+    """One tick's demand, supply and plan in force; fields named `open_` as far as overrides leave them open."""
+
+    supply: Mapping[tuple[str, str], Supply]
+    """Capacity by (region, model), of every region that can serve."""
+    demands: Mapping[Key, Demand]
+    """What is planned for, each with all regions that it permits."""
+    in_force: Mapping[Key, ClassPlan]
+    """The entries that shares move from."""
+    limits: Interventions
     open_demands: Mapping[Key, Demand]
-    """`demands` as far as overrides leave them open."""
     open_supply: Mapping[tuple[str, str], Supply]
-    """`able` likewise."""
-    problems: list[Problem]
-    """The same as arrays, a model each."""
+    open_in_force: Mapping[Key, ClassPlan]
 
 
-def ask(
-    builder: Builder,
-    snapshot: Snapshot,
-    previous: Mapping[str, RegionPlan],
-    *,
-    now: float,
-    ahead: Mapping[Key, float],
-    interventions: Interventions,
-) -> Asked:
-    """The question of this tick, under the builder's policy; arguments are those of `Planner.decide`."""
-    policy = builder.policy
-    able = supply(policy, snapshot, now)
-    demands = planned_for(policy, demand(snapshot, now))
-    _raise(demands, ahead)
-    before = in_force(previous, demands)
-    asked, open_supply = narrowed(demands, able, interventions), scaled(able, interventions)
-    held = remaining(before, asked) if interventions else before
-    return Asked(able, demands, before, asked, open_supply, builder.problems(asked, open_supply, held, interventions))
+def workload(tick: TickInput) -> Workload:
+    """The demand and supply of a tick, and the part of the plan in force that may stay."""
+    capacity = supply(tick.policy, tick.snapshot, tick.now)
+    demands = planned_for(tick.policy, demand(tick.snapshot, tick.now))
+    for key, per_s in tick.forecast_per_s.items():
+        measured, expected = demands.get(key), FORECAST_WEIGHT * per_s
+        if measured is not None and expected > measured.requests_per_s:
+            demands[key] = msgspec.structs.replace(measured, requests_per_s=expected)
+    before, limits = in_force(tick.previous, demands), tick.limits
+    open_demands = narrowed(demands, capacity, limits)
+    return Workload(
+        supply=capacity,
+        demands=demands,
+        in_force=before,
+        limits=limits,
+        open_demands=open_demands,
+        open_supply=scaled(capacity, limits),
+        open_in_force=remaining(before, open_demands) if limits else before,
+    )
 
 
-def _raise(demands: dict[Key, Demand], ahead: Mapping[Key, float]) -> None:
-    for key, per_s in ahead.items():
-        one, expected = demands.get(key), BELIEVED_AHEAD * per_s
-        if one is not None and expected > one.requests_per_s:
-            demands[key] = msgspec.structs.replace(one, requests_per_s=expected)
+def planned_for(policy: Policy, demands: list[Demand]) -> dict[Key, Demand]:
+    """The demand that the policy has an origin and a model for, each with the permitted regions that the policy has."""
+    known = frozenset(policy.regions)
+    permitted = {demand.residency: demand.regions for demand in demands}
+    parts = {name: regions if regions <= known else regions & known for name, regions in permitted.items()}
+    return {
+        Key(demand.origin, demand.model, demand.residency): demand
+        if parts[demand.residency] is demand.regions
+        else msgspec.structs.replace(demand, regions=parts[demand.residency])
+        for demand in demands
+        if demand.model in policy.models and demand.origin in known and parts[demand.residency]
+    }
+
+
+def in_force(previous: Mapping[str, RegionPlan], demands: Mapping[Key, Demand]) -> dict[Key, ClassPlan]:
+    """The entries to move from: those of a planned class whose arcs are all within the regions that it permits."""
+    found = {}
+    for origin, plan in previous.items():
+        for entry in plan.classes:
+            key = Key(origin, entry.model, entry.residency)
+            planned = demands.get(key)
+            if planned is not None and planned.regions.issuperset([arc.server for arc in entry.arcs]):
+                found[key] = entry
+    return found

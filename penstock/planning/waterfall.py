@@ -1,127 +1,108 @@
-"""The greedy planner: fill home to its target, let the rest run down to the next nearest permitted region.
+"""The waterfall: each demand fills its home to the target, then the next nearest permitted regions.
 
-Classes with the fewest permitted regions drink first, since they have the fewest other places to go. It is the
-yardstick of any better planner, and the fallback when one fails.
+Demand with the fewest permitted regions is placed first, since it has the fewest alternatives. Every other planner is
+measured against the waterfall, and falls back to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.fleet.capacity import Supply, supply
-from penstock.fleet.snapshot import Demand, Snapshot, demand
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions, narrowed, scaled
+from penstock.fleet.capacity import Supply
+from penstock.fleet.snapshot import Demand
+from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.change_limit import without_crumbs
-from penstock.planning.plan import RegionPlan
-from penstock.planning.plan_slices import Edition, in_force, planned_for, slices
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.plan_builder import PlanBuilder
+from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key, NearestFirst
+from penstock.planning.tick_input import TickInput, workload
 from penstock.policy.policy import Policy
 
 
-def plan(
-    policy: Policy,
-    snapshot: Snapshot,
-    previous: dict[str, RegionPlan],
-    *,
-    now: float,
-    epoch: int,
-    generation: int,
-    elapsed_s: float,
-    interventions: Interventions = NO_INTERVENTIONS,
-) -> dict[str, RegionPlan]:
-    """One plan for the planet: a slice for every region of the policy.
+class WaterfallPlanner:
+    """Plans by the waterfall."""
 
-    An origin that is not heard from keeps what it had: silence is no news of its demand.
+    def __init__(self) -> None:
+        self._builder = PlanBuilder()
 
-    Args:
-        previous: the slices in force, from which shares move at a bounded rate.
-        now: the planner's clock, in seconds; for ages and ramps.
-        elapsed_s: time since `previous` was made, in seconds.
-        interventions: what operators want meanwhile.
-    """
-    interventions = interventions.within(policy)
-    able = supply(policy, snapshot, now)
-    demands = planned_for(policy, demand(snapshot, now))
-    left, free = narrowed(demands, able, interventions), scaled(able, interventions)
-    wanted = pour(policy, left, free, policy.nearest_first, interventions)
-    edition = Edition(generation, epoch, policy.digest(), now, elapsed_s)
-    return slices(
-        policy,
-        snapshot,
-        previous,
-        in_force(previous, demands),
-        demands,
-        wanted,
-        able,
-        edition,
-        nearest_first=policy.nearest_first,
-        interventions=interventions,
-    )
+    def plan(self, tick: TickInput) -> PlanResult:
+        """As `Planner.plan`."""
+        problems, work = self._builder.problems(tick.policy), workload(tick)
+        nearest_first = problems.distances.nearest_first
+        targets = waterfall_shares(tick.policy, work.open_demands, work.open_supply, nearest_first, work.limits)
+        answers = [
+            Flows.of_shares(problem, targets)
+            for problem in problems.problems(work.open_demands, work.open_supply, work.open_in_force, work.limits)
+        ]
+        return self._builder.build(tick, work, targets, answers)
 
 
-def pour(
+def waterfall_shares(
     policy: Policy,
     demands: Mapping[Key, Demand],
-    able: Mapping[tuple[str, str], Supply],
+    supply: Mapping[tuple[str, str], Supply],
     nearest_first: NearestFirst,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> dict[Key, dict[str, float]]:
-    """The shares wanted: what limits of spillover keep at its origin, then home first for everybody, then overflow.
+    """Target shares: first what spillover limits keep at the origin, then every demand at its home, then overflow.
 
-    What fits nowhere stays at home, or with the nearest that is whole where home is on its failback ramp.
+    Demand that fits nowhere stays at home, or at the nearest region that is not on a failback ramp where home is.
     """
-    free = {key: one.slots * policy.spillover.target_utilisation for key, one in able.items()}
-    pourings = []
-    for key, one in sorted(demands.items(), key=lambda one: (len(one[1].regions), one[0])):
-        choices = [name for name in nearest_first(one.origin, one.regions) if (name, one.model) in able]
+    free = {pool: capacity.slots * policy.spillover.target_utilisation for pool, capacity in supply.items()}
+    placements = []
+    for key, demand in sorted(demands.items(), key=lambda item: (len(item[1].regions), item[0])):
+        choices = [name for name in nearest_first(demand.origin, demand.regions) if (name, demand.model) in supply]
         if choices:
-            pourings.append(_Pouring(key, one.requests_per_s, choices, able))
-    for pouring in pourings:
-        pouring.keep(1.0 - interventions.of(pouring.key.origin, pouring.key.model).max_away, free)
-    for pouring in pourings:
-        pouring.pour_into(pouring.choices[0], free)
-    for pouring in pourings:
-        for region in pouring.choices:
-            if pouring.left <= 0.0:
+            placements.append(_Placement(key, demand.requests_per_s, choices, supply))
+    for placement in placements:
+        placement.keep(1.0 - interventions.of(placement.key.origin, placement.key.model).max_away, free)
+    for placement in placements:
+        placement.fill(placement.choices[0], free)
+    for placement in placements:
+        for region in placement.choices:
+            if placement.left <= 0.0:
                 break
-            pouring.pour_into(region, free)
-    return {pouring.key: pouring.shares() for pouring in pourings}
+            placement.fill(region, free)
+    return {placement.key: placement.shares() for placement in placements}
 
 
-class _Pouring:
-    """One class's demand at one origin, in slots, on its way into regions."""
+class _Placement:
+    """One class's demand at one origin, in slots, and the regions that take it."""
 
     def __init__(
-        self, key: Key, requests_per_s: float, choices: list[str], able: Mapping[tuple[str, str], Supply]
+        self, key: Key, requests_per_s: float, choices: list[str], supply: Mapping[tuple[str, str], Supply]
     ) -> None:
         """`choices` are the permitted regions that can serve it, the nearest first; at least one."""
         self.key = key
         self.choices = choices
-        self.left = requests_per_s * able[choices[0], key.model].service_s
-        whole = [name for name in choices if able[name, key.model].max_share >= 1.0]
-        # A region on its ramp is better than none.
-        self._rest = whole[0] if whole else choices[0]
-        self._room = {name: self.left * able[name, key.model].max_share if whole else self.left for name in choices}
+        self.left = requests_per_s * supply[choices[0], key.model].service_s
+        uncapped = [name for name in choices if supply[name, key.model].max_share >= 1.0]
+        # Where every region is on a ramp, the nearest takes what fits nowhere.
+        self._rest = uncapped[0] if uncapped else choices[0]
+        self._limit = {
+            name: self.left * supply[name, key.model].max_share if uncapped else self.left for name in choices
+        }
         self._taken: dict[str, float] = {}
 
     def keep(self, part: float, free: dict[tuple[str, str], float]) -> None:
-        """Pour this part (0-1) of everything into the origin if that can serve it, whether there is room or not."""
+        """Place this part (0-1) of the demand at its origin if that can serve it, whether there is room or not."""
         origin = self.key.origin
-        if part > 0.0 and origin in self._room:
-            self._pour(origin, min(part * self.left, self._room[origin]), free)
+        if part > 0.0 and origin in self._limit:
+            self._take(origin, min(part * self.left, self._limit[origin]), free)
 
-    def pour_into(self, region: str, free: dict[tuple[str, str], float]) -> None:
-        """Pour as much into a region as there is room for."""
-        self._pour(region, min(self.left, self._room[region], free[region, self.key.model]), free)
+    def fill(self, region: str, free: dict[tuple[str, str], float]) -> None:
+        """Place as much in a region as it has room for."""
+        self._take(region, min(self.left, self._limit[region], free[region, self.key.model]), free)
 
-    def _pour(self, region: str, amount: float, free: dict[tuple[str, str], float]) -> None:
+    def _take(self, region: str, amount: float, free: dict[tuple[str, str], float]) -> None:
         if amount > 0.0:
             free[region, self.key.model] -= amount
-            self._room[region] -= amount
+            self._limit[region] -= amount
             self.left -= amount
             self._taken[region] = self._taken.get(region, 0.0) + amount
 
     def shares(self) -> dict[str, float]:
-        """Amounts to shares. What fits nowhere is for agents to queue, to spill by credit, or to refuse."""
+        """The amounts as shares. Agents queue, spill on credits or refuse what fits nowhere."""
         taken = {**self._taken, self._rest: self._taken.get(self._rest, 0.0) + self.left}
         return without_crumbs(taken) if sum(taken.values()) > 0.0 else {self._rest: 1.0}

@@ -15,9 +15,11 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.failover_tables import detours
-from penstock.planning.planner import Planned
-from penstock.planning.registry import LOGICS, UNHURRIED_S, planner
-from penstock.planning.waterfall import plan as pour_plan
+from penstock.planning.plan import RegionPlan
+from penstock.planning.planner import PlanResult
+from penstock.planning.registry import OFFLINE_LIMIT_S, PLANNERS, planner
+from penstock.planning.tick_input import TickInput
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.verification.breach import Breach, breach
@@ -56,13 +58,13 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
     made = 0
     for per_s in (AMPLE_PER_S, SCARCE_PER_S):
         whole = _snapshot(policy, classes, (), per_s)
-        before = pour_plan(policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+        before = WaterfallPlanner().plan(_tick(policy, whole, {})).plans
         for size in range(max_lost + 1):
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
-                for logic in LOGICS:
-                    by = planner(logic, UNHURRIED_S)
-                    one = by.decide(policy, snapshot, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
+                for logic in PLANNERS:
+                    by = planner(logic, OFFLINE_LIMIT_S)
+                    one = by.plan(_tick(policy, snapshot, before))
                     made += 1
                     breaches += _outside(policy, one, named, lost, logic.value.replace("_", " "))
     return Plans(made, max_lost, tuple(breaches))
@@ -70,7 +72,7 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
 
 def _outside(
     policy: Policy,
-    planned: Planned,
+    planned: PlanResult,
     named: Mapping[str, tuple[frozenset[str], Situation]],
     lost: tuple[str, ...],
     logic: str,
@@ -84,6 +86,10 @@ def _outside(
         regions, example = named[key.residency]
         for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):
             yield breach(policy, "failover table", example, region, key.origin, lost)
+
+
+def _tick(policy: Policy, snapshot: Snapshot, previous: Mapping[str, RegionPlan]) -> TickInput:
+    return TickInput(policy=policy, snapshot=snapshot, previous=previous, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
 
 
 def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str, ...], per_s: float) -> Snapshot:

@@ -17,8 +17,9 @@ import msgspec
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.registry import UNHURRIED_S, planner
+from penstock.planning.registry import OFFLINE_LIMIT_S, planner
 from penstock.planning.share_moves import Key
+from penstock.planning.tick_input import TickInput
 from penstock.policy.model_versions import WHOLE_PERCENT, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
@@ -146,8 +147,16 @@ def _planned(
     health = {
         name: RegionHealth(RegionState.FAILED if name in lost else RegionState.HEALTHY) for name in policy.regions
     }
-    by = planner(policy.objective.plan_logic, UNHURRIED_S)
-    plans = by.decide(policy, Snapshot(agents, health), {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0).plans
+    tick = TickInput(
+        policy=policy,
+        snapshot=Snapshot(agents, health),
+        previous={},
+        now=0.0,
+        epoch=1,
+        generation=1,
+        elapsed_s=1.0,
+    )
+    plans = planner(policy.objective.plan_logic, OFFLINE_LIMIT_S).plan(tick).plans
     return {
         Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
         for origin, plan in plans.items()

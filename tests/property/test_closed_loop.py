@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.health.region_health import RegionState
-from penstock.planning import waterfall
 from penstock.planning.change_limit import DEADBAND
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.share_moves import Key
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Failover, Model, Objective, Policy, Region
 from penstock.policy.residency import residency_class
 from tests.property.test_planner_stability import reversals
 from tests.support.closed_loop import TICK_S, Loop, Plan, World
-from tests.support.plans_alone import plans_of
+from tests.support.planner_calls import plans_of
 
 PATIENT_S = 30.0
 RAMP_S = 10.0
@@ -47,7 +47,7 @@ HOME = Key("a", "m", residency_class(ANYWHERE).name)
 
 PLANNERS: dict[str, Callable[[], Plan]] = {
     "flow": lambda: plans_of(FlowPlanner(PATIENT_S)),
-    "waterfall": lambda: waterfall.plan,
+    "waterfall": lambda: plans_of(WaterfallPlanner()),
 }
 planners = pytest.mark.parametrize("planner", PLANNERS)
 delays = pytest.mark.parametrize("delay_s", [0.0, 2.0, 10.0])

@@ -15,18 +15,17 @@ from penstock.fleet.snapshot import demand
 from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import Interventions, narrowed
 from penstock.overrides.overrides import Override, OverrideKind, lifted
-from penstock.planning import waterfall
 from penstock.planning.change_limit import moved_share
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_slices import planned_for
+from penstock.planning.tick_input import planned_for
 from penstock.policy.policy import Failover
 from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
 from tests.support import planet
+from tests.support.planner_calls import plans_of, waterfall_plans
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
-from tests.support.plans_alone import plans_of
 
 STEP = 0.125
 RAMP_S = 4.0
@@ -52,7 +51,7 @@ def overrides(draw: st.DrawFn) -> Override:
 
 
 def planned(world: World, previous: dict[str, RegionPlan], meant: Interventions, greedy: bool) -> dict[str, RegionPlan]:
-    plan = waterfall.plan if greedy else plans_of(FlowPlanner(30.0))
+    plan = waterfall_plans if greedy else plans_of(FlowPlanner(30.0))
     return plan(
         world.policy,
         world.snapshot,

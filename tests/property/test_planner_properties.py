@@ -10,16 +10,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.fleet.snapshot import demand
-from penstock.planning import waterfall
 from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.linear_program.n_minus_one import by_group, confinements, worst
-from penstock.planning.linear_program.plan_cost import flows
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.n_minus_one import worst
+from penstock.planning.linear_program.plan_cost import evaluate
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.problem_builder import MIN_DEMAND_PER_S
-from penstock.planning.linear_program.solution import Flows, cost
 from penstock.planning.plan import ClassPlan, RegionPlan
-from penstock.planning.planner import Planned
+from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
+from tests.support.planner_calls import tick_input, waterfall_plans
 from tests.support.planner_worlds import NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, WrittenOut, assert_costs_what_is_written_out, optimum
 
@@ -28,11 +28,9 @@ EPS = 10 * MIN_DEMAND_PER_S
 few = settings(max_examples=60)
 
 
-def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = False) -> Planned:
+def decided(world: World, planner: FlowPlanner | None = None, *, fresh: bool = False) -> PlanResult:
     previous = {} if fresh else world.previous
-    return (planner or FlowPlanner(PATIENT_S)).decide(
-        world.policy, world.snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5
-    )
+    return (planner or FlowPlanner(PATIENT_S)).plan(tick_input(world.policy, world.snapshot, previous, elapsed_s=0.5))
 
 
 def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[str], str, ClassPlan, float]]:
@@ -75,7 +73,7 @@ def test_no_dead_region_gets_a_share_or_is_a_fallback(world: World) -> None:
 @few
 def test_every_class_that_anybody_can_serve_is_planned(world: World) -> None:
     planned = decided(world)
-    assert not planned.by_waterfall
+    assert not planned.fallbacks
     for one in demand(world.snapshot, 0.0):
         servable = any((name, one.model) in world.usable for name in one.regions)
         assert (planned.plans[one.origin].lookup(one.model, one.residency) is not None) == servable
@@ -108,32 +106,28 @@ def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
 @given(worlds())
 @few
 def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
-    greedy = waterfall.plan(world.policy, world.snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
+    greedy = waterfall_plans(world.policy, world.snapshot, {}, elapsed_s=0.5)
     tables = {
         Key(origin, one.model, one.residency): {arc.server: arc.share for arc in one.arcs}
         for origin, plan in greedy.items()
         for one in plan.classes
     }
     for problem in world.problems():
-        found, _, _ = optimum(problem)
-        other = Flows(problem, found.sets, *flows(problem, tables))
+        found, _ = optimum(problem)
+        other = Flows.of_shares(problem, tables)
         # A share below a millionth is dropped from a plan, and the price of what has no room is large.
-        assert cost(found).total <= cost(other).total * (1.0 + 1e-4) + 1e-4
+        assert evaluate(found).total <= evaluate(other).total * (1.0 + 1e-4) + 1e-4
 
 
 @given(worlds(healthy=True, reserve=True, max_rate=15.0))
 @few
 def test_the_loss_of_any_region_finds_all_the_room_that_any_plan_could_keep(world: World) -> None:
     for problem in world.problems(fresh=True):
-        found, _, price = optimum(problem)
-        missing = worst(
-            found.sets,
-            by_group(problem, found.key, found.pool, found.flow),
-            found.load_per_s(),
-            problem.capacity_per_s,
-        ).sum()
-        assume(cost(found).no_room == 0.0)
-        best = WrittenOut(problem, price, weigh=False).missing_at_losses
+        found, _ = optimum(problem)
+        sets = problem.shape.confinements
+        missing = worst(sets, found.by_group(), found.load_per_s(), problem.capacity_per_s).sum()
+        assume(evaluate(found).no_room == 0.0)
+        best = WrittenOut(problem, weigh=False).missing_at_losses
         assert missing <= best + 1e-4 * (1.0 + best)
 
 
@@ -161,8 +155,7 @@ def test_what_a_loss_leaves_without_a_place_is_found_whatever_the_plan(world: Wo
             )
         )
         flow = np.array(wish)[:, : len(shape.pools)] * shape.permitted * capacity / len(shape.groups)
-        sets = confinements(shape.permitted)
-        found = worst(sets, flow, flow.sum(axis=0), capacity)
+        found = worst(shape.confinements, flow, flow.sum(axis=0), capacity)
         for lost in range(len(shape.pools)):
             assert abs(found[lost] - missing_by_force(problem, flow, lost)) < 1e-6
 
@@ -190,7 +183,7 @@ def test_a_plan_in_force_under_the_same_demand_stays_for_an_old_leader_and_a_new
     planner = FlowPlanner(PATIENT_S)
     once = decided(world, planner, fresh=True).plans
     for leader in (planner, FlowPlanner(PATIENT_S)):
-        then = leader.decide(world.policy, world.snapshot, once, now=0.0, epoch=1, generation=2, elapsed_s=0.5)
+        then = leader.plan(tick_input(world.policy, world.snapshot, once, elapsed_s=0.5))
         again = then.plans
         for origin, plan in once.items():
             for before, after in zip(plan.classes, again[origin].classes, strict=True):

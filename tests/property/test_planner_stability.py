@@ -15,6 +15,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.share_moves import Key
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
+from tests.support.planner_calls import tick_input
 
 TICK_S = 0.5
 STEP_AT_S = 20.0
@@ -65,16 +66,18 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
         seen = after if now - delay_s >= STEP_AT_S else before
         forecaster.observe(seen, now)
         ahead = forecaster.ahead(now, horizon_s) if horizon_s is not None else {}
-        plans = planner.decide(
-            POLICY,
-            snapshot(seen, now - delay_s),
-            plans,
-            now=now,
-            epoch=1,
-            generation=tick,
-            elapsed_s=TICK_S,
-            # Reports fade with their age on both sides, capacity and demand, and so must what is made of them.
-            ahead=ahead if delay_s <= 2.0 else {},
+        plans = planner.plan(
+            tick_input(
+                POLICY,
+                snapshot(seen, now - delay_s),
+                plans,
+                now=now,
+                epoch=1,
+                generation=tick,
+                elapsed_s=TICK_S,
+                # Reports fade with their age on both sides, capacity and demand, and so must what is made of them.
+                forecast_per_s=ahead if delay_s <= 2.0 else {},
+            )
         ).plans
         told.append(
             {

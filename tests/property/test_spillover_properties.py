@@ -13,10 +13,11 @@ from penstock.fleet.snapshot import demand
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.spillover_limits import bounds
-from penstock.planning.waterfall import plan as poured
-from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import SpilloverLimit
 from tests.support.planet import with_spillover_orders
+from tests.support.planner_calls import tick_input
+from tests.support.planner_calls import waterfall_plans as poured
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
 
@@ -50,9 +51,9 @@ def limited_worlds(draw: st.DrawFn) -> World:
 def planned(planner: str, world: World, previous: dict[str, RegionPlan]) -> dict[str, RegionPlan]:
     policy, snapshot = world.policy, world.snapshot
     if planner == "poured":
-        return poured(policy, snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
-    made = FlowPlanner(PATIENT_S) if planner == "flow" else GreedyPlanner()
-    return made.decide(policy, snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=0.5).plans
+        return poured(policy, snapshot, previous, elapsed_s=0.5)
+    made = FlowPlanner(PATIENT_S) if planner == "flow" else WaterfallPlanner()
+    return made.plan(tick_input(policy, snapshot, previous, elapsed_s=0.5)).plans
 
 
 @pytest.mark.parametrize("planner", ["flow", "greedy", "poured"])
@@ -100,9 +101,9 @@ def test_no_plan_within_the_limits_is_cheaper(world: World) -> None:
 @settings(max_examples=60)
 def test_what_is_wanted_is_within_the_limits_before_they_are_looked_at_again(world: World) -> None:
     for problem in world.problems():
-        found, _, _ = optimum(problem)
+        found, _ = optimum(problem)
         at_home = np.zeros(len(problem.demand))
         home = found.pool == problem.origin[found.key]
-        at_home[found.key[home]] = found.flow[home]
-        kept = np.where(problem.capped & (problem.most[problem.origin] < 1.0), 0.0, problem.kept)
+        at_home[found.key[home]] = found.per_s[home]
+        kept = np.where(problem.capped & (problem.max_share[problem.origin] < 1.0), 0.0, problem.kept)
         assert (at_home >= kept * problem.demand - EPSILON * (1.0 + problem.demand)).all()

@@ -13,9 +13,9 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.change_limit import moved_share, step_towards
 from penstock.planning.plan import ClassPlan, RegionPlan
-from penstock.planning.waterfall import plan
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
+from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.planner_worlds import MODELS, NAMES, SERVING, TARGET, plans_before, subsets
 
 EPS = 1e-3
@@ -66,7 +66,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def planned(world: World, previous: dict[str, RegionPlan], elapsed_s: float = 0.5) -> dict[str, RegionPlan]:
-    return plan(world.policy, world.snapshot, previous, now=0.0, epoch=1, generation=1, elapsed_s=elapsed_s)
+    return plan(world.policy, world.snapshot, previous, elapsed_s=elapsed_s)
 
 
 def entries(world: World, plans: dict[str, RegionPlan]) -> list[tuple[frozenset[str], str, ClassPlan, float]]:

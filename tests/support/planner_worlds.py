@@ -11,9 +11,9 @@ from penstock.fleet.snapshot import HeldReport, Snapshot, demand
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, narrowed, remaining
 from penstock.planning.linear_program.problem import Problem
-from penstock.planning.linear_program.problem_builder import Builder
+from penstock.planning.linear_program.problem_builder import ProblemBuilder
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_slices import in_force, planned_for
+from penstock.planning.tick_input import in_force, planned_for
 from penstock.policy.policy import Model, Objective, Policy, Region, Spillover
 from penstock.policy.residency import residency_class
 
@@ -39,7 +39,7 @@ class World(msgspec.Struct):
         before = {} if fresh else in_force(self.previous, demands)
         able, limits = supply(self.policy, self.snapshot, 0.0), NO_INTERVENTIONS.within(self.policy)
         open_demands = narrowed(demands, able, limits)
-        return Builder(self.policy).problems(open_demands, able, remaining(before, open_demands), limits)
+        return ProblemBuilder(self.policy).problems(open_demands, able, remaining(before, open_demands), limits)
 
 
 @st.composite

@@ -21,7 +21,6 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, Closed, RegionPlan
-from penstock.planning.waterfall import plan as pour
 from penstock.policy.geography import Location
 from penstock.policy.policy import Model, Policy, Region, ResidencyRule, SpilloverLimit, Tenant
 from penstock.policy.residency import Mask, RequestFacts
@@ -31,6 +30,8 @@ from penstock.routing.region_selection import RegionView
 from penstock.wire import route_context
 from penstock.wire.route_context import RouteContext, seal
 from penstock.wire.signing import FleetKey
+from tests.support.planner_calls import tick_input
+from tests.support.planner_calls import waterfall_plans as pour
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
 TENANTS = ("t1", "t2", "t3")
@@ -202,9 +203,9 @@ class World:
     def _plans(self) -> list[Mapping[str, RegionPlan | None]]:
         """None yet, those of both planners, at a loss, with regions closed by operators, and one spoilt on its way."""
         whole, hurt = self._snapshot(()), self._snapshot(self.rng.sample(self.names, 1))
-        before = pour(self.policy, whole, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
-        after = pour(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0)
-        best = FlowPlanner().decide(self.policy, hurt, before, now=0.0, epoch=1, generation=2, elapsed_s=1.0).plans
+        before = pour(self.policy, whole, {}, elapsed_s=1.0)
+        after = pour(self.policy, hurt, before, elapsed_s=1.0)
+        best = FlowPlanner().plan(tick_input(self.policy, hurt, before, elapsed_s=1.0)).plans
         closed = {
             name: msgspec.structs.replace(
                 one,

@@ -6,37 +6,34 @@ import highspy
 import numpy as np
 from hypothesis import assume
 
-from penstock.planning.linear_program.master import Master
-from penstock.planning.linear_program.n_minus_one import confinements
-from penstock.planning.linear_program.problem import RETURNS, Prices, Problem, prices
-from penstock.planning.linear_program.solution import Flows, cost
-from penstock.planning.linear_program.solver import solve
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.plan_cost import evaluate
+from penstock.planning.linear_program.problem import RETURN_COST, Problem
+from penstock.planning.linear_program.solver import ModelSolver
 from penstock.planning.linear_program.waiting_cost import PIECES
 from tests.support.planner_worlds import World
 
 PATIENT_S = 30.0
 
 
-def optimum(problem: Problem) -> tuple[Flows, float, Prices]:
-    sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.max_confined)
-    master = Master(problem, sets if problem.survive_one_loss else None)
-    answer = solve(master, problem, price, PATIENT_S)
-    return Flows(problem, sets, *master.flows(answer)), answer.cost, price
+def optimum(problem: Problem) -> tuple[Flows, float]:
+    """The planner's flows, and the cost that the solver claims for them."""
+    solver = ModelSolver(problem)
+    flows = solver.solve(problem, PATIENT_S)
+    return flows, solver.cost
 
 
 class WrittenOut:
     """The program with every permitted arc and, for every region, the whole rerouting at its loss; nothing is clever.
 
     Args:
-        price: what scarcity costs.
         weigh: whether ordinary costs count; without them, only scarcity does.
     """
 
-    def __init__(self, problem: Problem, price: Prices, *, weigh: bool = True) -> None:
+    def __init__(self, problem: Problem, *, weigh: bool = True) -> None:
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
-        self._problem, self._price, self._weigh = problem, price, weigh
+        self._problem, self._price, self._weigh = problem, problem.prices(), weigh
         shape = problem.shape
         self._keys, self._pools = range(len(shape.keys)), range(len(shape.pools))
         self._may = [[bool(shape.permitted[shape.group_of[k], p]) for p in self._pools] for k in self._keys]
@@ -63,17 +60,19 @@ class WrittenOut:
         for p in self._pools:
             if self._may[k][p]:
                 reach = float(problem.reach_s[problem.shape.origin_of[k], p]) * self._weigh
-                price = problem.change_s * bool(problem.held.planned[k]) * (RETURNS if p == problem.home[k] else 1.0)
+                price = (
+                    problem.change_s * bool(problem.held.planned[k]) * (RETURN_COST if p == problem.home[k] else 1.0)
+                )
                 both = [self._column(reach, held.get((k, p), 0.0)), self._column(reach + self._weigh * price)]
                 self._flow[k, p] = both
                 self._load[p] += both
         for p in self._pools:
             if self._may[k][p] and p == problem.origin[k] and problem.slots[p] > 0.0:
-                ramp = problem.most[p] if problem.capped[k] else 1.0
+                ramp = problem.max_share[p] if problem.capped[k] else 1.0
                 least = float(min(problem.kept[k], ramp)) * demand
                 self._row(least, np.inf, [(c, 1.0) for c in self._flow[k, p]])
-            if self._may[k][p] and problem.capped[k] and problem.most[p] < 1.0:
-                self._row(-np.inf, float(problem.most[p]) * demand, [(c, 1.0) for c in self._flow[k, p]])
+            if self._may[k][p] and problem.capped[k] and problem.max_share[p] < 1.0:
+                self._row(-np.inf, float(problem.max_share[p]) * demand, [(c, 1.0) for c in self._flow[k, p]])
         self._row(demand, demand, [(c, 1.0) for p in self._pools if self._may[k][p] for c in self._flow[k, p]])
 
     def _add_capacity(self, p: int) -> None:
@@ -121,9 +120,9 @@ class WrittenOut:
 def assert_costs_what_is_written_out(world: World) -> None:
     """No plan of the program as one would write it down is cheaper than ours, and ours costs what it claims."""
     for problem in world.problems():
-        found, claimed, price = optimum(problem)
-        parts = cost(found)
+        flows, claimed = optimum(problem)
+        parts = evaluate(flows)
         assert abs(parts.total - claimed) <= 1e-6 * (1.0 + abs(claimed))
         # Where demand is more than all slots, what is missing at a loss counts what is missing already.
         assume(parts.no_room == 0.0)
-        assert abs(WrittenOut(problem, price).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))
+        assert abs(WrittenOut(problem).cost - claimed) <= 1e-5 * (1.0 + abs(claimed))

@@ -1,7 +1,6 @@
-"""The planner: demand by origin and traffic class to shares over permitted regions, as a min-cost flow.
+"""The linear program: demand by origin and traffic class to shares over permitted regions, as a min-cost flow.
 
-`flow` is the door. What a tick asks is a `problem`; what a share table costs is in `cost`; what must stay free for the
-loss of a region is in `losses`; `master` is the linear program as HiGHS keeps it between ticks, and `solve` grows it
-until its answer is optimal. `steadiness` keeps shares from turning round for a whim. `shortfall` says what capacity is
-missing where, `failover` where demand goes at a loss.
+`flow_planner` is the planner. `problem_builder` makes one `problem` per model and tick, `program` its columns and
+rows, and `solver` keeps that program in HiGHS. `plan_cost` is the objective, `n_minus_one` the
+capacity to keep free for the loss of a region, `planned_shortfall` the capacity that is missing.
 """

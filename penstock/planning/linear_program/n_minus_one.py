@@ -1,10 +1,11 @@
-"""What must stay free so that the loss of any one region can be absorbed (N-1), within residency.
+"""The capacity that must stay free so that the loss of any one region can be absorbed (N-1), within residency.
 
-When region r is lost, what it served must go to other regions that its residency class permits, while everything else
-stays. By Gale's theorem (A theorem on flows in networks, Pacific J. Math. 7, 1957) there is room for it unless, for
-some set U of regions, those of r's classes that may only be in U, together with what U's other regions already serve,
-are more than those regions can: the *excess* of U at the loss of r. Only unions of permitted sets that share r can be
-worst, so with nested residency classes there are as many sets as classes.
+When a region is lost, the flow that it served must go to other regions that its residency class permits, while all
+other flow stays. By Gale's theorem (A theorem on flows in networks, Pacific J. Math. 7, 1957) there is room for it
+unless, for some set U of regions, the lost region's classes that may only be in U, together with the flow that the
+other regions of U already serve, exceed the capacity of those other regions: the *excess* of U at the loss. Only unions
+of permitted sets that contain the lost region can have the largest excess: with nested residency classes, as many sets
+as there are classes.
 """
 
 from __future__ import annotations
@@ -13,33 +14,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.planning.linear_program.problem import Flags, Ints, Problem, summed
-from penstock.planning.linear_program.waiting_cost import Floats
+from penstock.planning.linear_program.arrays import Flags, Floats
 
 MAX_UNIONS = 64
-"""Unions looked at for one region; nested and disjoint classes never need more than there are classes. Beyond it the
-excess found is a lower bound."""
+"""Unions considered for one region; nested and disjoint classes never need more than there are classes. Beyond this
+number the excess found is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confinements:
-    """The sets of pools that some of a model's demand cannot leave, and what is inside each."""
+    """The sets of pools that some of a model's demand may not leave, and the groups inside each."""
 
     pools: Flags
     """By (set, pool)."""
     inside: Flags
     """By (set, group): the group may only be in the set."""
     settled: Flags
-    """By set: nobody from outside may enter, so that no plan changes its excess, only capacity does."""
+    """By set: no other group may enter it, so its excess depends on capacity and demand, not on the plan."""
 
     @property
-    def max_confined(self) -> int:
-        """How many losses one request more in a pool can make worse."""
+    def max_affected(self) -> int:
+        """The largest number of losses that one more request in a pool can make worse."""
         return int(self.pools[~self.settled].sum(axis=1).max(initial=0))
 
 
 def confinements(permitted: Flags) -> Confinements:
-    """The sets that matter, from which groups are permitted where (group by pool)."""
+    """The sets that can have the largest excess.
+
+    Args:
+        permitted: by (group, pool), whether the group may use the pool.
+    """
     masks = sorted({mask for mask in (_mask(row) for row in permitted.tolist()) if mask})
     unions: set[int] = set()
     for pool in range(permitted.shape[1]):
@@ -53,11 +57,12 @@ def confinements(permitted: Flags) -> Confinements:
 
 
 def excesses(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_per_s: Floats) -> Floats:
-    """Requests per second without a place, by (set, lost region); -inf where the region is not in the set or dead.
+    """Requests per second without a place, by (set, lost pool); -inf where the pool is not in the set or has failed.
 
     Args:
+        sets: the model's confinements.
         by_group: flow by (group, pool), in requests per second.
-        load_per_s: by pool.
+        load_per_s: flow by pool.
         capacity_per_s: by pool, with every slot busy.
     """
     spare = capacity_per_s - load_per_s
@@ -66,16 +71,9 @@ def excesses(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_
 
 
 def worst(sets: Confinements, by_group: Floats, load_per_s: Floats, capacity_per_s: Floats) -> Floats:
-    """Requests per second without a place when a region is lost, by lost region; 0 where all of them have one."""
+    """Requests per second without a place, by lost pool; 0 where all of them have one. Arguments as for `excesses`."""
     lacking: Floats = excesses(sets, by_group, load_per_s, capacity_per_s).max(axis=0, initial=0.0)
     return lacking
-
-
-def by_group(problem: Problem, key: Ints, pool: Ints, flow: Floats) -> Floats:
-    """Flows by (key, pool) summed to flows by (group, pool)."""
-    groups, pools = problem.shape.permitted.shape
-    at = problem.shape.group_of[key] * pools + pool
-    return summed(at, flow, groups * pools).reshape(groups, pools)
 
 
 def _mask(row: list[bool]) -> int:
@@ -87,7 +85,7 @@ def _unions(masks: tuple[int, ...]) -> set[int]:
     found = set(masks)
     frontier = list(masks)
     while frontier and len(found) < MAX_UNIONS:
-        grown = {union for one in frontier for mask in masks if (union := one | mask) not in found}
+        grown = {union for base in frontier for mask in masks if (union := base | mask) not in found}
         frontier = sorted(grown)[: MAX_UNIONS - len(found)]
         found |= set(frontier)
     return found

@@ -1,63 +1,44 @@
-"""What one tick asks of the planner, model by model, as arrays: nothing but its model's pools couples two demands."""
+"""One tick's planning problem of one model, as arrays. Models are planned apart: their pools share nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.planning.linear_program.waiting_cost import Floats
+from penstock.planning.linear_program.arrays import Flags, Floats, Ints, summed
+from penstock.planning.linear_program.n_minus_one import Confinements
 from penstock.planning.share_moves import Key
 
-Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+RETURN_COST = 0.1
+"""Moving demand to its home costs this part of what other changes cost: so little that demand returns, and enough that
+of two equal plans the one with fewer changes is chosen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What does not change while the same classes ask and the same regions have the model."""
+    """What stays the same while the same classes have demand and the same regions have the model."""
 
     model: str
     keys: tuple[Key, ...]
     pools: tuple[str, ...]
-    """Regions that have, or lately had, the model; sorted."""
+    """Regions that have the model, or had it since the planner started; sorted."""
     groups: tuple[str, ...]
     """Names of the residency classes, as far as overrides leave them open."""
     permitted: Flags
-    """Group by pool: absent means absent; no column of the program stands for a forbidden arc."""
+    """By (group, pool). The program has no column for a forbidden pair."""
     group_of: Ints
     """By key."""
     origin_of: Ints
-    """By key: its place in `Distances.names`."""
+    """By key: the place of its origin in `Distances.names`."""
     pool_at: Ints
     """By pool: its place in `Distances.names`."""
-
-    def same_as(
-        self, keys: tuple[Key, ...], pools: tuple[str, ...], groups: Mapping[str, frozenset[str]], group_of: Ints
-    ) -> bool:
-        """Whether this is still the shape of what is asked."""
-        return (
-            self.keys == keys
-            and self.pools == pools
-            and self.groups == tuple(groups)
-            and np.array_equal(self.group_of, group_of)
-            and all(
-                {pool for pool, allowed in zip(pools, row, strict=True) if allowed} == groups[name] & set(pools)
-                for name, row in zip(self.groups, self.permitted.tolist(), strict=True)
-            )
-        )
-
-
-RETURNS = 0.1
-"""Going home costs this part of what other changes cost: hardly anything, but of two equal answers the one in which
-fewer classes move is taken."""
+    confinements: Confinements
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """The part of the plan in force that can stay: flows by (key, pool), and which keys have any plan."""
+    """The part of the plan in force that can stay: shares by (key, pool), and which keys have any plan."""
 
     key: Ints
     pool: Ints
@@ -66,9 +47,21 @@ class Held:
     """By key."""
 
     def stays_per_s(self, demand: Floats) -> Floats:
-        """How much of each flow is no change: as much of what is asked for now as is in force."""
+        """The part of each flow that is no change: the share in force of the demand now, in requests/s."""
         stays: Floats = demand[self.key] * self.share
         return stays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """What each kind of scarcity costs (s per request): all ordinary costs < reserve < past target < no room.
+
+    The prices follow from the problem, so that no weight in a policy can change their order.
+    """
+
+    reserve: float
+    past_target: float
+    no_room: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,31 +70,31 @@ class Problem:
 
     shape: Shape
     demand: Floats
-    """By key; 0 where no permitted region is alive."""
+    """By key; 0 where no permitted region can serve."""
     slots: Floats
-    """By pool; 0 where it is not alive."""
+    """By pool; 0 where it cannot serve."""
     service_s: Floats
-    most: Floats
-    """By pool: the most (0-1) of a key's demand that it may have; less than all on a failback ramp."""
+    max_share: Floats
+    """By pool: the largest share (0-1) of a key's demand that it may have; below 1 on a failback ramp."""
     capped: Flags
-    """By key: some permitted pool may have all of it, so that the others keep to their ramps."""
+    """By key: some permitted pool may have all of it, so the pools on a ramp are held to `max_share`."""
     target_utilisation: float
     reach_s: Floats
-    """By (place of an origin, pool): the round trip, what moving the bytes costs, and a whiff that settles ties."""
+    """By (place of an origin, pool): round trip, egress cost, and a tiny amount that breaks ties by name."""
     egress_s: Floats
-    """The part of it that is for moving the bytes."""
+    """The egress part of `reach_s`."""
     gpu_s: Floats
-    """By pool, what its GPU time costs."""
+    """By pool, the cost of its GPU time."""
     piece_per_s: Floats
-    """By (pool, piece of its utilisation): how many requests per second fit; the last takes any number."""
+    """By (pool, piece of its load): how many requests per second fit; the last piece takes any number."""
     piece_cost_s: Floats
-    """What each of them adds in queueing; no meaning for the pieces past the target, which `prices` prices."""
+    """The waiting cost of each piece; not defined for the pieces past the target, which `prices` prices."""
     home: Ints
-    """By key: the nearest permitted pool that is alive, or -1."""
+    """By key: the nearest permitted pool that can serve, or -1."""
     origin: Ints
-    """By key: the pool of its origin, or -1 where that may not serve it, or has not got the model."""
+    """By key: the pool of its origin, or -1 where that is not permitted or does not have the model."""
     kept: Floats
-    """By key: the least (0-1) of its demand that its origin serves, by the limits of spillover."""
+    """By key: the least share (0-1) of its demand that its origin serves, by the spillover limits."""
     held: Held
     change_s: float
     survive_one_loss: bool
@@ -111,60 +104,43 @@ class Problem:
         """By pool: requests per second that it serves with every slot busy."""
         return self.slots / self.service_s
 
+    def prices(self) -> Prices:
+        """Prices in powers of two of the largest ordinary cost, so that noise does not change them between ticks."""
+        ordinary = float(
+            self.reach_s.max(initial=0.0)
+            + self.gpu_s.max(initial=0.0)
+            + self.piece_cost_s.max(initial=0.0)
+            + self.change_s
+        )
+        largest = 2.0 ** np.ceil(np.log2(max(ordinary, 1.0)))
+        reserve = 4.0 * largest
+        # One more request in a pool can add to the shortfalls of several losses.
+        past_target = 2.0 * largest + self.shape.confinements.max_affected * reserve
+        return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
+
     def changing_s(self, key: Ints, pool: Ints) -> Floats:
-        """For each pair: what it costs (s) to move a request of the key to the pool from where the plan has it."""
-        price: Floats = np.where(pool == self.home[key], RETURNS * self.change_s, self.change_s)
+        """By pair: the cost (s) of moving a request of the key to the pool from where the plan in force has it."""
+        price: Floats = np.where(pool == self.home[key], RETURN_COST * self.change_s, self.change_s)
         return np.where(self.held.planned[key], price, 0.0)
 
     def limits_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """For each pair: how many requests per second of the key may go to the pool."""
-        return np.where(self.capped[key] & (self.most[pool] < 1.0), self.most[pool] * self.demand[key], np.inf)
+        """By pair: how many requests per second of the key may go to the pool."""
+        return np.where(
+            self.capped[key] & (self.max_share[pool] < 1.0), self.max_share[pool] * self.demand[key], np.inf
+        )
 
     def min_per_s(self, key: Ints, pool: Ints) -> Floats:
-        """For each pair: how many requests per second of the key must go to the pool, as far as a ramp allows."""
+        """By pair: how many requests per second of the key must go to the pool, as far as a ramp allows."""
         least: Floats = np.where(pool == self.origin[key], self.kept[key] * self.demand[key], 0.0)
         return np.minimum(least, self.limits_per_s(key, pool))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prices:
-    """What each kind of scarcity costs (s per request): all the ordinary costs < reserve < going past target < no room.
-
-    They follow from the problem, so that no weight in a policy can turn the order around.
-    """
-
-    reserve: float
-    past_target: float
-    no_room: float
-
-
-def prices(problem: Problem, max_confined: int) -> Prices:
-    """Prices in powers of two of the largest ordinary cost, so that noise does not change them from tick to tick.
-
-    Args:
-        max_confined: how many regions' losses one request more in a pool can make worse at once.
-    """
-    ordinary = float(
-        problem.reach_s.max(initial=0.0)
-        + problem.gpu_s.max(initial=0.0)
-        + problem.piece_cost_s.max(initial=0.0)
-        + problem.change_s
-    )
-    largest = 2.0 ** np.ceil(np.log2(max(ordinary, 1.0)))
-    reserve = 4.0 * largest
-    past_target = 2.0 * largest + max_confined * reserve
-    return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
-
-
-def summed(at: Ints, amount: Floats, size: int) -> Floats:
-    """Amounts that share a place added up, by place from 0 to `size`."""
-    return np.bincount(at, weights=amount, minlength=size).astype(np.float64, copy=False)
-
-
-def located(known: Ints, wanted: Ints) -> tuple[Ints, Flags]:
-    """Where each wanted number is among known ones, and whether it is there at all (else the place means nothing)."""
-    if not len(known):
-        return np.zeros(len(wanted), np.intp), np.zeros(len(wanted), np.bool_)
-    order = np.argsort(known, kind="stable")
-    at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
-    return at, known[at] == wanted
+    def unavoidable_shortfall_per_s(self) -> Floats:
+        """By pool: the shortfall (requests/s) at its loss under any plan, in confinements closed to other groups."""
+        sets = self.shape.confinements
+        if not self.survive_one_loss:
+            return np.zeros(len(self.slots))
+        demand = summed(self.shape.group_of, self.demand, len(self.shape.groups))
+        pools, capacity = sets.pools[sets.settled], self.capacity_per_s
+        lacking = (sets.inside[sets.settled] @ demand - pools @ capacity)[:, None] + capacity[None, :]
+        least: Floats = np.where(pools & (capacity > 0.0)[None, :], lacking, 0.0).max(axis=0, initial=0.0)
+        return least

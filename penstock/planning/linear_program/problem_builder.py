@@ -1,4 +1,4 @@
-"""From demand, supply and the plan in force to one problem a model, keeping what did not change since the last tick."""
+"""From demand, supply and the plan in force to one problem per model."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from penstock.fleet.capacity import Supply
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.egress_cost import egress_cost
+from penstock.planning.linear_program.arrays import Flags, Floats, Ints
 from penstock.planning.linear_program.distances import Distances
-from penstock.planning.linear_program.n_minus_one import Confinements, confinements
-from penstock.planning.linear_program.problem import Flags, Held, Ints, Problem, Shape
-from penstock.planning.linear_program.waiting_cost import Floats, pieces
+from penstock.planning.linear_program.n_minus_one import confinements
+from penstock.planning.linear_program.problem import Held, Problem, Shape
+from penstock.planning.linear_program.waiting_cost import pieces
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_moves import Key
 from penstock.policy.policy import Model, Policy
 from penstock.policy.units import MS_PER_S, SECONDS_PER_HOUR
 
 MIN_DEMAND_PER_S = 1e-3
-"""What a class without demand is planned for, so that its shares mean something."""
+"""The demand (requests/s) that a class without demand is planned for, so that it has shares."""
 
 MIN_SLOTS = 1e-3
-"""A pool that may be planned for counts as this many, however little of it is trusted yet."""
+"""The fewest slots of a pool that can serve, however old its last report is."""
 
 TIE_S = 1e-6
-"""What one place in the order of names costs (s): equal regions are told apart by name, not by chance."""
+"""The cost (s) of one place in the order of region names, which decides between regions that are otherwise equal."""
 
 
-class Builder:
-    """Builds problems under one policy.
+class ProblemBuilder:
+    """Builds problems under one policy. Returns the same `Shape` object while the shape of a model stays the same.
 
     Args:
-        policy: the revision; another one needs another builder.
+        policy: the policy version.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -41,64 +42,52 @@ class Builder:
         self.digest = policy.digest()
         self.distances = Distances(policy)
         self._shapes: dict[str, Shape] = {}
-        self._reach: dict[str, tuple[Shape, Floats, Floats]] = {}
-        self._homes: dict[str, tuple[Shape, bytes, Ints]] = {}
-        self._sets: dict[str, tuple[Shape, Confinements]] = {}
 
     def problems(
         self,
         demands: Mapping[Key, Demand],
-        able: Mapping[tuple[str, str], Supply],
+        supply: Mapping[tuple[str, str], Supply],
         before: Mapping[Key, ClassPlan],
         interventions: Interventions = NO_INTERVENTIONS,
     ) -> list[Problem]:
-        """One problem for each model that somebody asks for and somebody can serve, by name.
+        """One problem per model that has both demand and a region that can serve it, in the order of model names.
 
         Args:
-            demands: of models and origins that the policy knows.
-            able: supply by (region, model).
-            before: the entries in force to move from, by key.
-            interventions: how much of a demand may leave its origin; `demands` and `able` are within them already.
+            demands: demand by key, for models and origins of the policy.
+            supply: capacity by (region, model).
+            before: the plan's entries in force, by key.
+            interventions: limits on the share that may leave its origin; `demands` and `supply` respect them already.
         """
-        asked: dict[str, dict[Key, Demand]] = {}
-        for key, one in demands.items():
-            asked.setdefault(one.model, {})[key] = one
-        having: dict[str, dict[str, Supply]] = {}
-        for (region, model), one_supply in able.items():
-            having.setdefault(model, {})[region] = one_supply
+        demands_of: dict[str, dict[Key, Demand]] = {}
+        for key, demand in demands.items():
+            demands_of.setdefault(key.model, {})[key] = demand
+        supply_of: dict[str, dict[str, Supply]] = {}
+        for (region, model), capacity in supply.items():
+            supply_of.setdefault(model, {})[region] = capacity
         return [
-            self._problem(self.policy.models[model], asked[model], having[model], before, interventions)
-            for model in sorted(asked.keys() & having.keys())
+            self._problem(self.policy.models[model], demands_of[model], supply_of[model], before, interventions)
+            for model in sorted(demands_of.keys() & supply_of.keys())
         ]
-
-    def confined(self, shape: Shape) -> Confinements:
-        """Where a shape's demand is confined."""
-        kept = self._sets.get(shape.model)
-        if kept is None or kept[0] is not shape:
-            kept = (shape, confinements(shape.permitted))
-            self._sets[shape.model] = kept
-        return kept[1]
 
     def _problem(
         self,
         model: Model,
-        asked: Mapping[Key, Demand],
-        having: Mapping[str, Supply],
+        demands: Mapping[Key, Demand],
+        supply: Mapping[str, Supply],
         before: Mapping[Key, ClassPlan],
         interventions: Interventions,
     ) -> Problem:
-        shape = self._shape(model.name, asked, having)
-        supplies = [having.get(name) for name in shape.pools]
-        slots = np.array([max(one.slots, MIN_SLOTS) if one is not None else 0.0 for one in supplies])
-        service_s = np.array([one.service_s if one is not None else 1.0 for one in supplies])
-        most = np.array([one.max_share if one is not None else 1.0 for one in supplies])
-        whole = np.any(shape.permitted[:, (slots > 0.0) & (most >= 1.0)], axis=1)
-        home = self._home(shape, slots > 0.0)
-        origin = self._origin(shape)
-        demand = np.maximum([one.requests_per_s for one in asked.values()], MIN_DEMAND_PER_S)
+        shape = self._shape(model.name, demands, supply)
+        pools = [supply.get(name) for name in shape.pools]
+        slots = np.array([max(pool.slots, MIN_SLOTS) if pool is not None else 0.0 for pool in pools])
+        service_s = np.array([pool.service_s if pool is not None else 1.0 for pool in pools])
+        max_share = np.array([pool.max_share if pool is not None else 1.0 for pool in pools])
+        uncapped = np.any(shape.permitted[:, (slots > 0.0) & (max_share >= 1.0)], axis=1)
+        home, origin = self._home(shape, slots > 0.0), self._origin(shape)
+        demand = np.maximum([one.requests_per_s for one in demands.values()], MIN_DEMAND_PER_S)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
-        reach_s, egress_s = self._reaches(model, shape)
+        reach_s, egress_s = self._reach(model, shape)
         widths, costs = pieces(slots, service_s, target, objective.queueing_weight)
         s_per_cost = objective.latency_ms_per_cost / MS_PER_S
         per_hour = np.array([self.policy.regions[name].cost_per_gpu_hour for name in shape.pools])
@@ -107,8 +96,8 @@ class Builder:
             demand=np.where(home >= 0, demand, 0.0),
             slots=slots,
             service_s=service_s,
-            most=most,
-            capped=whole[shape.group_of],
+            max_share=max_share,
+            capped=uncapped[shape.group_of],
             target_utilisation=target,
             reach_s=reach_s,
             egress_s=egress_s,
@@ -123,75 +112,69 @@ class Builder:
             survive_one_loss=objective.survive_one_loss,
         )
 
-    def _shape(self, model: str, asked: Mapping[Key, Demand], having: Mapping[str, Supply]) -> Shape:
-        keys = tuple(asked)
-        members = {one.residency: one.regions for one in asked.values()}
-        groups = {name: members[name] for name in sorted(members)}
+    def _shape(self, model: str, demands: Mapping[Key, Demand], supply: Mapping[str, Supply]) -> Shape:
+        last = self._shapes.get(model)
+        keys = tuple(demands)
+        pools = tuple(sorted(supply.keys() | set(last.pools if last is not None else ())))
+        members = {demand.residency: demand.regions for demand in demands.values()}
+        groups = tuple(sorted(members))
+        permitted = np.array([[pool in members[name] for pool in pools] for name in groups], dtype=np.bool_)
         place = {name: at for at, name in enumerate(groups)}
-        group_of = np.array([place[one.residency] for one in asked.values()], dtype=np.intp)
-        kept = self._shapes.get(model)
-        pools = tuple(sorted(having.keys() | set(kept.pools if kept is not None else ())))
-        if kept is not None and kept.same_as(keys, pools, groups, group_of):
-            return kept
-        shape = Shape(
+        group_of = np.array([place[demand.residency] for demand in demands.values()], dtype=np.intp)
+        if (
+            last is not None
+            and (last.keys, last.pools, last.groups) == (keys, pools, groups)
+            and np.array_equal(last.permitted, permitted)
+            and np.array_equal(last.group_of, group_of)
+        ):
+            return last
+        index = self.distances.index
+        shape = self._shapes[model] = Shape(
             model=model,
             keys=keys,
             pools=pools,
-            groups=tuple(groups),
-            permitted=np.array([[pool in regions for pool in pools] for regions in groups.values()], dtype=np.bool_),
+            groups=groups,
+            permitted=permitted,
             group_of=group_of,
-            origin_of=np.array([self.distances.index[key.origin] for key in keys], dtype=np.intp),
-            pool_at=np.array([self.distances.index[pool] for pool in pools], dtype=np.intp),
+            origin_of=np.array([index[key.origin] for key in keys], dtype=np.intp),
+            pool_at=np.array([index[pool] for pool in pools], dtype=np.intp),
+            confinements=confinements(permitted),
         )
-        self._shapes[model] = shape
         return shape
 
-    def _reaches(self, model: Model, shape: Shape) -> tuple[Floats, Floats]:
-        kept = self._reach.get(model.name)
-        if kept is not None and kept[0] is shape:
-            return kept[1], kept[2]
+    def _reach(self, model: Model, shape: Shape) -> tuple[Floats, Floats]:
+        """By (origin, pool): the cost (s) of reaching the pool, and the egress part of it."""
         per_gb = np.array([self.policy.regions[name].egress_cost_per_gb for name in self.distances.names])
         cost = egress_cost(model, per_gb[:, None], per_gb[None, shape.pool_at])
         cost[shape.pool_at, np.arange(len(shape.pools))] = 0.0
         egress_s = cost * self.policy.objective.latency_ms_per_cost / MS_PER_S
         rtt_s = self.distances.apart_ms[:, shape.pool_at] / MS_PER_S
-        reach_s = rtt_s + egress_s + TIE_S * np.arange(len(shape.pools))
-        self._reach[model.name] = (shape, reach_s, egress_s)
-        return reach_s, egress_s
+        return rtt_s + egress_s + TIE_S * np.arange(len(shape.pools)), egress_s
 
     def _origin(self, shape: Shape) -> Ints:
-        """By key: the pool of its origin; -1 where there is none that it permits."""
+        """By key: the pool of its origin; -1 where the origin has no permitted pool."""
         pool_at = np.full(len(self.distances.names), -1, dtype=np.intp)
         pool_at[shape.pool_at] = np.arange(len(shape.pools))
         origin = pool_at[shape.origin_of]
         return np.where((origin >= 0) & shape.permitted[shape.group_of, origin], origin, -1)
 
+    def _home(self, shape: Shape, alive: Flags) -> Ints:
+        """By key: the nearest permitted pool that can serve, the first by name among equals; -1 where there is none."""
+        usable = (shape.permitted & alive[None, :])[shape.group_of]
+        rtt_ms = np.where(usable, self.distances.apart_ms[:, shape.pool_at][shape.origin_of], np.inf)
+        return np.where(usable.any(axis=1), rtt_ms.argmin(axis=1), -1)
+
     def _kept(self, shape: Shape, interventions: Interventions) -> Floats:
-        """By key: the part (0-1) of its demand that may not leave its origin while that serves."""
+        """By key: the share (0-1) of its demand that may not leave its origin while the origin can serve."""
         kept = np.zeros(len(self.distances.names))
         if interventions:
             for at in np.unique(shape.origin_of).tolist():
                 kept[at] = 1.0 - interventions.of(self.distances.names[at], shape.model).max_away
         return kept[shape.origin_of]
 
-    def _home(self, shape: Shape, alive: Flags) -> Ints:
-        """By key: the nearest permitted pool that is alive, names breaking ties; -1 where there is none."""
-        kept = self._homes.get(shape.model)
-        if kept is not None and kept[0] is shape and kept[1] == alive.tobytes():
-            return kept[2]
-        home = np.full(len(shape.keys), -1, dtype=np.intp)
-        for group in range(len(shape.groups)):
-            rows = np.flatnonzero(shape.group_of == group)
-            columns = np.flatnonzero(shape.permitted[group] & alive)
-            if len(columns):
-                rtt_ms = self.distances.apart_ms[np.ix_(shape.origin_of[rows], shape.pool_at[columns])]
-                home[rows] = columns[np.argmin(rtt_ms, axis=1)]
-        self._homes[shape.model] = (shape, alive.tobytes(), home)
-        return home
-
 
 def _held(shape: Shape, before: Mapping[Key, ClassPlan]) -> Held:
-    """What is in force, as far as it can stay: a server that no longer has the model holds nothing."""
+    """The shares in force that can stay: those of regions that still have the model."""
     place = {name: at for at, name in enumerate(shape.pools)}
     planned = np.zeros(len(shape.keys), dtype=np.bool_)
     keys, pools, shares = [], [], []

@@ -1,109 +1,177 @@
-"""Grow one model's program until its answer is optimal over every permitted arc and every loss of a region."""
+"""One model's linear program in HiGHS, kept from tick to tick.
+
+Only costs and bounds change between ticks, and HiGHS starts each solve from the basis of the last one. N-1 rows are
+added when an answer violates them: there can be many, and few ever bind.
+
+What HiGHS 1.15 does, and what follows from it:
+
+- its run time accumulates, so the time limit of one solve is the time run so far plus the limit (HiGHS issue 1331);
+- the parallel simplex ignores a given basis (issue 2913) and interior point has none, so the solver is the serial dual
+  simplex;
+- a warm start may report an answer as optimal that is not (issues 3194, 3294), so the duality gap of each answer is
+  checked here, and the program is solved again without the basis where it does not close.
+"""
 
 from __future__ import annotations
 
+import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock.planning.linear_program.master import Answer, Master, Unsolved
-from penstock.planning.linear_program.n_minus_one import by_group, excesses
-from penstock.planning.linear_program.problem import Flags, Ints, Prices, Problem, summed
-from penstock.planning.linear_program.waiting_cost import Floats
+from penstock.planning.linear_program.arrays import Floats
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.n_minus_one import excesses
+from penstock.planning.linear_program.problem import Problem
+from penstock.planning.linear_program.program import Bounds, Matrix, Program
 
-MAX_ROUNDS = 40
-"""A program that grows longer than this is given up; a handful of rounds is usual."""
+MAX_GAP = 1e-6
+"""The part of its cost by which an answer may exceed the bound that its own prices prove."""
 
-ARCS_A_ROUND = 3
-"""How many of its best missing arcs a key gets in one round."""
-
-WORTHWHILE_S = 1e-4
-"""An arc must save this much (s a request) to be worth a column."""
-
-ELSEWHERE: Ints = np.array(-1)
-"""Any pool that is nobody's home, where it does not matter which."""
+NEGLIGIBLE_S = 1e-5
+"""A reduced cost (s) this far on the wrong side is rounding."""
 
 NOTICEABLE_PER_S = 1e-6
-"""A shortfall grows by at least this (requests/s), and by as much of the capacity, to be worth a cut."""
+"""A shortfall must grow by this much (requests/s), and by this part of the pool's capacity, to be worth an N-1 row."""
 
 
-def solve(master: Master, problem: Problem, price: Prices, limit_s: float) -> Answer:
-    """The optimum of a tick.
+class Unsolved(Exception):
+    """HiGHS has no optimal answer."""
 
-    Raises:
-        OutOfTime: it was not found within `limit_s` seconds.
-        Unsolved: it cannot be found.
+
+class OutOfTime(Unsolved):
+    """HiGHS has no optimal answer yet; the next solve continues from where this one stopped."""
+
+
+class ModelSolver:
+    """HiGHS with the linear program of one shape.
+
+    Args:
+        problem: any problem of the shape.
     """
-    ends_s = master.ran_s + limit_s
-    master.ask(problem, price)
-    for _ in range(MAX_ROUNDS):
-        answer = master.solve(ends_s - master.ran_s)
-        cuts = _missing_cuts(master, problem, answer)
-        arcs = _missing_arcs(master, problem, answer)
-        if not len(arcs[0]) and not len(cuts[0]):
-            return answer
-        master.add(problem, price, arcs, cuts)
-    raise Unsolved(f"the program still grew after {MAX_ROUNDS} rounds")
+
+    def __init__(self, problem: Problem) -> None:
+        self.program = Program(problem.shape)
+        self._highs = _dual_simplex()
+        self._bounds = self.program.bounds(problem)
+        self.cost = 0.0
+        """Of the last optimum: seconds of latency times requests per second."""
+        _pass(self._highs, self.program.matrix(), self._bounds)
+
+    @property
+    def ran_s(self) -> float:
+        """How long HiGHS has run on this program altogether, in seconds."""
+        return float(self._highs.getRunTime())
+
+    def solve(self, problem: Problem, limit_s: float) -> Flows:
+        """The cheapest flows of a tick.
+
+        Args:
+            problem: of this shape.
+            limit_s: how long HiGHS may run, in seconds.
+
+        Raises:
+            OutOfTime: no optimum within the limit.
+            Unsolved: HiGHS does not find an optimum.
+        """
+        self._change(self.program.bounds(problem))
+        ends_s = self.ran_s + limit_s
+        while True:
+            values = self._optimum(ends_s)
+            flow = self.program.flow(values)
+            used = np.flatnonzero(flow > 0.0)
+            flows = Flows(problem, self.program.arc_key[used], self.program.arc_pool[used], flow[used])
+            if not problem.survive_one_loss or not self._add_violated(flows, values):
+                return flows
+
+    def _add_violated(self, flows: Flows, values: Floats) -> bool:
+        """Add, for each lost pool, the N-1 row that the answer violates most; returns whether there is any."""
+        program, sets = self.program, flows.problem.shape.confinements
+        capacity = flows.problem.capacity_per_s
+        found = excesses(sets, flows.by_group(), flows.load_per_s(), capacity)
+        found[sets.settled] = -np.inf
+        found[program.row_set, program.row_pool] = -np.inf
+        worst = found.argmax(axis=0) if len(found) else np.zeros(0, np.intp)
+        counted = values[program.shortfalls_at : program.moves_at] + NOTICEABLE_PER_S * (1.0 + capacity)
+        lost = np.flatnonzero(found.max(axis=0, initial=-np.inf) > counted)
+        if not len(lost):
+            return False
+        rows = program.add_n_minus_one(worst[lost], lost)
+        free = np.full(len(lost), np.inf)
+        self._highs.addRows(len(lost), -free, free, len(rows.minor), rows.starts[:-1], rows.minor, rows.value)
+        self._change(program.bounds(flows.problem))
+        return True
+
+    def _change(self, bounds: Bounds) -> None:
+        """Replace the costs and bounds that differ from those in HiGHS, which takes long for many columns."""
+        last, highs = self._bounds, self._highs
+        at = _changed((last.cost, bounds.cost))
+        if len(at):
+            highs.changeColsCost(len(at), at, bounds.cost[at])
+        at = _changed((last.lower, bounds.lower), (last.upper, bounds.upper))
+        if len(at):
+            highs.changeColsBounds(len(at), at, bounds.lower[at], bounds.upper[at])
+        at = _changed((last.row_lower, bounds.row_lower), (last.row_upper, bounds.row_upper))
+        if len(at):
+            highs.changeRowsBounds(len(at), at, bounds.row_lower[at], bounds.row_upper[at])  # type: ignore[attr-defined]
+        self._bounds = bounds
+
+    def _optimum(self, ends_s: float) -> Floats:
+        """The values of all columns in an optimum of the program as it is."""
+        for _ in range(2):
+            self._highs.setOptionValue("time_limit", max(ends_s, self.ran_s))
+            self._highs.run()
+            status = self._highs.getModelStatus()
+            if status == highspy.HighsModelStatus.kTimeLimit:
+                raise OutOfTime("the solver ran out of time")
+            if status != highspy.HighsModelStatus.kOptimal:
+                raise Unsolved(f"the solver stopped: {self._highs.modelStatusToString(status).lower()}")
+            solution = self._highs.getSolution()
+            values = np.array(solution.col_value)
+            self.cost = float((self._bounds.cost * values).sum())
+            if self._is_optimal(values, np.array(solution.row_dual), np.array(solution.col_dual)):
+                return values
+            self._highs.clearSolver()
+        raise Unsolved("the solver's optimum does not close its duality gap")
+
+    def _is_optimal(self, values: Floats, row_prices: Floats, reduced_costs: Floats) -> bool:
+        """Whether the answer's own prices prove, by weak duality, that no other answer is cheaper."""
+        bounds = self._bounds
+        bound = _least(row_prices, bounds.row_lower, bounds.row_upper) + _least(
+            reduced_costs, bounds.lower, bounds.upper
+        )
+        slack = MAX_GAP * max(1.0, abs(self.cost)) + NEGLIGIBLE_S * float(np.abs(values).sum())
+        return self.cost - bound <= slack
 
 
-def _missing_cuts(master: Master, problem: Problem, answer: Answer) -> tuple[Ints, Ints]:
-    """For each pool, the confinement that lacks most at its loss, where the program does not know it."""
-    program = master.program
-    if program.sets is None or not len(program.open):
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    key, pool, flow = master.flows(answer)
-    load = summed(pool, flow, program.pools)
-    capacity = problem.capacity_per_s
-    found = excesses(program.sets, by_group(problem, key, pool, flow), load, capacity)[~program.sets.settled]
-    found[program.cut_set, program.cut_pool] = -np.inf
-    worst = found.argmax(axis=0)
-    pools = np.arange(program.pools)
-    known = answer.values[program.losses_at : program.loads_at]
-    lost = np.flatnonzero(found[worst, pools] > known + NOTICEABLE_PER_S * (1.0 + capacity))
-    return worst[lost], lost
+def _changed(*pairs: tuple[Floats, Floats]) -> NDArray[np.int32]:
+    """The places at which any of these arrays differ; those that are new in the second array differ."""
+    differs = np.ones(len(pairs[0][1]), np.bool_)
+    known = len(pairs[0][0])
+    differs[:known] = np.logical_or.reduce([before != after[:known] for before, after in pairs])
+    return np.flatnonzero(differs).astype(np.int32)
 
 
-def _missing_arcs(master: Master, problem: Problem, answer: Answer) -> tuple[Ints, Ints]:
-    """Arcs that the program lacks and that its prices say would save something (column generation)."""
-    program, shape = master.program, problem.shape
-    key_price = answer.row_prices[: program.keys]
-    pool_price = np.tile(-answer.row_prices[program.keys : program.keys + program.pools], (len(shape.groups), 1))
-    if len(program.cut_set):
-        _rebate(program.outside[program.cut_set], program.cut_pool, answer.row_prices[program.cuts_at :], pool_price)
-    alive = problem.slots > 0.0
-    cheapest = np.where(shape.permitted & alive[None, :], pool_price, np.inf).min(axis=1, initial=np.inf)
-    hopeful = np.flatnonzero(
-        (master.horizon_s + cheapest[shape.group_of] < key_price - WORTHWHILE_S) & (problem.home >= 0)
-    )
-    keys, pools = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
-    for group in np.unique(shape.group_of[hopeful]).tolist():
-        rows = hopeful[shape.group_of[hopeful] == group]
-        columns = np.flatnonzero(shape.permitted[group] & alive)
-        saves = key_price[rows, None] - problem.reach_s[np.ix_(shape.origin_of[rows], columns)]
-        saves -= pool_price[group, columns][None, :]
-        at_home = np.arange(len(rows)), np.searchsorted(columns, problem.home[rows])
-        home_saves = saves[at_home] - problem.changing_s(rows, problem.home[rows])
-        saves -= problem.changing_s(rows, ELSEWHERE)[:, None]
-        saves[at_home] = home_saves
-        ramping = np.flatnonzero(problem.most[columns] < 1.0)
-        if len(ramping):
-            saves[:, ramping] = np.where(_there(master, rows, columns[ramping]), -np.inf, saves[:, ramping])
-        saving = np.flatnonzero(saves.max(axis=1) > WORTHWHILE_S)
-        rows, saves = rows[saving], saves[saving]
-        some = min(ARCS_A_ROUND, len(columns))
-        best = np.argpartition(-saves, some - 1, axis=1)[:, :some]
-        row, rank = np.nonzero(np.take_along_axis(saves, best, axis=1) > WORTHWHILE_S)
-        keys.append(rows[row])
-        pools.append(columns[best[row, rank]])
-    return np.concatenate(keys), np.concatenate(pools)
+def _least(prices: Floats, lower: Floats, upper: Floats) -> float:
+    """The least sum of priced amounts within their bounds; negligible prices count as none."""
+    priced = np.abs(prices) > NEGLIGIBLE_S
+    return float((prices[priced] * np.where(prices > 0.0, lower, upper)[priced]).sum())
 
 
-def _there(master: Master, rows: Ints, columns: Ints) -> Flags:
-    """By (row, column): the program has this arc already, and the ramp of its pool is why it takes no more."""
-    program = master.program
-    known = (program.arc_key * program.pools + program.arc_pool)[~program.arc_stays]
-    return np.isin(rows[:, None] * program.pools + columns[None, :], known)
+def _pass(highs: highspy.Highs, matrix: Matrix, bounds: Bounds) -> None:
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(bounds.cost), len(bounds.row_lower)
+    model.col_cost_, model.col_lower_, model.col_upper_ = bounds.cost, bounds.lower, bounds.upper
+    model.row_lower_, model.row_upper_ = bounds.row_lower, bounds.row_upper
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = matrix
+    highs.passModel(model)
 
 
-def _rebate(outside: Flags, pool: Ints, cut_price: Floats, prices: Floats) -> None:
-    """What a cut takes from a pool's price for those who need not come back when it is lost."""
-    for at, lost in enumerate(pool.tolist()):
-        prices[outside[at], lost] += cut_price[at]
+def _dual_simplex() -> highspy.Highs:
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("solver", "simplex")
+    highs.setOptionValue("simplex_strategy", 1)
+    highs.setOptionValue("presolve", "off")
+    return highs

@@ -12,7 +12,6 @@ from penstock.fleet.snapshot import HeldReport, Snapshot, demand, tick
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import Interventions, narrowed
 from penstock.overrides.overrides import Override, lifted
-from penstock.planning import waterfall
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.policy.policy import Failover, Spillover
@@ -20,7 +19,7 @@ from penstock.policy.residency import residency_class
 from tests.support import planet
 from tests.support.override_builders import drain, fail_over, freeze, interventions, weight
 from tests.support.planet import MODEL
-from tests.support.plans_alone import plans_of
+from tests.support.planner_calls import plans_of, waterfall_plans
 from tests.support.reports import offered, report
 
 TICK_S = 0.5
@@ -100,7 +99,7 @@ class Fleet:
 
 @pytest.fixture(params=["waterfall", "linear program"])
 def planner(request: pytest.FixtureRequest) -> Callable[..., dict[str, RegionPlan]]:
-    return waterfall.plan if request.param == "waterfall" else plans_of(FlowPlanner(30.0))
+    return waterfall_plans if request.param == "waterfall" else plans_of(FlowPlanner(30.0))
 
 
 def test_a_drain_leaves_by_small_steps_and_is_no_fallback(planner: Callable[..., dict[str, RegionPlan]]) -> None:

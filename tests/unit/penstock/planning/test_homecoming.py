@@ -11,9 +11,9 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.waterfall import plan
 from penstock.policy.policy import Model, Policy, Spillover
 from penstock.policy.residency import residency_class
+from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.three_regions import REGIONS
 
 STEP_PER_S = 0.25
@@ -73,7 +73,7 @@ def at_home(plans: dict[str, RegionPlan]) -> dict[str, float]:
 def next_plan(
     snapshot: Snapshot, previous: dict[str, RegionPlan], *, policy: Policy = POLICY, elapsed_s: float = 1.0
 ) -> dict[str, RegionPlan]:
-    return plan(policy, snapshot, previous, now=0.0, epoch=1, generation=2, elapsed_s=elapsed_s)
+    return plan(policy, snapshot, previous, elapsed_s=elapsed_s)
 
 
 def test_a_class_that_is_a_small_part_of_the_demand_comes_home_at_once() -> None:

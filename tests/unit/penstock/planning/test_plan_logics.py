@@ -14,18 +14,18 @@ from control_plane.policy.kinds.planning import ObjectiveDocument
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning import waterfall
 from penstock.planning.plan import RegionPlan
-from penstock.planning.planner import Planned
-from penstock.planning.registry import LOGICS, planner
+from penstock.planning.planner import PlanResult
+from penstock.planning.registry import PLANNERS, planner
 from penstock.planning.share_moves import Key
-from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
 from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
 from penstock.what_if.evaluation import outcome
 from penstock.what_if.outcomes import Asked, Capacity
 from tests.support.control_planes import PLANET
+from tests.support.planner_calls import tick_input
 
 WHERE = ("de", "es", "us")
 EVERYWHERE, IN_EU = residency_class(frozenset(WHERE)).name, residency_class(frozenset({"de", "es"})).name
@@ -57,62 +57,63 @@ def fleet(**per_s: float) -> Snapshot:
 
 
 def decided(
-    by: GreedyPlanner, snapshot: Snapshot, previous: dict[str, RegionPlan], now: float = 0.0, ahead: float = 0.0
-) -> Planned:
+    by: WaterfallPlanner, snapshot: Snapshot, previous: dict[str, RegionPlan], now: float = 0.0, ahead: float = 0.0
+) -> PlanResult:
     forecast = {Key("de", "m", one): ahead for one in (EVERYWHERE, IN_EU)}
-    return by.decide(
-        POLICY, snapshot, previous, now=now, epoch=1, generation=1, elapsed_s=1.0, ahead=forecast if ahead else {}
+    return by.plan(
+        tick_input(
+            POLICY,
+            snapshot,
+            previous,
+            now=now,
+            epoch=1,
+            generation=1,
+            elapsed_s=1.0,
+            forecast_per_s=forecast if ahead else {},
+        )
     )
 
 
 def test_every_name_has_one_meaning_and_can_be_written() -> None:
-    assert set(LOGICS) == set(PlanLogic)
+    assert set(PLANNERS) == set(PlanLogic)
     written = get_args(ObjectiveDocument.model_fields["plan_logic"].annotation)
     assert written == tuple(one.value for one in PlanLogic)
-    assert type(planner(PlanLogic.WATERFALL, 1.0)) is GreedyPlanner
+    assert type(planner(PlanLogic.WATERFALL, 1.0)) is WaterfallPlanner
 
 
 @pytest.mark.parametrize("logic", PlanLogic)
 def test_each_plans_for_every_region_with_failover_tables(logic: PlanLogic) -> None:
     by = planner(logic, 30.0)
-    one = by.decide(POLICY, fleet(de=10.0), {}, now=0.0, epoch=3, generation=9, elapsed_s=1.0)
+    one = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
     assert one.plans.keys() == POLICY.regions.keys()
     assert {(plan.epoch, plan.generation) for plan in one.plans.values()} == {(3, 9)}
     for entry in one.plans["de"].classes:
         assert {way.lost for way in entry.detours} == {arc.server for arc in entry.arcs}
-    assert one.by_waterfall == {}
+    assert one.fallbacks == {}
     assert one.cost.total > 0.0
 
 
-def test_the_waterfall_pours_as_it_does_alone_and_tells_what_is_missing() -> None:
-    snapshot = fleet(de=95.0, es=30.0)
-    one = decided(GreedyPlanner(), snapshot, {})
-    alone = waterfall.plan(POLICY, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
-    assert {
-        name: msgspec.structs.replace(
-            plan, classes=tuple(msgspec.structs.replace(entry, detours=()) for entry in plan.classes)
-        )
-        for name, plan in one.plans.items()
-    } == alone
-    assert {"de", "es"} <= {missing.lost for missing in one.shortfalls}
+def test_the_waterfall_reports_missing_capacity() -> None:
+    result = decided(WaterfallPlanner(), fleet(de=95.0, es=30.0), {})
+    assert {"de", "es"} <= {missing.lost for missing in result.shortfalls}
 
 
 def test_the_waterfall_heeds_the_forecast() -> None:
-    def at_home(one: Planned) -> float:
+    def at_home(one: PlanResult) -> float:
         entry = one.plans["de"].lookup("m", EVERYWHERE)
         assert entry is not None
         return {arc.server: arc.share for arc in entry.arcs}["de"]
 
-    assert at_home(decided(GreedyPlanner(), fleet(de=39.0), {})) == 1.0
-    assert at_home(decided(GreedyPlanner(), fleet(de=39.0), {}, ahead=60.0)) < 1.0
+    assert at_home(decided(WaterfallPlanner(), fleet(de=39.0), {})) == 1.0
+    assert at_home(decided(WaterfallPlanner(), fleet(de=39.0), {}, ahead=60.0)) < 1.0
 
 
 def test_its_tables_are_kept_from_tick_to_tick() -> None:
-    by = GreedyPlanner()
+    by = WaterfallPlanner()
     first = decided(by, fleet(de=20.0), {})
     fuller = fleet(de=20.0, es=45.0)
     assert decided(by, fuller, first.plans, now=0.5).plans["de"].classes == first.plans["de"].classes
-    anew = decided(GreedyPlanner(), fuller, first.plans, now=0.5)
+    anew = decided(WaterfallPlanner(), fuller, first.plans, now=0.5)
     assert anew.plans["de"].classes != first.plans["de"].classes
 
 

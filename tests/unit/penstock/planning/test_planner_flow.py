@@ -7,15 +7,16 @@ import pytest
 
 from penstock.fleet.snapshot import FADED_S, Snapshot
 from penstock.health.region_health import RegionState
-from penstock.planning.linear_program import solution
+from penstock.planning.linear_program import arc_details
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, RegionPlan
-from penstock.planning.planner import Planned
+from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
-from penstock.planning.tick_input import BELIEVED_AHEAD
+from penstock.planning.tick_input import FORECAST_WEIGHT
 from penstock.policy.policy import Model, Objective, Policy, Region
 from penstock.policy.residency import residency_class
 from tests.support import three_regions
+from tests.support.planner_calls import tick_input
 from tests.support.three_regions import EU, EVERYWHERE, fleet, in_force, offered, region
 
 POLICY = msgspec.structs.replace(three_regions.POLICY, objective=Objective(queueing_weight=0.0))
@@ -31,9 +32,18 @@ def decided(
     now: float = 0.0,
     elapsed_s: float = 1.0,
     ahead: dict[Key, float] | None = None,
-) -> Planned:
-    return (planner or FlowPlanner(PATIENT_S)).decide(
-        policy, snapshot, previous or {}, now=now, epoch=3, generation=9, elapsed_s=elapsed_s, ahead=ahead or {}
+) -> PlanResult:
+    return (planner or FlowPlanner(PATIENT_S)).plan(
+        tick_input(
+            policy,
+            snapshot,
+            previous or {},
+            now=now,
+            epoch=3,
+            generation=9,
+            elapsed_s=elapsed_s,
+            forecast_per_s=ahead or {},
+        )
     )
 
 
@@ -41,13 +51,13 @@ def weighing(**weights: float | bool) -> Policy:
     return msgspec.structs.replace(POLICY, objective=msgspec.structs.replace(POLICY.objective, **weights))
 
 
-def arcs(planned: Planned, origin: str = "de", regions: tuple[str, ...] = EVERYWHERE) -> dict[str, tuple]:
+def arcs(planned: PlanResult, origin: str = "de", regions: tuple[str, ...] = EVERYWHERE) -> dict[str, tuple]:
     entry = planned.plans[origin].lookup("m", residency_class(frozenset(regions)).name)
     assert entry is not None
     return {arc.server: (pytest.approx(arc.share, abs=1e-6), arc.why) for arc in entry.arcs}
 
 
-def details(planned: Planned, origin: str = "de") -> dict[str, str]:
+def details(planned: PlanResult, origin: str = "de") -> dict[str, str]:
     return {arc.server: arc.detail for one in planned.plans[origin].classes for arc in one.arcs if arc.detail}
 
 
@@ -71,7 +81,7 @@ def test_overflow_goes_to_the_nearest_that_has_room() -> None:
         "es": (0.4, ArcReason.SPILLOVER),
         "us": (0.2, ArcReason.SPILLOVER),
     }
-    assert details(planned) == {"es": solution.HOME_IS_FULL, "us": solution.HOME_IS_FULL}
+    assert details(planned) == {"es": arc_details.HOME_IS_FULL, "us": arc_details.HOME_IS_FULL}
 
 
 def test_those_who_cannot_leave_stay_and_those_who_can_make_room() -> None:
@@ -120,7 +130,7 @@ def test_spillover_ends_when_the_surge_does_and_says_meanwhile_that_it_is_leavin
     planner = FlowPlanner(PATIENT_S)
     snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
     first = decided(snapshot, plans, elapsed_s=0.5, planner=planner)
-    assert details(first) == {"es": solution.LEAVING, "us": solution.LEAVING}
+    assert details(first) == {"es": arc_details.LEAVING, "us": arc_details.LEAVING}
     for _ in range(6):
         first = decided(snapshot, first.plans, elapsed_s=0.5, planner=planner)
     assert arcs(first) == {"de": (1.0, ArcReason.HOME)}
@@ -156,7 +166,7 @@ def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
         policy=msgspec.structs.replace(POLICY, regions=dear),
     )
     assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
-    assert details(planned) == {"es": solution.COSTS_LESS}
+    assert details(planned) == {"es": arc_details.COSTS_LESS}
 
 
 def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
@@ -192,7 +202,7 @@ def test_demand_leaves_a_pool_that_fills_before_its_target_where_a_round_trip_co
     patient, impatient = decided(snapshot), decided(snapshot, policy=weighing(queueing_weight=20.0))
     assert arcs(patient) == {"de": (1.0, ArcReason.HOME)}
     assert 0.5 < arcs(impatient)["de"][0].expected < 1.0
-    assert details(impatient) == {"es": solution.COSTS_LESS}
+    assert details(impatient) == {"es": arc_details.COSTS_LESS}
 
 
 def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_not() -> None:
@@ -205,7 +215,7 @@ def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_n
         "es": (0.4, ArcReason.SPILLOVER),
         "us": (0.2, ArcReason.SPILLOVER),
     }
-    assert set(details(kept).values()) == {solution.KEEPS_RESERVE}
+    assert set(details(kept).values()) == {arc_details.KEEPS_RESERVE}
     assert [one for one in kept.shortfalls if one.lost in EU] == []
     assert [one.lost for one in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
 
@@ -233,15 +243,15 @@ def test_without_reserve_nothing_is_said_of_losses() -> None:
 def test_demand_ahead_is_planned_for_when_it_is_higher() -> None:
     snapshot = fleet(region("de", offered(80.0)), region("es"), region("us"))
     key = Key("de", "m", "de+es+us")
-    assert arcs(decided(snapshot, ahead={key: 160.0 / BELIEVED_AHEAD}))["de"] == (0.5, ArcReason.HOME)
+    assert arcs(decided(snapshot, ahead={key: 160.0 / FORECAST_WEIGHT}))["de"] == (0.5, ArcReason.HOME)
     assert arcs(decided(snapshot, ahead={key: 10.0})) == {"de": (1.0, ArcReason.HOME)}
 
 
 def test_without_time_the_waterfall_decides_and_the_result_says_so() -> None:
     snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
     planned = decided(snapshot, planner=FlowPlanner(0.0))
-    assert list(planned.by_waterfall) == ["m"]
-    assert "time" in planned.by_waterfall["m"]
+    assert list(planned.fallbacks) == ["m"]
+    assert "time" in planned.fallbacks["m"]
     assert arcs(planned) == {
         "de": (0.4, ArcReason.HOME),
         "es": (0.4, ArcReason.SPILLOVER),
@@ -274,7 +284,7 @@ def test_a_new_policy_a_new_class_and_a_new_region_are_learnt_between_ticks() ->
     smaller = msgspec.structs.replace(POLICY, regions={n: r for n, r in POLICY.regions.items() if n != "us"})
     third = decided(more, second.plans, planner=planner, policy=smaller, elapsed_s=10.0)
     assert set(arcs(third)) == {"de", "es"}
-    assert [one.by_waterfall for one in (first, second, third)] == [{}] * 3
+    assert [one.fallbacks for one in (first, second, third)] == [{}] * 3
 
 
 def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
@@ -283,10 +293,10 @@ def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
     first = decided(snapshot, planner=planner)
     assert "us" in table_servers(first)
     smaller = msgspec.structs.replace(POLICY, regions={name: POLICY.regions[name] for name in ("de", "es")})
-    second = planner.decide(smaller, snapshot, first.plans, now=0.5, epoch=1, generation=2, elapsed_s=0.5)
+    second = planner.plan(tick_input(smaller, snapshot, first.plans, now=0.5, elapsed_s=0.5))
     assert table_servers(second) == {"es"}
 
 
-def table_servers(planned: Planned) -> set[str]:
+def table_servers(planned: PlanResult) -> set[str]:
     entries = [entry for plan in planned.plans.values() for entry in plan.classes]
     return {arc.server for entry in entries for way in entry.detours for arc in way.arcs}

@@ -1,4 +1,4 @@
-"""The parts of the flow planner: distances, queueing, confinements, growth of the program, tables for losses."""
+"""The parts of the flow planner: distances, queueing, confinements, the solver, tables for losses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import demand
 from penstock.planning import failover_tables
 from penstock.planning.failover_tables import detours
-from penstock.planning.linear_program import warm_start
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.linear_program.master import Master, OutOfTime
 from penstock.planning.linear_program.n_minus_one import MAX_UNIONS, confinements, worst
-from penstock.planning.linear_program.problem import Problem, prices
-from penstock.planning.linear_program.problem_builder import Builder
-from penstock.planning.linear_program.solver import solve
+from penstock.planning.linear_program.plan_cost import evaluate
+from penstock.planning.linear_program.problem import Problem
+from penstock.planning.linear_program.problem_builder import ProblemBuilder
+from penstock.planning.linear_program.solver import ModelSolver, OutOfTime, Unsolved
 from penstock.planning.linear_program.waiting_cost import BREAKS, MAX_WAIT_S, PIECES, pieces, waiting
-from penstock.planning.plan_slices import in_force, planned_for
+from penstock.planning.tick_input import in_force, planned_for
 from tests.support.planet import with_bias
-from tests.support.written_out import WrittenOut
+from tests.support.planner_calls import tick_input
+from tests.support.written_out import WrittenOut, optimum
 
 PATIENT_S = 60.0
 
@@ -35,7 +35,7 @@ def small(seed: int) -> Planet:
 def problem_of(one: Planet, seed: int = 0) -> Problem:
     snapshot = one.snapshot(Random(seed), 0.2)
     demands = planned_for(one.policy, demand(snapshot, 0.0))
-    (problem,) = Builder(one.policy).problems(demands, supply(one.policy, snapshot, 0.0), {})
+    (problem,) = ProblemBuilder(one.policy).problems(demands, supply(one.policy, snapshot, 0.0), {})
     return problem
 
 
@@ -95,64 +95,64 @@ def test_unions_of_overlapping_classes_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("nearest", [1, 3])
-def test_a_program_that_begins_with_few_arcs_grows_to_the_same_optimum(
-    seed: int, nearest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warm_start, "NEAREST", nearest)
+def test_the_optimum_costs_what_the_written_out_program_costs(seed: int) -> None:
     problem = problem_of(small(seed), seed)
-    sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.max_confined)
-    master = Master(problem, sets)
-    first = len(master.program.arc_key)
-    answer = solve(master, problem, price, PATIENT_S)
-    assert len(master.program.arc_key) > first or nearest > 1
-    assert answer.cost == pytest.approx(WrittenOut(problem, price).cost, rel=1e-4)
+    _, cost = optimum(problem)
+    assert cost == pytest.approx(WrittenOut(problem).cost, rel=1e-4)
 
 
-def test_a_program_of_another_shape_starts_from_what_the_one_before_knew() -> None:
-    one = planet(Size(40, 12, 5, 1), 3)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_warm_solve_finds_the_optimum_of_a_cold_one(seed: int) -> None:
+    one, warm = planet(Size(40, 12, 5, 1), seed), None
+    builder, rng = ProblemBuilder(one.policy), Random(seed)
+    for _ in range(6):
+        snapshot = one.snapshot(rng, 0.3)
+        demands = planned_for(one.policy, demand(snapshot, 0.0))
+        (problem,) = builder.problems(demands, supply(one.policy, snapshot, 0.0), {})
+        warm = warm or ModelSolver(problem)
+        warm.solve(problem, PATIENT_S)
+        assert warm.cost == pytest.approx(optimum(problem)[1], rel=1e-6)
+        assert warm.cost == pytest.approx(evaluate(warm.solve(problem, PATIENT_S)).total, rel=1e-6)
+
+
+def test_the_shape_stays_the_same_object_until_the_classes_change() -> None:
+    one = small(3)
     snapshot = one.snapshot(Random(0), 0.1)
-    able = supply(one.policy, snapshot, 0.0)
-    demands = planned_for(one.policy, demand(snapshot, 0.0))
-    builder = Builder(one.policy)
-    (fewer,) = builder.problems(dict(list(demands.items())[:-3]), able, {})
-    (more,) = builder.problems(demands, able, {})
-    sets = confinements(fewer.shape.permitted)
-    price = prices(fewer, sets.max_confined)
-    earlier, cold = Master(fewer, sets), Master(more, sets)
-    solve(earlier, fewer, price, PATIENT_S)
-    expected = solve(cold, more, price, PATIENT_S)
-    warm = Master(more, sets, earlier)
-    warm.ask(more, price)
-    answer = warm.solve(PATIENT_S)
-    assert warm.iterations < 0.5 * len(more.shape.keys)
-    assert solve(warm, more, price, PATIENT_S).cost == pytest.approx(expected.cost, rel=1e-4)
-    assert answer.cost >= expected.cost * (1.0 - 1e-6) or len(warm.program.cut_set) > 0
+    able, demands = supply(one.policy, snapshot, 0.0), planned_for(one.policy, demand(snapshot, 0.0))
+    builder = ProblemBuilder(one.policy)
+    (first,), (second,) = builder.problems(demands, able, {}), builder.problems(dict(demands), able, {})
+    (fewer,) = builder.problems(dict(list(demands.items())[:-1]), able, {})
+    assert first.shape is second.shape
+    assert fewer.shape is not second.shape
 
 
 def test_a_solve_cut_short_goes_on_where_it_stopped() -> None:
     problem = problem_of(planet(Size(100, 30, 5, 1), 5))
-    sets = confinements(problem.shape.permitted)
-    price = prices(problem, sets.max_confined)
-    master = Master(problem, sets)
+    solver = ModelSolver(problem)
     with pytest.raises(OutOfTime):
-        solve(master, problem, price, 0.0)
+        solver.solve(problem, 0.0)
     for _ in range(200):
         try:
-            answer = solve(master, problem, price, 0.02)
+            solver.solve(problem, 0.02)
         except OutOfTime:
             continue
         break
-    whole = solve(Master(problem, sets), problem, price, PATIENT_S)
-    assert answer.cost == pytest.approx(whole.cost, rel=1e-4)
+    assert solver.cost == pytest.approx(optimum(problem)[1], rel=1e-4)
+
+
+def test_an_answer_that_is_not_optimal_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(small(1))
+    solver = ModelSolver(problem)
+    monkeypatch.setattr("penstock.planning.linear_program.solver.MAX_GAP", -1.0)
+    with pytest.raises(Unsolved, match="duality gap"):
+        solver.solve(problem, PATIENT_S)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_detours_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int) -> None:
     one = small(seed)
     snapshot = one.snapshot(Random(seed), 0.1)
-    planned = FlowPlanner(PATIENT_S).decide(one.policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=0.5)
+    planned = FlowPlanner(PATIENT_S).plan(tick_input(one.policy, snapshot, {}, elapsed_s=0.5))
     (wanted,) = planned.answers
     tables = detours([wanted.problem], planned.plans)
     demands = planned_for(one.policy, demand(snapshot, 0.0))
@@ -183,7 +183,7 @@ def test_detours_reach_as_far_as_they_must_however_few_regions_are_looked_at_fir
 ) -> None:
     world = planet(Size(12, 10, 4, 1), 1)
     snapshot = world.snapshot(Random(1), 0.0)
-    planned = FlowPlanner(30.0).decide(world.policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    planned = FlowPlanner(30.0).plan(tick_input(world.policy, snapshot, {}, elapsed_s=1.0))
     problems = [one.problem for one in planned.answers]
     tables = detours(problems, planned.plans)
     assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)

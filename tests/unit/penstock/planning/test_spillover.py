@@ -18,14 +18,15 @@ from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.planning.spillover_limits import UNBOUNDED, bounds
-from penstock.planning.waterfall import plan as poured
-from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Objective, Policy, Region, Spillover, SpilloverLimit
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.support.planet import MODEL, policy, with_bias, with_spillover_orders
+from tests.support.planner_calls import tick_input
+from tests.support.planner_calls import waterfall_plans as poured
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 RESIDENCY = residency_class(frozenset(EVERYWHERE))
@@ -66,15 +67,15 @@ def fleet(per_s: float, *, slots: int = 100, failed: tuple[str, ...] = ()) -> Sn
 
 def flow(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
     planner = FlowPlanner(30.0)
-    return planner.decide(policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0, **more).plans
+    return planner.plan(tick_input(policy, snapshot, {}, elapsed_s=1.0, **more)).plans
 
 
 def greedy(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
-    return GreedyPlanner().decide(policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0, **more).plans
+    return WaterfallPlanner().plan(tick_input(policy, snapshot, {}, elapsed_s=1.0, **more)).plans
 
 
 def waterfall(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
-    return poured(policy, snapshot, {}, now=0.0, epoch=1, generation=1, elapsed_s=1.0, **more)
+    return poured(policy, snapshot, {}, elapsed_s=1.0, **more)
 
 
 PLANNERS = pytest.mark.parametrize("plan", [flow, greedy, waterfall])
@@ -170,7 +171,7 @@ def test_a_limit_holds_where_what_is_in_force_and_a_bias_are_elsewhere() -> None
             "eu-de", 1, 1, "", 0.0, (ClassPlan(MODEL, RESIDENCY.name, (Arc("eu-es", 1.0, ArcReason.HOME),), ()),)
         )
     }
-    planned = FlowPlanner(30.0).decide(biased, fleet(50.0), before, now=0.0, epoch=1, generation=1, elapsed_s=1.0)
+    planned = FlowPlanner(30.0).plan(tick_input(biased, fleet(50.0), before, elapsed_s=1.0))
     assert shares(planned.plans) == {"eu-de": 0.9, "eu-es": 0.1}
 
 

@@ -10,8 +10,10 @@ from penstock.fleet.report import AgentReport, PoolReport
 from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, RegionPlan
-from penstock.planning.waterfall import plan
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Policy, Region
+from tests.support.planner_calls import tick_input
+from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.three_regions import EU, POLICY, fleet, in_force, offered, region
 
 
@@ -206,3 +208,18 @@ def test_service_time_unknown_is_taken_from_policy() -> None:
     unseen = tuple(msgspec.structs.replace(pool, service_s=0.0) for pool in held.report.pools)
     held = HeldReport(msgspec.structs.replace(held.report, pools=unseen), 0.0)
     assert arcs(planned(fleet(held, region("es", models=("n",)))), model="n")["de"] == (80 / 120, ArcReason.HOME)
+
+
+def test_an_entry_that_does_not_change_is_the_same_object() -> None:
+    """Publishing skips a slice whose classes are those in force."""
+    snapshot = fleet(region("de", offered(200.0)), region("es"), region("us"))
+    planner = WaterfallPlanner()
+    plans: dict[str, RegionPlan] = {}
+    for _ in range(3):
+        before = plans
+        plans = planner.plan(tick_input(POLICY, snapshot, plans, elapsed_s=0.5)).plans
+    assert all(
+        after is old
+        for origin, plan in plans.items()
+        for after, old in zip(plan.classes, before[origin].classes, strict=True)
+    )

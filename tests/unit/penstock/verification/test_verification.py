@@ -10,7 +10,9 @@ import pytest
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.planning import waterfall
+from penstock.planning.planner import PlanResult
+from penstock.planning.tick_input import TickInput
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy import residency
 from penstock.policy.geography import Location
 from penstock.policy.policy import AcceptedLoss, Model, Policy, Region, ResidencyRule, Tenant
@@ -138,15 +140,19 @@ def _ignoring_the_mask(*args: Any, **more: Any) -> Any:
     return region_selection.region_options(rules, origin, residency_class(frozenset(rules.regions)), *rest, **more)
 
 
-def _planning_everywhere(rules: Policy, snapshot: Any, *args: Any, **more: Any) -> Any:
-    plans = waterfall.plan(rules, snapshot, *args, **more)
-    return {
-        name: msgspec.structs.replace(
-            one,
-            classes=tuple(msgspec.structs.replace(entry, fallbacks=tuple(rules.regions)) for entry in one.classes),
-        )
-        for name, one in plans.items()
-    }
+class _PlanningEverywhere:
+    def plan(self, tick: TickInput) -> PlanResult:
+        result = WaterfallPlanner().plan(tick)
+        plans = {
+            name: msgspec.structs.replace(
+                plan,
+                classes=tuple(
+                    msgspec.structs.replace(entry, fallbacks=tuple(tick.policy.regions)) for entry in plan.classes
+                ),
+            )
+            for name, plan in result.plans.items()
+        }
+        return msgspec.structs.replace(result, plans=plans)
 
 
 def _mapping_without_the_mask(rules: Policy, client: Any) -> Mask:
@@ -158,7 +164,7 @@ DEFECTS: list[tuple[str, Any, str, Callable[..., Any]]] = [
     ("steer", steering, "entry_mask", _mapping_without_the_mask),
     ("server", route_context, "mask", _ignoring_denials),
     ("gate", stages, "within_mask", lambda decided: decided),
-    ("plan", plan_checks, "pour_plan", _planning_everywhere),
+    ("plan", plan_checks, "WaterfallPlanner", _PlanningEverywhere),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The control plane's planner decides off the event loop, and a fleet is planned for whatever becomes of it."""
+"""The planner runs off the event loop, and the waterfall plans where it fails."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from control_plane.planning.planner_runner import WHOLE_FLEET, Decided, Decider
+from control_plane.planning.planner_runner import WHOLE_FLEET, PlannerRunner
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
-from penstock.planning.waterfall_planner import GreedyPlanner
+from penstock.planning.planner import PlanResult
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
 from penstock.policy.residency import residency_class
+from tests.support.planner_calls import tick_input
 
 WHERE = frozenset({"a", "b"})
 POLICY = Policy(
@@ -55,70 +57,73 @@ def fail(*_: Any, **__: Any) -> None:
 
 
 async def decided(
-    decider: Decider,
+    runner: PlannerRunner,
     requests_per_s: float,
     now: float = 1000.0,
     before: Mapping[str, RegionPlan] | None = None,
     policy: Policy = POLICY,
-) -> Decided:
-    return await decider.decide(
-        policy, fleet(requests_per_s, now), dict(before or {}), now=now, epoch=3, generation=9, elapsed_s=0.5
+) -> PlanResult:
+    return await runner.plan(
+        tick_input(
+            policy, fleet(requests_per_s, now), dict(before or {}), now=now, epoch=3, generation=9, elapsed_s=0.5
+        )
     )
 
 
-def share_at_home(one: Decided) -> float:
+def share_at_home(one: PlanResult) -> float:
     entry = one.plans["a"].lookup("m", CLASS)
     assert entry is not None
     return {arc.server: arc.share for arc in entry.arcs}.get("a", 0.0)
 
 
 async def test_a_plan_is_made_and_what_is_missing_is_told_worst_first() -> None:
-    one = await decided(Decider(30.0), 190.0)
+    one = await decided(PlannerRunner(30.0), 190.0)
     assert (one.plans["a"].epoch, one.plans["a"].generation) == (3, 9)
-    assert not one.greedy
+    assert not one.fallbacks
     assert [missing.lost for missing in one.shortfalls][:2] == [None, None]
     assert {missing.lost for missing in one.shortfalls} == {None, "a", "b"}
 
 
 async def test_without_time_the_waterfall_decides_and_it_is_said_of_which_model() -> None:
-    one = await decided(Decider(0.0), 190.0)
-    assert list(one.greedy) == ["m"]
+    one = await decided(PlannerRunner(0.0), 190.0)
+    assert list(one.fallbacks) == ["m"]
     assert share_at_home(one) < 1.0
 
 
 async def test_a_planner_that_fails_is_replaced_by_the_waterfall_and_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decider = Decider(30.0)
+    runner = PlannerRunner(30.0)
     with monkeypatch.context() as broken:
-        broken.setattr(FlowPlanner, "decide", fail)
-        one = await decided(decider, 10.0)
-    assert one.greedy == {WHOLE_FLEET: "out of its mind"}
+        broken.setattr(FlowPlanner, "plan", fail)
+        one = await decided(runner, 10.0)
+    assert one.fallbacks == {WHOLE_FLEET: "out of its mind"}
     assert share_at_home(one) == 1.0
-    assert not (await decided(decider, 10.0)).greedy
+    assert not (await decided(runner, 10.0)).fallbacks
 
 
 async def test_a_waterfall_that_stands_in_keeps_failover_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FlowPlanner, "decide", fail)
-    entry = (await decided(Decider(30.0), 10.0)).plans["a"].lookup("m", CLASS)
+    monkeypatch.setattr(FlowPlanner, "plan", fail)
+    entry = (await decided(PlannerRunner(30.0), 10.0)).plans["a"].lookup("m", CLASS)
     assert entry is not None
     assert [(way.lost, [arc.server for arc in way.arcs]) for way in entry.detours] == [("a", ["b"])]
 
 
-async def test_the_shares_come_even_where_tables_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    decider = Decider(30.0)
+async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = PlannerRunner(30.0)
     with monkeypatch.context() as broken:
-        broken.setattr(FlowPlanner, "decide", fail)
-        broken.setattr(GreedyPlanner, "decide", fail)
-        one = await decided(decider, 10.0)
-    assert one.greedy == {WHOLE_FLEET: "out of its mind"}
-    assert share_at_home(one) == 1.0
-    assert not (await decided(decider, 10.0)).greedy
+        broken.setattr(FlowPlanner, "plan", fail)
+        broken.setattr(WaterfallPlanner, "plan", fail)
+        with pytest.raises(RuntimeError):
+            await decided(runner, 10.0)
+    assert not (await decided(runner, 10.0)).fallbacks
 
 
 async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failure() -> None:
     """Elsewhere costs a hundredth, and only the linear program counts money."""
-    decider = Decider(30.0)
+    runner = PlannerRunner(30.0)
     cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
     by_price = msgspec.structs.replace(
         POLICY,
@@ -128,16 +133,16 @@ async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failur
     greedily = msgspec.structs.replace(
         by_price, objective=msgspec.structs.replace(by_price.objective, plan_logic=PlanLogic.WATERFALL)
     )
-    poured = await decided(decider, 50.0, policy=greedily)
-    assert (share_at_home(poured), poured.greedy) == (1.0, {})
-    weighed = await decided(decider, 50.0, policy=by_price)
-    assert (share_at_home(weighed), weighed.greedy) == (0.0, {})
-    assert share_at_home(await decided(decider, 50.0, policy=greedily)) == 1.0
+    poured = await decided(runner, 50.0, policy=greedily)
+    assert (share_at_home(poured), poured.fallbacks) == (1.0, {})
+    weighed = await decided(runner, 50.0, policy=by_price)
+    assert (share_at_home(weighed), weighed.fallbacks) == (0.0, {})
+    assert share_at_home(await decided(runner, 50.0, policy=greedily)) == 1.0
 
 
 async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:
-    decider, beats = Decider(30.0), 0
-    planning = asyncio.create_task(decided(decider, 10.0))
+    runner, beats = PlannerRunner(30.0), 0
+    planning = asyncio.create_task(decided(runner, 10.0))
     while not planning.done():
         await asyncio.sleep(0)
         beats += 1
@@ -146,11 +151,11 @@ async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:
 
 
 async def test_growing_demand_is_planned_for_before_it_comes() -> None:
-    """Home has room up to 80 a second; a decider that saw demand grow by one a second sends some away before that."""
-    decider = Decider(30.0)
+    """Home has room up to 80 a second; a runner that saw demand grow by one a second sends some away before that."""
+    runner = PlannerRunner(30.0)
     before: dict[str, RegionPlan] = {}
     for at in range(40):
-        one = await decided(decider, 35.0 + at, 1000.0 + at, before)
+        one = await decided(runner, 35.0 + at, 1000.0 + at, before)
         before = one.plans
     assert share_at_home(one) < 1.0
-    assert share_at_home(await decided(Decider(30.0), 74.0, 2000.0)) == 1.0
+    assert share_at_home(await decided(PlannerRunner(30.0), 74.0, 2000.0)) == 1.0

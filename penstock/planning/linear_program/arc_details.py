@@ -1,0 +1,66 @@
+"""The detail of each arc of a plan: why this part of the demand is served away from its home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from penstock.planning.linear_program.arrays import Floats, Ints
+from penstock.planning.linear_program.distances import Distances
+from penstock.planning.linear_program.flows import Flows
+from penstock.planning.linear_program.problem import Problem
+from penstock.planning.linear_program.waiting_cost import PIECES
+from penstock.planning.share_moves import Key
+
+HOME_IS_FULL = "home is filled to its target"
+COSTS_LESS = "round trip, queueing, egress and GPU time together cost less here"
+KEEPS_RESERVE = "keeps room where others must go if a region is lost"
+LEAVING = "on its way elsewhere, step by step"
+
+FULL = 1.0 - 1e-6
+"""A pool with this part of its target load is full."""
+
+
+class ArcDetails:
+    """Returns the detail of an arc; the `Detail` of `penstock.planning.plan_slices`.
+
+    Args:
+        answers: the flows that the plan follows from, by model.
+        targets: the shares that the plan moves towards, by key.
+        distances: those of the policy.
+    """
+
+    def __init__(
+        self, answers: Iterable[Flows], targets: Mapping[Key, Mapping[str, float]], distances: Distances
+    ) -> None:
+        self._targets = targets
+        self._origins = distances.index
+        self._pools: dict[str, tuple[dict[str, int], Floats, list[bool], list[float], list[float]]] = {}
+        for flows in answers:
+            problem, load = flows.problem, flows.load_per_s()
+            full = load >= FULL * problem.target_utilisation * problem.capacity_per_s
+            edges = np.cumsum(problem.piece_per_s[:, : PIECES - 2], axis=1)
+            # At the edge of a piece one request fewer saves less than one request more costs.
+            fewer = _price_at(problem, (load[:, None] > edges / FULL).sum(axis=1))
+            more = _price_at(problem, (load[:, None] >= edges * FULL).sum(axis=1))
+            place = {name: at for at, name in enumerate(problem.shape.pools)}
+            self._pools[problem.shape.model] = (place, problem.reach_s, full.tolist(), fewer.tolist(), more.tolist())
+
+    def __call__(self, key: Key, home: str, server: str) -> str:
+        """Why some of the demand of `key`, whose nearest region is `home`, is served by `server`."""
+        if server not in self._targets[key]:
+            return LEAVING
+        place, reach_s, full, fewer, more = self._pools[key.model]
+        here, there, origin = place[home], place[server], self._origins[key.origin]
+        if full[here]:
+            return HOME_IS_FULL
+        at_home, away = reach_s[origin, here] + more[here], reach_s[origin, there] + fewer[there]
+        return COSTS_LESS if away < at_home else KEEPS_RESERVE
+
+
+def _price_at(problem: Problem, piece: Ints) -> Floats:
+    """By pool: the cost (s) of GPU time and waiting for one request in this piece of its load."""
+    at = np.minimum(piece, PIECES - 3)[:, None]
+    price: Floats = problem.gpu_s + np.take_along_axis(problem.piece_cost_s, at, axis=1)[:, 0]
+    return price
