@@ -121,15 +121,6 @@ class Witness:
                 findings.violations.append(sighting)
 
 
-def read_witness(directory: Path) -> Findings:
-    """Everything that the files in a directory say.
-
-    Raises:
-        WitnessError: on a line that is whole and yet not understood.
-    """
-    return Witness(directory).read()[0]
-
-
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)

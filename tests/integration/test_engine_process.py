@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lab.witness import read_witness
+from lab.witness import Witness
 from tests.support.engines import PROGRAM, running_engines
 from tests.support.wait import until, until_told
 
@@ -82,7 +82,7 @@ async def test_the_witness_keeps_what_was_written_before_a_sigkill(tmp_path: Pat
             process.kill()
             results = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results)
-        findings = read_witness(process.witness_dir)
+        findings = Witness(process.witness_dir).read()[0]
         assert len(findings.arrived) == findings.checked == len(findings.violations) == 30
         assert len(findings.started) == 8
         assert not findings.finished
@@ -99,7 +99,7 @@ async def test_each_start_writes_a_file_of_its_own(tmp_path: Path) -> None:
                 )
             process.kill()
     assert len(list((tmp_path / "witness").iterdir())) == 2
-    assert read_witness(tmp_path / "witness").duplicates == {"1": 2}
+    assert Witness(tmp_path / "witness").read()[0].duplicates == {"1": 2}
 
 
 def test_an_engine_that_cannot_testify_does_not_serve(tmp_path: Path) -> None:

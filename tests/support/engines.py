@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from lab.witness import Findings, read_witness
+from lab.witness import Findings, Witness
 
 PROGRAM = Path(sys.executable).with_name("penstock-lab")
 
@@ -32,7 +32,7 @@ class EngineProcess:
 
     def findings(self) -> Findings:
         """What its witness files say now."""
-        return read_witness(self.witness_dir)
+        return Witness(self.witness_dir).read()[0]
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

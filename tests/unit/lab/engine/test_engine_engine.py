@@ -24,7 +24,7 @@ from lab.engine.models import MODELS
 from lab.engine.openai_format import CompletionFormat
 from lab.engine.step_time import StepTime
 from lab.engine.witness_log import WitnessLog
-from lab.witness import Findings, read_witness
+from lab.witness import Findings, Witness
 
 DEPLOYMENT = Deployment(MODELS["llama-3.1-8b"], ACCELERATORS["h100"], 1)
 STEP_TIME = StepTime(DEPLOYMENT)
@@ -130,7 +130,7 @@ class Bench:
         return client
 
     def findings(self) -> Findings:
-        return read_witness(self.directory)
+        return Witness(self.directory).read()[0]
 
 
 def alone_s(prompt_tokens: int, output_tokens: int) -> float:

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from lab.traces.fit import cache_hit_ratio, dispersion, fit_lengths, length_misfit
 from lab.traces.generate import (
     CHAT_ARRIVALS,
     CHAT_LENGTHS,
@@ -20,6 +19,7 @@ from lab.traces.generate import (
     generate,
 )
 from lab.traces.trace import TraceRequest, blocks_of
+from tests.support.trace_statistics import cache_hit_ratio, dispersion, fit_lengths, length_misfit
 
 
 def expected_dispersion(arrivals: Arrivals, window_s: float) -> float:

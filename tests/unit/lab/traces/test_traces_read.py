@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from lab.traces.fit import cache_hit_ratio, dispersion, length_misfit
 from lab.traces.generate import CHAT_ARRIVALS, CHAT_LENGTHS, CODE_ARRIVALS
 from lab.traces.lines import MAX_LINE_BYTES
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError
 from tests.support.paths import SHARED_DATA
+from tests.support.trace_statistics import cache_hit_ratio, dispersion, length_misfit
 
 AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n2023-11-16 18:15:56,374,44\n"
 MOONCAKE = b'{"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [0, 1]}\n'

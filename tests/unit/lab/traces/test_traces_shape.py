@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from lab.traces.fit import cache_hit_ratio, dispersion
 from lab.traces.generate import Arrivals, arrival_times
 from lab.traces.shape import cap_tokens, compress_time, first_seconds, scale_rate, superpose, thin
 from lab.traces.trace import TraceRequest, blocks_of
+from tests.support.trace_statistics import cache_hit_ratio, dispersion
 
 PERIOD_S = 4000.0
 BURSTY = [

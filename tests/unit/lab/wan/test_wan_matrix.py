@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from lab.wan.matrix import SHIPPED_MATRIX, SHIPPED_SITES, MatrixError, estimate_matrix, read_matrix
+from lab.wan.matrix import COLUMNS, SHIPPED_MATRIX, SHIPPED_SITES, MatrixError, read_matrix
+from penstock.policy.geography import estimated_rtt_ms, great_circle_km
 from tests.support.paths import SHARED_DATA
 
 MEASURED = SHARED_DATA / "network/region-rtt-ms.csv"
+
+
+def estimate_matrix(sites: Mapping[str, tuple[float, float]]) -> str:
+    """The CSV of a matrix estimated from latitude and longitude (degrees), see `penstock.policy.geography`."""
+    lines = [
+        "# Round trips (ms) computed from great-circle distances by penstock.policy.geography.estimated_rtt_ms:",
+        "# stretched fibre there and back plus 1 ms of gear. Estimates, not measurements.",
+        ",".join(COLUMNS),
+    ]
+    for origin, here in sites.items():
+        for target, there in sites.items():
+            lines.append(f"{origin},{target},{estimated_rtt_ms(great_circle_km(*here, *there)):.1f}")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_shipped_matrix_is_computed_from_geography() -> None:

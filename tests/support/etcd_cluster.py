@@ -1,0 +1,34 @@
+"""An etcd cluster of several members, for tests that lose a member or the quorum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.servers.etcd import EtcdServer
+from lab.servers.free_ports import LOOPBACK, free_ports
+
+
+def start_etcd_cluster(directory: Path, *, members: int = 3, timeout_s: float = 30.0) -> tuple[EtcdServer, ...]:
+    """A cluster whose every member serves: for losing a member, or the quorum.
+
+    Raises:
+        MissingBinary: etcd is not installed.
+        NotReady, PortTaken: a member does not serve within `timeout_s`.
+    """
+    ports = free_ports(2 * members)
+    names = [f"etcd-{number}" for number in range(members)]
+    peers = {name: f"http://{LOOPBACK}:{port}" for name, port in zip(names, ports[members:], strict=True)}
+    servers = tuple(
+        EtcdServer(directory / name, client_port=client, peer_port=peer, name=name, peers=peers)
+        for name, client, peer in zip(names, ports[:members], ports[members:], strict=True)
+    )
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_ready(timeout_s)
+    except BaseException:
+        for server in servers:
+            server.kill()
+        raise
+    return servers
