@@ -20,7 +20,6 @@ from adapters.etcd.etcd_store import EtcdStore
 from adapters.fleet_key import load_fleet_key
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.members import Member
-from control_plane.api.app import create_app
 from control_plane.api.client_connections import BoundedConnection
 from control_plane.api.forwarded_for import behind_proxies
 from control_plane.api.tls_certificate import Certificate, authorities
@@ -31,7 +30,6 @@ from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.webhook_secret import load_webhook_secret
@@ -77,12 +75,12 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         store,
         Member(settings.name, url),
         key=key,
-        policies=PolicySource(_reader(settings)),
+        policy_reader=_reader(settings),
         rng=Random(),
         webhook_secret=webhook_secret,
         trust=authorities(ca_file) if ca_file is not None else None,
     )
-    app = create_app(control_plane, access, geoip)
+    app = control_plane.create_api(access, geoip)
     # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
     app.openapi()
     config = _http(settings, app)

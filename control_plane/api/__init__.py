@@ -1,1 +1,1 @@
-"""The HTTP API, one module a resource: each has `routes`, and `control_plane.api.app` puts them together."""
+"""The HTTP API. `control_plane.api.app` assembles routers, error handlers and middleware."""

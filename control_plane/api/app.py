@@ -1,48 +1,50 @@
-"""The HTTP API put together: every resource's routes, errors as problem details, and nothing open that need not be."""
+"""The HTTP API: routers, error handlers and middleware. Every route outside `open_routers` requires a caller."""
 
 from __future__ import annotations
 
-from fastapi import Depends, FastAPI
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from adapters.geoip_lookup import GeoIpLookup
-from control_plane.api import problems
 from control_plane.api.idempotency import Idempotency
-from control_plane.api.leader_forwarding import LeadersWord
-from control_plane.api.openapi import describe, operation_id
-from control_plane.api.request_limits import BoundedBodies, KnownBodies
-from control_plane.api.routes import (
-    audit_routes,
-    events_routes,
-    explain_routes,
-    fleet_routes,
-    health_routes,
-    overrides_routes,
-    plans_routes,
-    policies_routes,
-    reports_routes,
-    rollouts_routes,
-    status_routes,
-    steer_routes,
-    tenants_routes,
-    webhook_routes,
-    what_if_routes,
-)
-from control_plane.api.strict_requests import as_described, tell_methods
+from control_plane.api.idempotency_store import IdempotencyStore
+from control_plane.api.leader_forwarding import LeaderForwarding
+from control_plane.api.openapi import install_description, operation_id
+from control_plane.api.request_limits import AuthenticatedBodies, BodyLimits
+from control_plane.api.responses import install_error_handlers
+from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import is_guarded
-from control_plane.daemon import ControlPlane
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_client import LeaderLink
 
 
 class UnguardedRoute(Exception):
-    """A route that asks nobody who they are: a defect, found at the start."""
+    """A route outside the open routers that requires no caller: a defect, found at startup."""
 
 
-def create_app(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:
-    """The API of one control plane; `access` knows who may call it, and `geoip` locates addresses.
+def create_app(
+    *,
+    open_routers: Sequence[APIRouter],
+    guarded_routers: Sequence[APIRouter],
+    access: Access,
+    idempotency_store: IdempotencyStore,
+    campaign: Campaign,
+    link: LeaderLink,
+) -> FastAPI:
+    """Return the HTTP API of one control plane.
+
+    Args:
+        open_routers: routes that require no caller.
+        guarded_routers: all other routes.
+        access: authenticates callers.
+        idempotency_store: responses of requests that carried an Idempotency-Key.
+        campaign: which control plane leads.
+        link: forwards requests to the leader.
 
     Raises:
-        UnguardedRoute: a resource forgot to say whom it is for.
+        UnguardedRoute: a route of `guarded_routers` requires no caller.
     """
     app = FastAPI(
         title="Penstock control plane",
@@ -53,40 +55,20 @@ def create_app(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup |
         redirect_slashes=False,
     )
     app.state.access = access
-    problems.install(app)
-    describe(app)
-    geoip = geoip or GeoIpLookup(None)
-    tell_methods(app)
-    # These ask for no caller: they tell nothing of the fleet, or what they take is signed.
-    open_routers = (
-        health_routes.routes(control_plane),
-        reports_routes.routes(control_plane),
-        webhook_routes.routes(control_plane.webhook),
-    )
+    install_error_handlers(app)
+    install_description(app)
+    install_method_errors(app)
     for router in open_routers:
         app.include_router(router)
-    for router in (
-        status_routes.routes(control_plane),
-        plans_routes.routes(control_plane),
-        explain_routes.routes(control_plane, geoip),
-        steer_routes.routes(control_plane, geoip),
-        what_if_routes.routes(control_plane),
-        fleet_routes.routes(control_plane),
-        tenants_routes.routes(control_plane),
-        audit_routes.routes(control_plane.audit),
-        events_routes.routes(control_plane.events),
-        overrides_routes.routes(control_plane),
-        policies_routes.routes(control_plane),
-        rollouts_routes.routes(control_plane),
-    ):
+    for router in guarded_routers:
         for route in router.routes:
             if not isinstance(route, APIRoute) or not is_guarded(route.dependant):
-                raise UnguardedRoute(f"{route} asks for no caller: give it a parameter such as `caller: Viewer`")
-        app.include_router(router, dependencies=[Depends(as_described)])
-    open_to_all = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
-    # The last one added is the first that a request meets.
-    app.add_middleware(KnownBodies, access=access, open_to_all=open_to_all)
-    app.add_middleware(Idempotency, access=access, answers=control_plane.kept_answers)
-    app.add_middleware(LeadersWord, control_plane=control_plane, access=access)
-    app.add_middleware(BoundedBodies)
+                raise UnguardedRoute(f"{route} requires no caller: give it a parameter such as `caller: Viewer`")
+        app.include_router(router, dependencies=[Depends(require_described)])
+    open_paths = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
+    # The middleware added last receives a request first.
+    app.add_middleware(AuthenticatedBodies, access=access, open_paths=open_paths)
+    app.add_middleware(Idempotency, access=access, store=idempotency_store)
+    app.add_middleware(LeaderForwarding, campaign=campaign, link=link, access=access)
+    app.add_middleware(BodyLimits)
     return app

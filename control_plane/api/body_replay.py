@@ -1,12 +1,12 @@
-"""A request's body taken whole by a middleware, and given once more to what comes after it."""
+"""Reads a request's body in a middleware, and provides the body again to what follows the middleware."""
 
 from __future__ import annotations
 
 from starlette.types import Message, Receive
 
 
-async def read(receive: Receive) -> bytes | None:
-    """The whole body, whose size is bounded by who gives it; None where the client has gone."""
+async def read_body(receive: Receive) -> bytes | None:
+    """Return the whole body; None if the client disconnected. The caller limits the size, see `BodyLimits`."""
     body = bytearray()
     while True:
         message = await receive()
@@ -17,15 +17,15 @@ async def read(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
-def given(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever else the client says."""
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that provides `body`, then the messages of the original `receive`."""
     done = False
 
-    async def again() -> Message:
+    async def replay() -> Message:
         nonlocal done
         if done:
             return await receive()
         done = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay

@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from control_plane.api.problems import problem
+from control_plane.api.responses import problem_response
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of the request line and the headers; a credential has up to 16 KiB."""
@@ -115,7 +115,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: int, detail: str) -> None:
-        answer = problem(status, detail, {"connection": "close"})
+        answer = problem_response(status, detail, {"connection": "close"})
         headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
         line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
         self.transport.write(line + headers + b"\r\n" + bytes(answer.body))

@@ -1,4 +1,4 @@
-"""What a request to the API says of a client: its address, or the place itself."""
+"""Request fields that locate a client, and checks of region names against the policy in force."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from adapters.geoip import parse_address
 from adapters.geoip_lookup import GeoIpLookup
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem
 from control_plane.policy.suggestion import suggestion
 from penstock.policy.countries import country_flaw
 from penstock.policy.geography import Location
@@ -27,45 +27,47 @@ Country = Annotated[
     AfterValidator(_country),
     Field(
         max_length=64,
-        description="ISO 3166-1 alpha-2; left out or null where nobody knows.",
+        description="Country of the client, ISO 3166-1 alpha-2. Default: unknown.",
         examples=["DE"],
         json_schema_extra={"pattern": "^[A-Z]{2}$"},
     ),
 ]
-"""Of a client."""
 
-Subdivision = Annotated[str, Field(pattern="^[A-Z0-9]{1,3}$", description="ISO 3166-2 without the country part.")]
+Subdivision = Annotated[
+    str,
+    Field(pattern="^[A-Z0-9]{1,3}$", description="Subdivision of the country, ISO 3166-2 without the country code."),
+]
 
 
 class ClientPlace(BaseModel):
-    """Where a client is; nothing of it means that nobody knows."""
+    """Location of a client; unknown if no field is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ip: str | None = Field(None, max_length=64, description="Its address, to look up.")
+    ip: str | None = Field(None, max_length=64, description="Address of the client, to look up its location.")
     country: Country | None = None
     subdivision: Subdivision | None = None
 
     def location(self, geoip: GeoIpLookup) -> Location:
-        """The place.
+        """Return the location.
 
         Raises:
-            Problem: 422, it is said twice or not well-formed.
+            Problem: 422, the fields contradict each other or the address is malformed.
         """
         if self.ip is None:
             if self.subdivision is not None and self.country is None:
-                raise Problem(422, "subdivision: belongs to a country; give that too")
+                raise Problem(422, "subdivision: requires country")
             return Location(self.country, self.subdivision)
         if self.country is not None or self.subdivision is not None:
-            raise Problem(422, "ip: give the address or the place, not both")
+            raise Problem(422, "ip: cannot be combined with country and subdivision")
         address = parse_address(self.ip)
         if address is None:
-            raise Problem(422, f"ip: {self.ip!r} is no IP address")
+            raise Problem(422, f"ip: {self.ip!r} is not an IP address")
         return geoip.find(address)[0]
 
 
-def policy_in_force(policy: Policy | None) -> Policy:
-    """The policy.
+def require_policy(policy: Policy | None) -> Policy:
+    """Return the policy in force.
 
     Raises:
         Problem: 503, there is none yet.
@@ -75,11 +77,11 @@ def policy_in_force(policy: Policy | None) -> Policy:
     return policy
 
 
-def region_of(policy: Policy, name: str, field: str) -> str:
-    """`name`, when it is a region's.
+def require_region(policy: Policy, name: str, field: str) -> str:
+    """Return `name` if the policy has a region of that name.
 
     Raises:
-        Problem: 422, there is no such region.
+        Problem: 422, it has not.
     """
     if name not in policy.regions:
         remedy = suggestion(name, policy.regions, "GET /v1/status lists them")

@@ -1,8 +1,8 @@
-"""Answers to changes, kept in the store, so that a change sent again is recognised at any control plane.
+"""Stores responses of changes, so that every control plane recognises a repeated request.
 
-A request is claimed before it is handled, marked as made in the transaction of its change, and answered at the end.
-Whatever dies in between, the change is never made twice under one key: what is marked is not made again, and a claim
-that is taken over fences whoever had it.
+A request is claimed before it is handled, marked as made in the transaction of its change, and answered at the end. A
+change is made at most once per key, whichever process dies meanwhile: a marked change is not made again, and a claim
+that another control plane takes over fences the first one.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from adapters.store.claim import Claim, Kept, Phase
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, StoreError, Unchanged
 
-KEPT_S = 3600
-"""How long (s) an answer is kept."""
+RETENTION_S = 3600
+"""Time (s) for which a response is stored."""
 
-CLAIM_S = 30.0
-"""A claim this old (s) without a change is taken over: no request is handled for so long by anybody alive."""
+CLAIM_TIMEOUT_S = 30.0
+"""Age (s) at which a claim without a change is taken over; no request takes that long."""
 
-MAX_KEPT = 1_000
-"""Requests kept; beyond it the oldest go."""
+MAX_STORED = 1_000
+"""Maximum number of stored requests; the oldest are removed first."""
 
 MAX_REMOVED = 100
-"""At a time, of those that are too many."""
+"""Maximum number of requests removed in one transaction."""
 
-MAX_ANSWER_BYTES = 16 * 1024
-"""A larger one is not kept; that its change was made is."""
+MAX_RESPONSE_BYTES = 16 * 1024
+"""A larger response is not stored, only the fact that its change was made."""
 
 _log = structlog.get_logger(__name__)
 
 
-class KeptAnswers:
-    """Claims requests and keeps their answers.
+class IdempotencyStore:
+    """Claims requests and stores their responses.
 
     Args:
         store: the fleet's configuration store.
-        name: of this control plane.
-        clock: Unix time, in seconds.
+        name: name of this control plane.
+        clock: Unix time (s).
     """
 
     def __init__(self, store: ConfigStore, name: str, clock: Callable[[], float]) -> None:
@@ -51,70 +51,71 @@ class KeptAnswers:
         self._clock = clock
 
     async def claim(self, name: str, fingerprint: str) -> Claim | Kept:
-        """The claim to handle a request, or what is kept of it where it was handled or is under way.
+        """Return a claim to handle a request, or its stored state if it was handled or is being handled.
 
         Args:
-            name: of the request: caller, method, path and key in one.
-            fingerprint: of the rest of it.
+            name: digest of caller, method, path and key.
+            fingerprint: digest of the rest of the request.
 
         Raises:
-            StoreError: the store is away, or what is kept cannot be read; handle nothing.
+            StoreError: the store does not answer, or the stored state cannot be decoded; do not handle the request.
         """
         key = keys.answer(name)
         item = await self._store.get(key)
         if item is None:
             await self._make_room()
         else:
-            there = _decoded(item.value)
-            if there.phase is not Phase.CLAIMED or self._clock() - there.at < CLAIM_S:
-                return there
-        mine = Kept(fingerprint, self._name, self._clock())
-        lease_id = await self._store.grant_lease(KEPT_S)
+            stored = _decode(item.value)
+            if stored.phase is not Phase.CLAIMED or self._clock() - stored.at < CLAIM_TIMEOUT_S:
+                return stored
+        own = Kept(fingerprint, self._name, self._clock())
+        lease_id = await self._store.grant_lease(RETENTION_S)
         expected = Unchanged(key, item.mod_revision if item is not None else 0)
-        done = await self._store.commit([expected], [Put(key, encode(mine), lease_id)])
-        if done.succeeded:
-            return Claim(key, mine, lease_id, done.revision)
-        await self._end(lease_id)
+        result = await self._store.commit([expected], [Put(key, encode(own), lease_id)])
+        if result.succeeded:
+            return Claim(key, own, lease_id, result.revision)
+        await self._revoke(lease_id)
         item = await self._store.get(key)
-        # Gone again already: whoever was first was refused, and may be asked for the reason once more.
-        return _decoded(item.value) if item is not None else mine
+        # If the key is gone again, the concurrent request was refused, and this one may be repeated.
+        return _decode(item.value) if item is not None else own
 
     async def answered(self, claim: Claim, status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> None:
-        """Keep the answer of a request that succeeded; with the store away, only that its change was made is kept."""
+        """Store the response of a successful request; if the store does not answer, only the change stays marked."""
         kept = msgspec.structs.replace(claim.kept, phase=Phase.ANSWERED, status=status, headers=headers, body=body)
         try:
-            done = await self._store.commit([claim.unchanged], [claim.put(kept)])
+            result = await self._store.commit([claim.unchanged], [claim.put(kept)])
         except StoreError as error:
-            _log.warning("an answer is not kept", reason=str(error))
+            _log.warning("idempotent response not stored", reason=str(error))
             return
-        if done.succeeded:
-            claim.wrote(kept, done.revision)
+        if result.succeeded:
+            claim.wrote(kept, result.revision)
 
     async def release(self, claim: Claim) -> None:
-        """End a claim under which nothing was changed, so that the request is judged anew when it comes again.
+        """Remove a claim under which nothing was changed, so that the request can be repeated.
 
-        A change whose fate is unknown is either marked by now, and then this does nothing, or never will be made.
+        If the outcome of a change is unknown, either the change is marked by now, and this method does nothing, or the
+        removed claim prevents it.
         """
         if claim.kept.phase is not Phase.CLAIMED:
             return
         with suppress(StoreError):
             if (await self._store.commit([claim.unchanged], [Delete(claim.key)])).succeeded:
-                await self._end(claim.lease_id)
+                await self._revoke(claim.lease_id)
 
     async def _make_room(self) -> None:
         items = (await self._store.list(keys.ANSWERS, values=False)).items
-        over = len(items) - MAX_KEPT + 1
-        if over > 0:
-            oldest = sorted(items, key=lambda item: item.create_revision)[: min(over, MAX_REMOVED)]
+        excess = len(items) - MAX_STORED + 1
+        if excess > 0:
+            oldest = sorted(items, key=lambda item: item.create_revision)[: min(excess, MAX_REMOVED)]
             await self._store.commit((), [Delete(item.key) for item in oldest])
 
-    async def _end(self, lease_id: int) -> None:
+    async def _revoke(self, lease_id: int) -> None:
         with suppress(StoreError):
             await self._store.revoke_lease(lease_id)
 
 
-def _decoded(value: bytes) -> Kept:
+def _decode(value: bytes) -> Kept:
     try:
         return decode(value, Kept)
     except CodecError as error:
-        raise StoreError(f"what is kept of a request cannot be read: {error}") from error
+        raise StoreError(f"the stored state of a request cannot be decoded: {error}") from error

@@ -1,8 +1,7 @@
-"""What needs agents' reports is answered by the leader, who alone hears them, whichever control plane is asked.
+"""Forwards requests that need agents' reports to the leader, because only the leader receives reports.
 
-Another one hands the request on, with the caller's credential, and gives the answer back as it is. It identifies the
-caller first, so that nobody can use it to try credentials at the leader. What was handed on once is never handed on
-again. See docs/adr/0009-followers-ask-the-leader.md.
+A follower authenticates the caller itself, forwards the request with the caller's credential, and returns the leader's
+response unchanged. A forwarded request is never forwarded again. See docs/adr/0009-followers-ask-the-leader.md.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.store.members import Member
-from control_plane.api.body_replay import given, read
+from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
-from control_plane.api.problems import problem
+from control_plane.api.responses import problem_response
 from control_plane.auth.authentication import Access
-from control_plane.daemon import ControlPlane
-from control_plane.leadership.leader_client import HOP_HEADER, LeaderAway, Reply
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_client import HOP_HEADER, LeaderAway, LeaderLink, Reply
 
 RETRY_S = 2
-"""When (s) to ask again: by then another leads, or the one that does not answer leads no longer."""
+"""Retry-After (s) of a response without a leader: an election takes about that long."""
 
-HANDED_ON = ("authorization", "accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
-"""Headers of a request that the leader gets; a client's others mean nothing here."""
+REQUEST_HEADERS = ("authorization", "accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
+"""Request headers that are forwarded."""
 
-GIVEN_BACK = (
+RESPONSE_HEADERS = (
     "content-type",
     "cache-control",
     "etag",
@@ -39,54 +38,56 @@ GIVEN_BACK = (
     "idempotency-replayed",
     "allow",
 )
-"""Headers of the leader's answer that the client gets."""
+"""Response headers that are returned to the client."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """How an operation is asked of the leader."""
+class ForwardingRule(msgspec.Struct, frozen=True):
+    """How an operation is forwarded."""
 
-    within_s: float = 5.0
-    """Bound of the whole of it."""
-    else_own: bool = False
-    """Whether what this control plane knows by itself will do while the leader cannot be asked; the answer says so."""
+    timeout_s: float = 5.0
+    """Time limit (s) of the forwarded request."""
+    local_fallback: bool = False
+    """Whether this control plane answers by itself if the leader does not; the response states that."""
 
 
-OPERATIONS: Mapping[tuple[str, str], Asked] = MappingProxyType(
+OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
     {
-        ("GET", "/v1/regions"): Asked(),
-        ("GET", "/v1/regions/{name}"): Asked(),
-        ("GET", "/v1/pools"): Asked(),
-        ("GET", "/v1/endpoints"): Asked(),
-        ("GET", "/v1/agents"): Asked(),
-        ("POST", "/v1/explain"): Asked(),
-        ("POST", "/v1/what-if"): Asked(within_s=60.0),
-        # Residency and distance hold without health, and a client has to come in somewhere.
-        ("GET", "/v1/steer"): Asked(within_s=2.0, else_own=True),
-        ("POST", "/v1/steer"): Asked(else_own=True),
-        # Its ETag, which halting and rolling back need, comes from the store and is right without the leader.
-        ("GET", "/v1/rollouts/current"): Asked(within_s=2.0, else_own=True),
-        # Guard rails have to know what stands.
-        ("POST", "/v1/overrides"): Asked(),
-        ("POST", "/v1/regions/{name}/drain"): Asked(),
+        ("GET", "/v1/regions"): ForwardingRule(),
+        ("GET", "/v1/regions/{name}"): ForwardingRule(),
+        ("GET", "/v1/pools"): ForwardingRule(),
+        ("GET", "/v1/endpoints"): ForwardingRule(),
+        ("GET", "/v1/agents"): ForwardingRule(),
+        ("POST", "/v1/explain"): ForwardingRule(),
+        ("POST", "/v1/what-if"): ForwardingRule(timeout_s=60.0),
+        # Residency and distance are valid without health, and a client needs an entry region in any case.
+        ("GET", "/v1/steer"): ForwardingRule(timeout_s=2.0, local_fallback=True),
+        ("POST", "/v1/steer"): ForwardingRule(local_fallback=True),
+        # The ETag, which halt and rollback need, comes from the store and is valid without the leader.
+        ("GET", "/v1/rollouts/current"): ForwardingRule(timeout_s=2.0, local_fallback=True),
+        # Guard rails need the available capacity.
+        ("POST", "/v1/overrides"): ForwardingRule(),
+        ("POST", "/v1/regions/{name}/drain"): ForwardingRule(),
     }
 )
-"""By method and path, as the API's description has them. GET /v1/status asks for itself, for a part of its answer."""
+"""Forwarded operations by method and path. GET /v1/status sends its own request, for a part of its response."""
 
-_PATTERNS = [(method, compile_path(path)[0], asked) for (method, path), asked in OPERATIONS.items()]
+_PATTERNS = [(method, compile_path(path)[0], rule) for (method, path), rule in OPERATIONS.items()]
 
 
-class LeadersWord:
-    """ASGI middleware: hands on what only the leader can answer.
+class LeaderForwarding:
+    """ASGI middleware that forwards the operations that need the leader.
 
     Args:
-        app: what answers here.
-        control_plane: knows who leads.
-        access: knows who calls.
+        app: the application of this control plane.
+        campaign: which control plane receives the reports.
+        link: sends requests to the leader.
+        access: authenticates callers.
     """
 
-    def __init__(self, app: ASGIApp, control_plane: ControlPlane, access: Access) -> None:
+    def __init__(self, app: ASGIApp, campaign: Campaign, link: LeaderLink, access: Access) -> None:
         self._app = app
-        self._control_plane = control_plane
+        self._campaign = campaign
+        self._link = link
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,82 +96,83 @@ class LeadersWord:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        hop = self._control_plane.link.opened(headers.get(HOP_HEADER))
+        hop = self._link.opened(headers.get(HOP_HEADER))
         if hop is not None:
-            await self._here(hop.client, scope, receive, send)
+            await self._answer_forwarded(hop.client, scope, receive, send)
             return
-        asked, authority = _asked(scope), self._control_plane.authority
-        if asked is None or authority is self._control_plane.member or not await self._is_known(headers, scope):
+        rule, authority = _rule(scope), self._campaign.authority
+        if rule is None or authority is self._campaign.member or not await self._is_authenticated(headers, scope):
             await self._app(scope, receive, send)
         elif authority is not None:
-            await self._there(asked, authority, headers, scope, receive, send)
-        elif asked.else_own:
+            await self._forward(rule, authority, headers, scope, receive, send)
+        elif rule.local_fallback:
             await self._app(scope, receive, send)
         else:
-            detail = "no control plane leads, so nobody knows the fleet's health and load; try again"
-            await problem(503, detail, {"retry-after": str(RETRY_S)}, leader=None)(scope, receive, send)
+            detail = "no control plane leads, so the health and load of the fleet are unknown; try again"
+            await problem_response(503, detail, {"retry-after": str(RETRY_S)}, leader=None)(scope, receive, send)
 
-    async def _here(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what another control plane handed on, if it is for this one to answer."""
-        if self._control_plane.authority is not self._control_plane.member:
-            name = self._control_plane.member.name
-            detail = f"{name} was asked as the leader and does not lead; try again"
-            await problem(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
+    async def _answer_forwarded(self, client: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that another control plane forwarded; 503 if this one is not the leader."""
+        if self._campaign.authority is not self._campaign.member:
+            detail = f"the request was forwarded to {self._campaign.member.name}, which does not lead; try again"
+            await problem_response(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
             return
-        state = {**scope.get("state", {}), "handed_on": True}
+        state = {**scope.get("state", {}), "forwarded": True}
         await self._app({**scope, "client": (client, 0), "state": state}, receive, send)
 
-    async def _there(
-        self, asked: Asked, leader: Member, headers: Headers, scope: Scope, receive: Receive, send: Send
+    async def _forward(
+        self, rule: ForwardingRule, leader: Member, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        body = await read(receive)
+        body = await read_body(receive)
         if body is None:
             return
-        handed = {name: headers[name] for name in HANDED_ON if name in headers}
+        forwarded = {name: headers[name] for name in REQUEST_HEADERS if name in headers}
         query = scope["query_string"].decode("latin-1")
         target = quote(scope["path"]) + (f"?{query}" if query else "")
         try:
-            reply = await self._control_plane.link.ask(
-                leader, scope["method"], target, handed, body, client=_address(scope), within_s=asked.within_s
+            reply = await self._link.ask(
+                leader, scope["method"], target, forwarded, body, client=_client(scope), within_s=rule.timeout_s
             )
         except LeaderAway as away:
-            if asked.else_own:
-                await self._app(scope, given(body, receive), send)
+            if rule.local_fallback:
+                await self._app(scope, replay_body(body, receive), send)
             else:
-                await _unanswered(leader, str(away))(scope, receive, send)
+                await _leader_unavailable(leader, str(away))(scope, receive, send)
             return
         if reply.status == 401:
-            why = "it does not know your credential, which is known here: give every control plane the same callers"
-            await _unanswered(leader, why)(scope, receive, send)
-        elif asked.else_own and reply.status >= 500:
-            await self._app(scope, given(body, receive), send)
+            reason = "it rejects your credential, which is valid here: configure the same callers everywhere"
+            await _leader_unavailable(leader, reason)(scope, receive, send)
+        elif rule.local_fallback and reply.status >= 500:
+            await self._app(scope, replay_body(body, receive), send)
         else:
-            await _give(reply, send)
+            await _send_reply(reply, send)
 
-    async def _is_known(self, headers: Headers, scope: Scope) -> bool:
-        """Whether somebody asks whom this control plane lets in; the route refuses everybody else, and counts it."""
-        return await self._access.let_in(headers.get("authorization", ""), _address(scope)) is not None
+    async def _is_authenticated(self, headers: Headers, scope: Scope) -> bool:
+        """Whether the caller is valid here. The route rejects and counts the others."""
+        return await self._access.identify(headers.get("authorization", ""), _client(scope)) is not None
 
 
-def _asked(scope: Scope) -> Asked | None:
-    for method, pattern, asked in _PATTERNS:
+def _rule(scope: Scope) -> ForwardingRule | None:
+    for method, pattern, rule in _PATTERNS:
         if method == scope["method"] and pattern.match(scope["path"]):
-            return asked
+            return rule
     return None
 
 
-def _address(scope: Scope) -> str:
+def _client(scope: Scope) -> str:
     client = scope.get("client")
     return client[0] if client else ""
 
 
-def _unanswered(leader: Member, why: str) -> ASGIApp:
-    detail = f"{leader.name} at {leader.url} leads and has to be asked: {why}"
-    return problem(503, detail, {"retry-after": str(RETRY_S)}, leader=msgspec.to_builtins(leader))
+def _leader_unavailable(leader: Member, reason: str) -> ASGIApp:
+    detail = f"the request needs the leader, {leader.name} at {leader.url}: {reason}"
+    return problem_response(503, detail, {"retry-after": str(RETRY_S)}, leader=msgspec.to_builtins(leader))
 
 
-async def _give(reply: Reply, send: Send) -> None:
-    headers = [(name.encode(), reply.headers[name].encode("latin-1")) for name in GIVEN_BACK if name in reply.headers]
+async def _send_reply(reply: Reply, send: Send) -> None:
+    headers = [
+        (name.encode(), reply.headers[name].encode("latin-1")) for name in RESPONSE_HEADERS if name in reply.headers
+    ]
     length = (b"content-length", str(len(reply.body)).encode())
     await send({"type": "http.response.start", "status": reply.status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": reply.body, "more_body": False})

@@ -1,7 +1,7 @@
-"""The API's description (OpenAPI 3.1): what routes say of themselves, and what holds for all of them said once.
+"""The OpenAPI 3.1 description of the API.
 
-Answers are msgspec structs, which FastAPI knows nothing of: a route names its struct with `gives`. Problems, what every
-caller may be refused for, and the headers of changes are added here, so that no route can forget them.
+Responses are msgspec structs, which FastAPI does not describe: a route names its struct with `returns`. Problem
+responses and common headers are added here, so that no route can omit them.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from control_plane.api import idempotency, problems
-from control_plane.api.json_responses import JSON
+from control_plane.api import idempotency
+from control_plane.api.responses import JSON, PROBLEM_JSON
 
 _REF = "#/components/schemas/{name}"
 _COMPONENTS = "x-components"
 _PROBLEM_NAME = "Problem"
 
 ABOUT = """\
-Decides, for a fleet of inference regions, who serves whom.
+Control plane of a fleet of inference regions: decides which region serves which requests.
 
-Every error is a problem (RFC 9457). Lists come in pages: give `next_cursor` as `cursor`. What can be changed has an
-ETag: send it in If-Match with the change. A change that carries an Idempotency-Key can be sent again without being made
-twice. Every change is in the audit log, with who made it and why.
+Every error is a problem document (RFC 9457). Lists are paginated: send `next_cursor` as `cursor`. Resources that can be
+changed have an ETag: send it in If-Match with the change. A change that carries an Idempotency-Key can be repeated
+without being made twice. Every change is recorded in the audit log, with author and reason.
 """
 
 TAGS = {
-    "status": "The fleet at a glance, and who asks.",
-    "fleet": "Regions, pools, endpoints and tenants, as policy and the newest reports have them.",
-    "plans": "What agents are told to do.",
-    "policies": "What people want: revisions from git, and what became of them.",
-    "rollouts": "How a new policy reaches the fleet, region by region.",
-    "overrides": "What operators command: drain, fail over, weigh, freeze.",
-    "explain": "Why a request goes where it goes, and where a client should come in.",
-    "events": "What happens, as it happens.",
-    "audit": "Every change, who made it and why.",
-    "agents": "For the fleet's agents alone.",
-    "health": "For whoever looks after the process.",
+    "status": "State of the fleet, and identity of the caller.",
+    "fleet": "Regions, pools, endpoints and tenants, by the policy and the newest reports.",
+    "plans": "Traffic plans that the control plane publishes to agents.",
+    "policies": "Policies: revisions from git and the result of each.",
+    "rollouts": "Rollouts of policies, region by region.",
+    "overrides": "Overrides by operators: drain, fail over, weight, freeze.",
+    "explain": "Explanations of routing decisions, steering, and what-if evaluations.",
+    "events": "Stream of events.",
+    "audit": "Audit log of all changes, with author and reason.",
+    "agents": "Reports of the fleet's agents.",
+    "health": "Liveness, readiness and metrics of the process.",
 }
 
 _PROBLEM = {
     "type": "object",
     "title": _PROBLEM_NAME,
-    "description": "What is wrong (RFC 9457). Some problems carry further members.",
+    "description": "An error (RFC 9457). Some problems have extension members.",
     "required": ["type", "title", "status", "detail"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference"},
-        "title": {"type": "string", "description": "The status in words."},
+        "title": {"type": "string", "description": "Reason phrase of the HTTP status."},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What is wrong and what to do about it, for people."},
+        "detail": {"type": "string", "description": "What is wrong, and the remedy."},
         "errors": {
             "type": "array",
-            "description": "Each field that is wrong, where the request is malformed.",
+            "description": "The invalid fields of a malformed request.",
             "items": {
                 "type": "object",
                 "required": ["field", "problem"],
@@ -68,26 +68,28 @@ _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "A name of your choice for this change: sent again with it, it is answered, not made, again.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY},
+    "description": "A unique name of this change. A repeated request with the same key returns the first response.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARS},
 }
 
 Responses = dict[int | str, dict[str, Any]]
 
 
-class TwoSchemas(Exception):
-    """Two types share a name, so one would be described as the other: a defect, found at the start."""
+class DuplicateSchema(Exception):
+    """Two types share a name, so one would be described as the other: a defect, found at startup."""
 
 
-def gives(type_: Any, description: str, *, status: int = 200, media_type: str = JSON, etag: bool = False) -> Responses:
-    """What a route answers, for its `responses=`.
+def returns(
+    type_: Any, description: str, *, status: int = 200, media_type: str = JSON, etag: bool = False
+) -> Responses:
+    """Describe the successful response of a route, for its `responses=`.
 
     Args:
-        type_: a struct, or whatever msgspec has a schema for.
-        description: one line for people.
-        status: of the answer.
-        media_type: of the answer.
-        etag: whether it carries an ETag, so that 304 may come instead.
+        type_: a struct, or any type that msgspec has a schema for.
+        description: one line.
+        status: HTTP status code.
+        media_type: of the body.
+        etag: whether the response has an ETag, so that 304 is possible.
     """
     (schema,), components = msgspec.json.schema_components([type_], ref_template=_REF)
     response: dict[str, Any] = {
@@ -97,16 +99,16 @@ def gives(type_: Any, description: str, *, status: int = 200, media_type: str = 
     }
     if not etag:
         return {status: response}
-    response["headers"] = {"ETag": {"description": "Names this state.", "schema": {"type": "string"}}}
-    return {status: response, 304: {"description": "As you have it already."}}
+    response["headers"] = {"ETag": {"description": "Identifies this state.", "schema": {"type": "string"}}}
+    return {status: response, 304: {"description": "Unchanged since the state of If-None-Match."}}
 
 
-def describe(app: FastAPI) -> None:
-    """Let `app` describe itself at its `openapi_url`."""
+def install_description(app: FastAPI) -> None:
+    """Make `app` serve its description at its `openapi_url`."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _described(
+            app.openapi_schema = _complete_document(
                 get_openapi(
                     title=app.title,
                     version=app.version,
@@ -117,29 +119,29 @@ def describe(app: FastAPI) -> None:
             )
         return app.openapi_schema
 
-    # As FastAPI's own documentation has it: https://fastapi.tiangolo.com/how-to/extending-openapi/
+    # See https://fastapi.tiangolo.com/how-to/extending-openapi/
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def operation_id(route: APIRoute) -> str:
-    """The resource and the function: stable, readable names for generated clients."""
+    """Return tag and function name: stable, readable names for generated clients."""
     return f"{route.tags[0]}-{route.name}" if route.tags else route.name
 
 
-def _described(document: dict[str, Any]) -> dict[str, Any]:
+def _complete_document(document: dict[str, Any]) -> dict[str, Any]:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas[_PROBLEM_NAME] = _PROBLEM
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            changes = method.upper() in idempotency.METHODS and path not in idempotency.UNCHANGING
-            _complete(operation, schemas, changes=changes)
+            changes = method.upper() in idempotency.METHODS and path not in idempotency.READ_ONLY
+            _complete_operation(operation, schemas, changes=changes)
     return document
 
 
-def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, changes: bool) -> None:
-    """Say of one operation what holds for all of its kind: those that change something, or not."""
+def _complete_operation(operation: dict[str, Any], schemas: dict[str, Any], *, changes: bool) -> None:
+    """Add summary, schemas, problem responses and common headers to an operation."""
     text = operation.get("description", "")
     operation["summary"], _, rest = text.partition("\n")
     operation["summary"] = operation["summary"].rstrip(".")
@@ -149,29 +151,29 @@ def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, changes: bo
     responses = operation["responses"]
     for response in responses.values():
         for name, schema in response.pop(_COMPONENTS, {}).items():
-            if name in schemas and _says(schemas[name]) != _says(schema):
-                raise TwoSchemas(f"two types are called {name}: rename one of them")
+            if name in schemas and _identity(schemas[name]) != _identity(schema):
+                raise DuplicateSchema(f"two types are called {name}: rename one of them")
             schemas[name] = schema
     guarded = "security" in operation
-    refusals = {"default": "Whatever else is wrong."}
+    refusals = {"default": "Any other error."}
     if guarded:
         refusals |= {
-            "401": "Nobody we know.",
-            "403": "The caller's role or scope is too small.",
-            "429": "Too many failed logins from this address, or one like it is being worked on.",
+            "401": "The credential is missing or invalid.",
+            "403": "The caller's role or regions do not permit the operation.",
+            "429": "Too many failed logins from this address, or too many concurrent requests of this kind.",
         }
     if operation.get("parameters") or "requestBody" in operation:
         refusals |= {"422": "The request is malformed."}
     if guarded and changes:
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
-        refusals |= {"409": "Against what is there, or under way already.", "503": "The store does not answer."}
-        if any(one["name"] == "if-match" for one in operation["parameters"]):
-            refusals |= {"412": "It is not as If-Match says.", "428": "If-Match is required."}
-    problem = {problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(name=_PROBLEM_NAME)}}}
+        refusals |= {"409": "The change conflicts with the current state.", "503": "The store does not answer."}
+        if any(parameter["name"] == "if-match" for parameter in operation["parameters"]):
+            refusals |= {"412": "The state differs from If-Match.", "428": "If-Match is required."}
+    problem = {PROBLEM_JSON: {"schema": {"$ref": _REF.format(name=_PROBLEM_NAME)}}}
     for status, description in refusals.items():
         responses[status] = {"description": description, "content": problem}
 
 
-def _says(schema: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """What tells two types apart, whoever described them: FastAPI and msgspec word things differently."""
+def _identity(schema: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """Return what distinguishes types although FastAPI and msgspec describe the same type differently."""
     return set(schema.get("enum", ())), set(schema.get("properties", ()))

@@ -1,4 +1,4 @@
-"""Lists in pages: a cursor that stays right while entries come and go, because it names the last one seen."""
+"""Pagination. A cursor names the last entry returned, so it stays valid while entries are added and removed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 from fastapi import Query
 
-USUAL_LIMIT = 50
+DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
 
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Most entries in the page.")]
-"""Give it USUAL_LIMIT as its default."""
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Maximum number of entries in the page.")]
+"""Declare it with DEFAULT_LIMIT as its default."""
 Cursor = Annotated[
     str | None,
     Query(
         max_length=2048,
         pattern=r"^([0-9a-f]{2})+$",
-        description="`next_cursor` of the page before; without one, the list begins.",
+        description="`next_cursor` of the previous page. Default: the first page.",
     ),
 ]
 
@@ -26,33 +26,33 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some entries of a list."""
+    """A page of a list."""
 
     items: tuple[T, ...]
     next_cursor: str | None
-    """Give it as `cursor` to have the entries after these; null: there are none."""
+    """`cursor` of the next page; null: this is the last page."""
 
 
-def paged(
+def paginate(
     items: Iterable[T], name: Callable[[T], str], cursor: str | None, limit: int, *, newest_first: bool = False
 ) -> Page[T]:
-    """The first `limit` entries of those after `cursor`.
+    """Return the page that follows `cursor`.
 
     Args:
         items: the whole list, in any order.
-        name: of an entry: unique, not empty, and what the order goes by.
-        cursor: from the page before; None for the first page.
-        limit: most entries.
-        newest_first: from the last name to the first.
+        name: returns the sort key of an entry: unique and not empty.
+        cursor: from the previous page; None for the first page.
+        limit: maximum number of entries.
+        newest_first: sort in descending order.
     """
     left = sorted(items, key=lambda item: name(item).encode(), reverse=newest_first)
     if cursor is not None:
-        seen = bytes.fromhex(cursor)
-        left = [item for item in left if (name(item).encode() < seen if newest_first else name(item).encode() > seen)]
+        last = bytes.fromhex(cursor)
+        left = [item for item in left if (name(item).encode() < last if newest_first else name(item).encode() > last)]
     page = left[:limit]
     return Page(tuple(page), to_cursor(name(page[-1])) if len(left) > limit else None)
 
 
 def to_cursor(name: str) -> str:
-    """A cursor for what follows the entry of this name: any text of hexadecimal digits is one for some name."""
+    """Return the cursor of the page that follows the entry with this sort key."""
     return name.encode().hex()

@@ -1,4 +1,4 @@
-"""Bounds of what a client may send: how much, for how long, and nothing before it is known who they are."""
+"""Limits of request bodies: size, time, and no body at all from unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.api.body_replay import given
-from control_plane.api.problems import Problem, problem
+from control_plane.api.body_replay import replay_body
+from control_plane.api.responses import Problem, problem_response
 from control_plane.auth.authentication import Access
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Of any request; resources ask for less. A policy bundle fits."""
+"""Maximum size of any request body; a policy bundle fits. Some routes have lower limits."""
 
 BODY_TIMEOUT_S = 10.0
-"""How long (s) any body may take to arrive."""
+"""Maximum time (s) to receive a request body."""
 
 
-class BoundedBodies:
-    """ASGI middleware: a body that is larger or slower is refused, before anything holds it in memory whole."""
+class BodyLimits:
+    """ASGI middleware that rejects a body that is too large or too slow before it is held in memory."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -29,57 +29,58 @@ class BoundedBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive)
-        answered = False
+        body = _LimitedBody(receive)
+        response_started = False
 
-        async def noting(message: Message) -> None:
-            nonlocal answered
-            answered = True
+        async def track(message: Message) -> None:
+            nonlocal response_started
+            response_started = True
             await send(message)
 
         try:
-            await self._app(scope, body.receive, noting)
+            await self._app(scope, body.receive, track)
         except Problem as refused:
-            # Raised where the body was read by something outside the handlers that know problems.
-            if answered:
+            # Raised if a middleware read the body, outside the application's error handlers.
+            if response_started:
                 raise
-            await problem(refused.status_code, str(refused.detail))(scope, receive, send)
+            await problem_response(refused.status_code, str(refused.detail))(scope, receive, send)
 
 
-class KnownBodies:
-    """ASGI middleware: of somebody who is not let in no body is read, for the framework would do so before it asks who
-    calls. The route refuses them.
+class AuthenticatedBodies:
+    """ASGI middleware that withholds the body of unauthenticated requests, which the framework would read first.
+
+    The route then rejects the request.
 
     Args:
-        app: what answers.
-        access: knows who calls.
-        open_to_all: paths that ask for no caller, and see to the size of bodies themselves.
+        app: the application.
+        access: authenticates callers.
+        open_paths: paths that require no caller and limit bodies themselves.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, open_to_all: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, open_paths: frozenset[str]) -> None:
         self._app = app
         self._access = access
-        self._open_to_all = open_to_all
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http" and scope["path"] not in self._open_to_all:
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
             client = scope.get("client")
-            credential = Headers(scope=scope).get("authorization", "")
-            if await self._access.let_in(credential, client[0] if client else "") is None:
-                receive = given(b"", receive)
+            authorization = Headers(scope=scope).get("authorization", "")
+            if await self._access.identify(authorization, client[0] if client else "") is None:
+                receive = replay_body(b"", receive)
         await self._app(scope, receive, send)
 
 
-class _Body:
+class _LimitedBody:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         self._bytes = 0
-        self._whole = False
+        self._complete = False
 
     async def receive(self) -> Message:
-        if self._whole:
+        if self._complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -88,7 +89,7 @@ class _Body:
             raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
-            self._whole = not message.get("more_body", False)
+            self._complete = not message.get("more_body", False)
             if self._bytes > MAX_BODY_BYTES:
-                raise Problem(413, f"a request's body has at most {MAX_BODY_BYTES} bytes")
+                raise Problem(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         return message

@@ -1,4 +1,4 @@
-"""What people write into requests for other people: one line, and nothing that acts on the terminal that shows it."""
+"""Text fields of requests that other people read: one line, without characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic_core import PydanticCustomError
 
 from penstock.overrides.overrides import MAX_REASON
 
-_ACTS = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""Control characters, and those that turn the direction of what is around them."""
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Control characters, line separators, and characters that change the direction of text."""
 
-_ONE_LINE = rf"^[^{_ACTS}]*[^{_ACTS}\s][^{_ACTS}]*$"
-"""None of these, and something that is seen."""
+_ONE_LINE = rf"^[^{_CONTROL}]*[^{_CONTROL}\s][^{_CONTROL}]*$"
+"""No control characters, and at least one visible character."""
 
 
 def _one_line(text: str) -> str:
     if re.fullmatch(_ONE_LINE, text) is None:
-        raise PydanticCustomError("one_line", "say why in one line, without control characters")
+        raise PydanticCustomError("one_line", "must be one line of text without control characters")
     return text
 
 
@@ -28,7 +28,7 @@ Reason = Annotated[
     Field(
         min_length=1,
         max_length=MAX_REASON,
-        description="Why, for people and the audit log.",
+        description="Reason of the change; recorded in the audit log.",
         json_schema_extra={"pattern": _ONE_LINE},
     ),
     AfterValidator(_one_line),

@@ -54,7 +54,7 @@ class Access:
         except BadToken as error:
             raise Unidentified(str(error)) from None
 
-    async def let_in(self, authorization: str, address: str) -> Caller | None:
+    async def identify(self, authorization: str, address: str) -> Caller | None:
         """Who calls, for what stands before the routes; None for whoever a route refuses, which tells and counts it.
 
         Args:

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem
 from control_plane.auth.authentication import Access, Unidentified
 from control_plane.auth.callers import Caller, Role
 

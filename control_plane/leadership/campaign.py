@@ -62,7 +62,7 @@ class Campaign:
         on_change: Callable[[Leadership], None] = lambda _: None,
     ) -> None:
         self._store = store
-        self._member = member
+        self.member = member
         self._eligible = eligible
         self._rng = rng
         self._clock = clock
@@ -91,6 +91,18 @@ class Campaign:
         """Whether the leader key, as last seen, was made by this process: it may be gone, and no other is known."""
         leader = self.leader
         return leader is not None and leader.create_revision == self._won_epoch
+
+    @property
+    def authority(self) -> Member | None:
+        """The control plane that agents report to; None while no leader is known.
+
+        While the store is unreachable this is the last leader, which no longer leads but still receives the reports.
+        """
+        if self.epoch is not None or self.was_leader_last:
+            return self.member
+        leader = self.leader
+        # A leader key with this URL that this process did not create is left from the process before it.
+        return leader.value if leader is not None and leader.value.url != self.member.url else None
 
     def start(self) -> asyncio.Task[None]:
         """Begin, in the task returned, which ends before `stop` only by a defect."""
@@ -147,7 +159,7 @@ class Campaign:
         try:
             self._lease_id = await self._store.grant_lease(LEASE_TTL_S)
             made = await self._store.commit(
-                [SameKey(keys.LEADER, 0)], [Put(keys.LEADER, encode(self._member), self._lease_id)]
+                [SameKey(keys.LEADER, 0)], [Put(keys.LEADER, encode(self.member), self._lease_id)]
             )
         except StoreError as error:
             if self._failures == 0:

@@ -23,7 +23,6 @@ from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import Kind
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import served
@@ -66,7 +65,7 @@ class Api:
 async def api() -> AsyncIterator[Api]:
     store = MemoryStore()
     control_plane = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
     )
     app = served(control_plane, Access(AdminToken(TOKEN)))
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
@@ -275,7 +274,7 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
 
 
 async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MAX_READERS", 1)
+    monkeypatch.setattr(events_module, "MAX_STREAMS", 1)
     async with listening(api):
         refused = await api.http.get("/v1/events")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
@@ -283,15 +282,15 @@ async def test_readers_are_bounded_and_given_back(api: Api, monkeypatch: pytest.
 
 
 async def test_one_caller_leaves_room_for_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MAX_OF_ONE_CALLER", 1)
+    monkeypatch.setattr(events_module, "MAX_STREAMS_PER_CALLER", 1)
     async with listening(api):
         assert (await api.http.get("/v1/events")).status_code == 429
     await api.until(lambda: takes_a_reader(api))
 
 
 async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "SLOW_S", 0.2)
-    monkeypatch.setattr(events_module, "MAX_READERS", 1)
+    monkeypatch.setattr(events_module, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(events_module, "MAX_STREAMS", 1)
     async with listening(api) as stream:
         # More than the sockets' buffers take, while nobody reads.
         for _ in range(64):

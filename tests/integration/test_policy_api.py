@@ -24,7 +24,6 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from penstock.policy.policy import Policy
 from penstock.rollout.state_machine import Phase
 from tests.support.api_app import served
@@ -49,7 +48,7 @@ class World:
 
     async def until(self, number: int, phase: Phase) -> None:
         def there() -> bool:
-            seen = self.control_plane.status().rollout
+            seen = self.control_plane.reporter.status().rollout
             return seen is not None and (seen.number, seen.phase) == (number, phase)
 
         await until(there)
@@ -72,7 +71,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(folder)), rng=Random(1)
+        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(folder), rng=Random(1)
     )
     await one.start()
     transport = httpx.ASGITransport(served(one, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
@@ -230,9 +229,9 @@ async def test_a_rollout_is_halted_promoted_and_rolled_back_with_reasons_in_the_
     assert (never.status_code, "came to its end: roll it out with `apply`" in never.text) == (409, True)
     promoted = (await world.order("/v1/rollouts/current/promote")).json()
     assert (promoted["phase"], promoted["by"], promoted["why"]) == ("watch", "admin-token", "a test")
-    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {candidate})
     assert (await world.order("/v1/rollouts/current/rollback")).json()["phase"] == "rolled_back"
-    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {stable})
     rollouts = (await world.get("/v1/rollouts"))["items"]
     assert [(one["number"], one["phase"]) for one in rollouts] == [(2, "rolled_back"), (1, "done")]
     audited = (await world.get("/v1/audit"))["items"]
@@ -254,13 +253,13 @@ async def test_orders_want_the_state_that_was_seen(world: World) -> None:
 async def test_going_back_stands_until_the_source_has_something_new(world: World) -> None:
     stable, candidate = await in_shadow(world)
     await world.order("/v1/rollouts/current/promote")
-    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {candidate})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {candidate})
     back = await world.order(f"/v1/policies/{stable}/rollback")
     assert (back.json()["phase"], back.json()["stable"]) == ("done", stable)
-    await until(lambda: {plan.policy_digest for plan in world.control_plane.plans.values()} == {stable})
+    await until(lambda: {plan.policy_digest for plan in world.control_plane.view.plans.values()} == {stable})
     assert (await world.order(f"/v1/policies/{stable}/rollback")).status_code == 409
-    generation = world.control_plane.plans["eu-de"].generation
-    await until(lambda: world.control_plane.plans["eu-de"].generation > generation)
+    generation = world.control_plane.view.plans["eu-de"].generation
+    await until(lambda: world.control_plane.view.plans["eu-de"].generation > generation)
     assert (await world.get("/v1/rollouts/current"))["rollout"]["number"] == 3
     again = (await world.order(f"/v1/policies/{candidate}/apply")).json()
     assert (again["phase"], again["candidate"], again["number"]) == ("shadow", candidate, 4)

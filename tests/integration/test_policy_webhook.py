@@ -14,7 +14,7 @@ from adapters.etcd.etcd_store import EtcdStore
 from adapters.secret_file import BadSecret
 from adapters.store import keys
 from adapters.store.codec import decode
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
 from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret

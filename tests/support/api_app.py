@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import FastAPI
 
 from adapters.geoip_lookup import GeoIpLookup
-from control_plane.api.app import create_app
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 
@@ -20,7 +19,7 @@ def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | Non
     Every control plane's description is the same, so one is made for all the tests of a process.
     """
     global _description
-    app = create_app(control_plane, access, geoip)
+    app = control_plane.create_api(access, geoip)
     app.openapi_schema = _description
     _description = app.openapi()
     return app

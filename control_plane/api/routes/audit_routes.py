@@ -1,4 +1,4 @@
-"""GET /v1/audit: every change, who made it and why; newest first in pages, or all of it as JSON lines to verify."""
+"""`/v1/audit`: the audit log, newest first in pages, or whole as JSON lines for verification."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.pagination import USUAL_LIMIT, Limit, Page
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Limit, Page
+from control_plane.api.responses import json_response
 from control_plane.audit.audit_chain import AuditEntry, AuditHead
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
@@ -20,34 +20,37 @@ JSON_LINES = "application/x-ndjson"
 
 Before = Annotated[
     str | None,
-    Query(pattern=r"^[0-9]{1,15}$", description="`next_cursor` of the page before; without one, the newest come."),
+    Query(pattern=r"^[0-9]{1,15}$", description="`next_cursor` of the previous page. Default: the newest entries."),
 ]
 
 
 class AuditPage(Page[AuditEntry], frozen=True):
-    """Some entries, newest first."""
+    """A page of audit entries, newest first."""
 
     head: AuditHead
-    """The end of the chain: keep it, and a later export must hold it."""
+    """Last entry of the chain. Keep it: every later export must contain it."""
 
 
 def routes(audit: AuditLog) -> APIRouter:
-    """Shows the audit log."""
+    """Return the router of the audit log."""
     router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
-    @router.get("", responses=gives(AuditPage, "A page of entries."))
-    async def page(caller: Viewer, cursor: Before = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """The changes, newest first."""
+    @router.get("", responses=returns(AuditPage, "A page of entries."))
+    async def page(caller: Viewer, cursor: Before = None, limit: Limit = DEFAULT_LIMIT) -> Response:
+        """List audit entries, newest first."""
         head = await audit.head()
         last = min(head.seq, int(cursor) - 1) if cursor is not None else head.seq
         first = max(1, last - limit + 1)
         entries = await audit.page(first, last) if last > 0 else []
-        more = str(first) if first > 1 else None
-        return answer(AuditPage(tuple(reversed(entries)), more, head))
+        next_cursor = str(first) if first > 1 else None
+        return json_response(AuditPage(tuple(reversed(entries)), next_cursor, head))
 
-    @router.get("/export", responses=gives(str, "One JSON object a line.", media_type=JSON_LINES))
+    @router.get("/export", responses=returns(str, "One JSON object per line.", media_type=JSON_LINES))
     async def export(caller: Viewer) -> Response:
-        """Every change, oldest first, as JSON lines: what `penstock audit verify` reads."""
+        """Export the audit log, oldest entry first, as JSON lines.
+
+        `penstock audit verify` reads this format.
+        """
         last = (await audit.head()).seq
 
         async def lines() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""POST /v1/explain: why a request goes where it goes, by the functions that agents ask."""
+"""`POST /v1/explain`: which region would serve a request, by the functions that agents use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pydantic import Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import StoreError
-from control_plane.api.client_location import ClientPlace, policy_in_force, region_of
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.problems import Problem
+from control_plane.api.client_location import ClientPlace, require_policy, require_region
+from control_plane.api.openapi import returns
+from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
-from control_plane.rollout.rollout_actions import NotKept
+from control_plane.leadership.campaign import Campaign
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.rollout.rollout_actions import NotKept, Orders
 from control_plane.status.explain_response import Explained
+from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_builder import policy_status
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
@@ -26,81 +27,90 @@ from penstock.routing.reasons import Reason
 from penstock.routing.reported_views import believed_views
 
 MAX_TRIED = 100
-"""Regions that a request may have been tried at; more than any is."""
+"""Maximum number of regions in `tried`."""
 
 
 class ExplainRequest(ClientPlace):
-    """A request, as far as it matters where it runs."""
+    """The properties of a request that decide where it runs."""
 
-    origin: str = Field(max_length=253, description="The region that it lands on.")
-    model: str = Field(max_length=512, description="The model that it asks for.")
+    origin: str = Field(max_length=253, description="Region that receives the request.")
+    model: str = Field(max_length=512, description="Requested model.")
     tenant: str | None = Field(
-        None, max_length=512, description="Whose it is; without tenant and key_digest it carries no key."
+        None,
+        max_length=512,
+        description="Tenant of the request. Without `tenant` and `key_digest` the request has no API key.",
     )
     key_digest: str | None = Field(
-        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of its API key, instead of the tenant."
+        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the request's API key, instead of `tenant`."
     )
     tried: dict[str, Reason] = Field(
-        default_factory=dict, max_length=MAX_TRIED, description="Regions that did not start it, and why each did not."
+        default_factory=dict,
+        max_length=MAX_TRIED,
+        description="Regions that did not start the request, with the reason of each.",
     )
     overflow: bool = Field(
-        False, strict=True, description="The origin is full: it may only go where a spill credit is held."
+        False,
+        strict=True,
+        description="Whether the origin is full, so that other regions need a spill credit.",
     )
 
 
-def routes(control_plane: ControlPlane, geoip: GeoIpLookup) -> APIRouter:
-    """Explains."""
+def routes(
+    view: FleetView, campaign: Campaign, actions: Orders, policies: PolicySource, geoip: GeoIpLookup
+) -> APIRouter:
+    """Return the router of explanations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
     rng = Random()
 
-    @router.post("/explain", responses=gives(Explained, "Every region, and why or why not."))
+    @router.post("/explain", responses=returns(Explained, "Each region, with the reasons for and against it."))
     async def request(caller: Viewer, body: ExplainRequest) -> Response:
-        """Explain where a request would run, and why nowhere else.
+        """Explain which region would serve a request, and why the others would not.
 
-        Nothing is changed and nothing is sent. What is said of health is what reports tell; credits and waits are the
-        agents' own and not known here.
+        Nothing is sent or changed. Health comes from agents' reports. Spill credits and queue waits are known only to
+        the agents.
         """
-        plan = control_plane.plans.get(body.origin)
-        policy = await _obeyed(control_plane, plan)
+        plan = view.plans.get(body.origin)
+        policy = await _policy_of_origin(view, actions, plan)
         asked = _asked(policy, body, geoip)
-        now = control_plane.now()
-        views = believed_views(policy, control_plane.snapshot, asked.origin, asked.model, now)
+        now = view.now()
+        views = believed_views(policy, view.snapshot, asked.origin, asked.model, now)
         explanation = explain(policy, plan, asked, views, rng)
-        provenance = _provenance(control_plane, plan, explanation.policy_digest)
-        return answer(Explained(explanation, control_plane.member.name, control_plane.leading, now, provenance))
+        provenance = _provenance(policies, plan, explanation.policy_digest)
+        leading = campaign.epoch is not None
+        return json_response(Explained(explanation, campaign.member.name, leading, now, provenance))
 
     return router
 
 
-async def _obeyed(control_plane: ControlPlane, plan: RegionPlan | None) -> Policy:
-    """The policy that the origin is told to obey, which in a rollout is not that of every region.
+async def _policy_of_origin(view: FleetView, actions: Orders, plan: RegionPlan | None) -> Policy:
+    """Return the policy that the origin runs, which differs between regions during a rollout.
 
-    With the store away, or a policy that is kept no more, it is the one that most regions obey.
+    If the store does not have it or does not answer: the policy that most regions run.
     """
-    policy = policy_in_force(control_plane.policy)
+    policy = require_policy(view.policy)
     if plan is None or plan.policy_digest == policy.digest():
         return policy
     try:
-        return await control_plane.orders.policy(plan.policy_digest)
+        return await actions.policy(plan.policy_digest)
     except (NotKept, StoreError):
         return policy
 
 
-def _provenance(control_plane: ControlPlane, plan: RegionPlan | None, digest: str) -> Provenance | None:
+def _provenance(policies: PolicySource, plan: RegionPlan | None, digest: str) -> Provenance | None:
     if plan is not None and plan.policy_digest == digest:
         return plan.provenance
-    newest = policy_status(control_plane.policies)
+    newest = policy_status(policies)
     return newest.provenance if newest.digest == digest else None
 
 
 def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQuery:
-    origin = region_of(policy, body.origin, "origin")
+    origin = require_region(policy, body.origin, "origin")
     for region in body.tried:
-        region_of(policy, region, "tried")
+        require_region(policy, region, "tried")
     tenant = body.tenant
     if body.key_digest is not None:
         if tenant is not None:
-            raise Problem(422, "key_digest: give the key or the tenant, not both")
+            raise Problem(422, "key_digest: cannot be combined with tenant")
         tenant = tenant_by_key(policy, body.key_digest)
         if tenant is None:
             raise Problem(422, "key_digest: no tenant has this key")

@@ -1,45 +1,45 @@
-"""/livez, /readyz and /metrics: for whoever looks after the process. Open."""
+"""`/livez`, `/readyz` and `/metrics`: liveness, readiness and metrics. They require no caller."""
 
 from __future__ import annotations
 
 import msgspec
 from fastapi import APIRouter, Response
 
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.problems import Problem
-from control_plane.daemon import ControlPlane
-from control_plane.metrics import CONTENT_TYPE
+from control_plane.api.openapi import returns
+from control_plane.api.responses import Problem, json_response
+from control_plane.metrics import CONTENT_TYPE, ControlPlaneMetrics
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.status.status_reporter import StatusReporter
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What /readyz tells when all is well."""
+    """Response of /readyz when the control plane is ready."""
 
     ready: bool
     policy_refused: tuple[str, ...]
-    """What is wrong with the policy as it is offered now; empty when it is in force."""
+    """Errors of the policy source's newest revision; empty if it was accepted."""
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Shows whether this process lives and could work."""
+def routes(reporter: StatusReporter, policies: PolicySource, metrics: ControlPlaneMetrics) -> APIRouter:
+    """Return the router of health and metrics."""
     router = APIRouter(tags=["health"])
 
-    @router.get("/livez", responses=gives(str, "It does.", media_type="text/plain"))
+    @router.get("/livez", responses=returns(str, "The process is live.", media_type="text/plain"))
     async def alive() -> Response:
-        """Whether the process answers."""
+        """Check that the process answers."""
         return Response("ok\n", media_type="text/plain")
 
-    @router.get("/readyz", responses=gives(Ready, "It could."))
+    @router.get("/readyz", responses=returns(Ready, "The control plane is ready."))
     async def ready() -> Response:
-        """Whether this control plane could do a leader's work now; if not, why."""
-        reasons = control_plane.not_ready()
+        """Check that this control plane could lead now. 503 states the reasons why not."""
+        reasons = reporter.not_ready()
         if reasons:
             raise Problem(503, "; ".join(reasons), reasons=reasons)
-        return answer(Ready(True, control_plane.policies.refused))
+        return json_response(Ready(True, policies.refused))
 
-    @router.get("/metrics", responses=gives(str, "Metrics.", media_type="text/plain"))
-    async def metrics() -> Response:
-        """Metrics in the text format of Prometheus."""
-        return Response(control_plane.metrics.render(), media_type=CONTENT_TYPE)
+    @router.get("/metrics", responses=returns(str, "Metrics.", media_type="text/plain"))
+    async def render_metrics() -> Response:
+        """Get the metrics in Prometheus' text format."""
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     return router

@@ -1,4 +1,4 @@
-"""/v1/overrides: drain, fail over, weigh, freeze, and lift again; /v1/regions/{name}/drain and undrain for short."""
+"""`/v1/overrides`: set, list and lift overrides. `/v1/regions/{name}/drain` and `undrain` are shortcuts."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from adapters.store.config_store import StoreError
-from control_plane.api.client_location import policy_in_force, region_of
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.pagination import USUAL_LIMIT, Cursor, Limit, paged
+from control_plane.api.client_location import require_policy, require_region
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.callers import Caller, Role
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
-from control_plane.daemon import ControlPlane
 from control_plane.overrides.override_resource import Lifted, OverridePage, OverrideStatus, digest, shown
-from control_plane.overrides.override_store import Flawed, Guarded, OverrideRefused, Standing
+from control_plane.overrides.override_store import Flawed, Guarded, Ledger, OverrideRefused, Standing
+from control_plane.status.fleet_view import FleetView
 from penstock.overrides.maintenance import windows
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
 from penstock.policy.policy import Policy
 
-MAX_S = 366 * 86_400
-"""Seconds that an override may last, unless it is said to have no end."""
+MAX_DURATION_S = 366 * 86_400
+"""Maximum duration (s) of an override that expires."""
 
-_NO_TIME_S = 1e300
-"""Seconds that no float need hold; what is not a number is not below it either."""
+_MAX_NUMBER = 1e300
+"""Larger numbers, and values that are not a number, are rejected before the comparison with MAX_DURATION_S."""
 
 
 def _expiry(given: object) -> object:
     if given == "none":
         return given
-    if isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < _NO_TIME_S:
+    if isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < _MAX_NUMBER:
         return given
     raise PydanticCustomError("expiry", "give a number of seconds, or `none`")
 
@@ -46,13 +45,13 @@ def _expiry(given: object) -> object:
 Expiry = Annotated[
     float | Literal["none"],
     BeforeValidator(_expiry),
-    Field(description="Seconds until it ends by itself; `none`: it holds until it is lifted.", examples=[7200, "none"]),
+    Field(description="Seconds until the override expires; `none`: it lasts until lifted.", examples=[7200, "none"]),
 ]
-Guard = Annotated[
+Force = Annotated[
     bool,
-    Field(strict=True, description="Do it although guard rails speak against it. Admins only; the audit log says so."),
+    Field(strict=True, description="Set the override although guard rails refuse it. Admins only; audited."),
 ]
-RegionName = Annotated[str, Path(max_length=253, description="The region.")]
+RegionName = Annotated[str, Path(max_length=253, description="Name of the region.")]
 
 
 class _Body(BaseModel):
@@ -60,203 +59,206 @@ class _Body(BaseModel):
 
 
 class LiftRequest(_Body):
-    """Why something ends."""
+    """Reason of a lift."""
 
     reason: Reason
 
 
 class DrainRequest(_Body):
-    """Why a region is emptied, and for how long."""
+    """Reason and duration of a drain."""
 
     reason: Reason
     expires_in_s: Expiry
     last_resort: bool = Field(
-        True, strict=True, description="Whether it goes on serving what no other permitted region can serve."
+        True,
+        strict=True,
+        description="Whether the region still serves the requests that no other permitted region can serve.",
     )
-    force: Guard = False
+    force: Force = False
 
 
 class OverrideRequest(DrainRequest):
-    """What is wanted, for what traffic, why, and for how long."""
+    """An override to set."""
 
     kind: OverrideKind
-    region: str | None = Field(None, max_length=253, description="The region; none for a freeze.")
-    model: str | None = Field(None, max_length=512, description="Only this model's traffic.")
-    origin: str | None = Field(None, max_length=253, description="Only what lands on this region.")
-    value: float | None = Field(None, strict=True, description="Of a weight: from 0 to below 1.")
+    region: str | None = Field(None, max_length=253, description="Name of the region; none for a freeze.")
+    model: str | None = Field(None, max_length=512, description="Limit to the traffic of this model.")
+    origin: str | None = Field(None, max_length=253, description="Limit to the requests that arrive in this region.")
+    value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Shows and changes overrides."""
+def routes(ledger: Ledger, view: FleetView) -> APIRouter:
+    """Return the router of overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
-    overrides = _Overrides(control_plane)
+    overrides = _Overrides(ledger, view)
 
-    @router.get("/overrides", responses=gives(OverridePage, "A page of overrides."))
-    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """What is set, and what the policy's maintenance windows ask for now."""
-        some = paged(await overrides.every(), lambda one: one.override.id, cursor, limit)
-        return answer(OverridePage(some.items, some.next_cursor))
+    @router.get("/overrides", responses=returns(OverridePage, "A page of overrides."))
+    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
+        """List overrides and open maintenance windows of the policy."""
+        found = paginate(await overrides.list(), lambda status: status.override.id, cursor, limit)
+        return json_response(OverridePage(found.items, found.next_cursor))
 
-    @router.post("/overrides", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
-    async def begin(caller: Operator, body: OverrideRequest) -> Response:
-        """Drain, fail over, weigh or freeze.
+    @router.post("/overrides", status_code=201, responses=returns(OverrideStatus, "The override is set.", status=201))
+    async def create(caller: Operator, body: OverrideRequest) -> Response:
+        """Set an override: drain, fail over, weight or freeze.
 
-        Refused (409) where one that does the same is there, and where guard rails speak against it: then `classes` has
-        the residency classes and tenants that would have no region left, and `withdrawn` how much of the fleet's
-        capacity would be out of use, by model.
+        409 if an equal override is in force, or if guard rails refuse it. In the latter case `classes` has the
+        residency classes and tenants that would have no region left, and `withdrawn` the share of the fleet's capacity
+        that would be out of use, by model.
         """
-        return await overrides.begin(caller, body)
+        return await overrides.create(caller, body)
 
-    @router.get("/overrides/{id}", responses=gives(OverrideStatus, "The override.", etag=True))
-    async def one(caller: Viewer, id: Annotated[str, Path(max_length=200)]) -> Response:
-        """One override, by its id."""
-        return _told(await overrides.one(id))
+    @router.get("/overrides/{id}", responses=returns(OverrideStatus, "The override.", etag=True))
+    async def override(caller: Viewer, id: Annotated[str, Path(max_length=200)]) -> Response:
+        """Get one override."""
+        return _response(await overrides.get(id))
 
-    @router.delete("/overrides/{id}", responses=gives(OverrideStatus, "It holds no longer."))
+    @router.delete("/overrides/{id}", responses=returns(OverrideStatus, "The override is lifted."))
     async def lift(
         caller: Operator,
         id: Annotated[str, Path(max_length=200)],
         reason: Annotated[Reason, Query()],
         if_match: IfMatch = None,
     ) -> Response:
-        """Lift an override; its region returns along the failback ramp."""
-        return _told(await overrides.lift(caller, id, reason, if_match))
+        """Lift an override. The traffic of its region returns along the failback ramp."""
+        return _response(await overrides.lift(caller, id, reason, if_match))
 
-    @router.post("/regions/{name}/drain", status_code=201, responses=gives(OverrideStatus, "It holds.", status=201))
+    @router.post(
+        "/regions/{name}/drain", status_code=201, responses=returns(OverrideStatus, "The drain is set.", status=201)
+    )
     async def drain(caller: Operator, name: RegionName, body: DrainRequest) -> Response:
-        """Empty a region: the override of that kind, for all of its traffic."""
-        return await overrides.begin(caller, OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump()))
+        """Drain a region: an override of kind `drain` for all of its traffic."""
+        request = OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump())
+        return await overrides.create(caller, request)
 
-    @router.post("/regions/{name}/undrain", responses=gives(Lifted, "They hold no longer."))
+    @router.post("/regions/{name}/undrain", responses=returns(Lifted, "The overrides are lifted."))
     async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
-        """Let a region return: lift every drain and fail-over of it."""
-        return answer(Lifted(await overrides.undrain(caller, name, body.reason)))
+        """Lift every drain and failover of a region."""
+        return json_response(Lifted(await overrides.undrain(caller, name, body.reason)))
 
     return router
 
 
 class _Overrides:
-    """What callers see of overrides, and what they may do with them."""
+    """Operations on overrides on behalf of callers."""
 
-    def __init__(self, control_plane: ControlPlane) -> None:
-        self._control_plane = control_plane
-        self._ledger = control_plane.overrides
+    def __init__(self, ledger: Ledger, view: FleetView) -> None:
+        self._ledger = ledger
+        self._view = view
 
-    async def every(self) -> list[OverrideStatus]:
-        policy, now = self._policy(), self._control_plane.now()
-        own = (await self._seen()).without_ended(now, policy.failover.failback_ramp_s).overrides
-        return [*map(self._status, own), *(self._status(one, by_policy=True) for one in windows(policy, now))]
+    async def list(self) -> list[OverrideStatus]:
+        policy, now = self._policy(), self._view.now()
+        own = (await self._read()).without_ended(now, policy.failover.failback_ramp_s).overrides
+        return [*map(self._status, own), *(self._status(window, by_policy=True) for window in windows(policy, now))]
 
-    async def one(self, id: str) -> OverrideStatus:
-        found = (await self._seen()).find(id)
+    async def get(self, id: str) -> OverrideStatus:
+        found = (await self._read()).find(id)
         if found is not None:
             return self._status(found)
-        for window in windows(self._policy(), self._control_plane.now()):
+        for window in windows(self._policy(), self._view.now()):
             if window.id == id:
                 return self._status(window, by_policy=True)
-        raise _unknown(id)
+        raise _not_found(id)
 
-    async def begin(self, caller: Caller, wanted: OverrideRequest) -> Response:
-        _may(caller, wanted)
-        capacity = self._control_plane.capacity()
-        if capacity is None and not wanted.force and wanted.kind is not OverrideKind.FREEZE:
-            detail = "regions have not reported to this control plane yet, so guard rails cannot be judged; try again"
+    async def create(self, caller: Caller, request: OverrideRequest) -> Response:
+        _authorise(caller, request)
+        capacity = self._view.capacity()
+        if capacity is None and not request.force and request.kind is not OverrideKind.FREEZE:
+            detail = "regions have not reported to this control plane yet, so guard rails cannot be checked; try again"
             raise Problem(503, detail, {"retry-after": "2"})
         policy = self._policy()
         for field in ("region", "origin"):
-            if (name := getattr(wanted, field)) is not None:
-                region_of(policy, name, field)
-        one = _wanted_by(caller, wanted, self._control_plane.now())
+            if (name := getattr(request, field)) is not None:
+                require_region(policy, name, field)
+        override = _override(caller, request, self._view.now())
         try:
-            one = await self._ledger.begin(caller, one, policy, capacity or {}, force=wanted.force)
+            override = await self._ledger.begin(caller, override, policy, capacity or {}, force=request.force)
         except OverrideRefused as refused:
             raise _problem(refused) from None
-        headers = {"etag": etag(digest(one)), "location": f"/v1/overrides/{one.id}"}
-        return answer(self._status(one), 201, headers)
+        headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
+        return json_response(self._status(override), 201, headers)
 
     async def lift(self, caller: Caller, id: str, reason: str, if_match: str | None) -> OverrideStatus:
-        def expected(there: Override) -> None:
-            _reach(caller, there)
-            must_match(if_match, digest(there))
+        def check(override: Override) -> None:
+            place = override.region if override.region is not None else override.origin
+            must_reach(caller, None if place is None else {place})
+            must_match(if_match, digest(override))
 
         try:
-            return self._status(await self._ledger.lift(caller, id, reason, expected))
+            return self._status(await self._ledger.lift(caller, id, reason, check))
         except KeyError:
-            if any(window.id == id for window in windows(self._policy(), self._control_plane.now())):
-                raise Problem(409, "a maintenance window of the policy: change it there") from None
-            raise _unknown(id) from None
+            if any(window.id == id for window in windows(self._policy(), self._view.now())):
+                raise Problem(409, "this is a maintenance window of the policy: change the policy") from None
+            raise _not_found(id) from None
 
     async def undrain(self, caller: Caller, name: str, reason: str) -> tuple[OverrideStatus, ...]:
         must_reach(caller, {name})
-        policy, now = self._policy(), self._control_plane.now()
-        holding = [one for one in (await self._ledger.read()).overrides if one.kind in WITHDRAWS and now < one.ends_at]
-        ended = [
-            await self._ledger.lift(caller, one.id, reason, lambda there: None) for one in holding if one.region == name
+        policy, now = self._policy(), self._view.now()
+        lifted = [
+            await self._ledger.lift(caller, override.id, reason, lambda _: None)
+            for override in (await self._ledger.read()).overrides
+            if override.region == name and override.kind in WITHDRAWS and now < override.ends_at
         ]
-        if not ended:
-            region_of(policy, name, "region")
-            held = [one for one in windows(policy, now) if one.region == name and one.holds(now)]
-            because = f" but by the policy: {held[0].reason} ({held[0].author})" if held else ""
+        if not lifted:
+            require_region(policy, name, "region")
+            active = [window for window in windows(policy, now) if window.region == name and window.holds(now)]
+            because = f" except by the policy: {active[0].reason} ({active[0].author})" if active else ""
             raise Problem(409, f"{name} is not drained or failed over{because}")
-        return tuple(map(self._status, ended))
+        return tuple(map(self._status, lifted))
 
     def _policy(self) -> Policy:
-        return policy_in_force(self._control_plane.policy)
+        return require_policy(self._view.policy)
 
-    def _status(self, one: Override, *, by_policy: bool = False) -> OverrideStatus:
+    def _status(self, override: Override, *, by_policy: bool = False) -> OverrideStatus:
         ramp_s = self._policy().failover.failback_ramp_s
-        return shown(one, self._control_plane.now(), ramp_s, by_policy=by_policy)
+        return shown(override, self._view.now(), ramp_s, by_policy=by_policy)
 
-    async def _seen(self) -> OverrideSet:
+    async def _read(self) -> OverrideSet:
         try:
             return await self._ledger.read()
         except StoreError:
             return self._ledger.seen
 
 
-def _told(one: OverrideStatus) -> Response:
-    return answer(one, headers={"etag": etag(digest(one.override))})
+def _response(status: OverrideStatus) -> Response:
+    return json_response(status, headers={"etag": etag(digest(status.override))})
 
 
-def _wanted_by(caller: Caller, wanted: OverrideRequest, now: float) -> Override:
+def _override(caller: Caller, request: OverrideRequest, now: float) -> Override:
     return Override(
         id=token_hex(6),
-        kind=wanted.kind,
-        reason=wanted.reason,
+        kind=request.kind,
+        reason=request.reason,
         author=caller.name,
         begins_at=now,
-        region=wanted.region,
-        model=wanted.model,
-        origin=wanted.origin,
-        value=wanted.value,
-        last_resort=wanted.last_resort,
-        expires_at=None if wanted.expires_in_s == "none" else now + _seconds(wanted.expires_in_s),
+        region=request.region,
+        model=request.model,
+        origin=request.origin,
+        value=request.value,
+        last_resort=request.last_resort,
+        expires_at=None if request.expires_in_s == "none" else now + _duration_s(request.expires_in_s),
     )
 
 
-def _may(caller: Caller, wanted: OverrideRequest) -> None:
-    if wanted.kind is OverrideKind.FREEZE:
-        must_reach(caller, None if wanted.origin is None else {wanted.origin})
-    elif wanted.region is not None:
-        must_reach(caller, {wanted.region})
-    if wanted.force and not caller.role.covers(Role.ADMIN):
-        raise Problem(403, f"{caller.name} is {caller.role.value}, and going past guard rails needs {Role.ADMIN.value}")
+def _authorise(caller: Caller, request: OverrideRequest) -> None:
+    """Raise 403 unless the caller may change the region, and use `force` if it is set."""
+    if request.kind is OverrideKind.FREEZE:
+        must_reach(caller, None if request.origin is None else {request.origin})
+    elif request.region is not None:
+        must_reach(caller, {request.region})
+    if request.force and not caller.role.covers(Role.ADMIN):
+        raise Problem(403, f"{caller.name} has the role {caller.role.value}; force requires {Role.ADMIN.value}")
 
 
-def _reach(caller: Caller, there: Override) -> None:
-    place = there.region if there.region is not None else there.origin
-    must_reach(caller, None if place is None else {place})
-
-
-def _seconds(given: float | str) -> float:
+def _duration_s(given: float | str) -> float:
     seconds = float(given)
-    if not 0.0 < seconds <= MAX_S or not math.isfinite(seconds):
-        raise Problem(422, f"expires_in_s: give more than 0 and at most {MAX_S} seconds, or `none`")
+    if not 0.0 < seconds <= MAX_DURATION_S or not math.isfinite(seconds):
+        raise Problem(422, f"expires_in_s: must be more than 0 and at most {MAX_DURATION_S} seconds, or `none`")
     return seconds
 
 
-def _unknown(id: str) -> Problem:
-    return Problem(404, f"there is no override {id[:64]}; it may be over")
+def _not_found(id: str) -> Problem:
+    return Problem(404, f"there is no override {id[:64]}; it may have ended")
 
 
 def _problem(refused: OverrideRefused) -> Problem:
@@ -267,7 +269,7 @@ def _problem(refused: OverrideRefused) -> Problem:
             against = refused.objection
             return Problem(
                 409,
-                f"{refused}; send force: true if that is meant",
+                f"{refused}; an admin can set it with force: true",
                 guard=True,
                 classes=msgspec.to_builtins(against.classes),
                 withdrawn=dict(against.withdrawn),

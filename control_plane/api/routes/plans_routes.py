@@ -1,4 +1,4 @@
-"""GET /v1/plans: what agents are told to do, now and of late, and what changed."""
+"""`/v1/plans`: the traffic plan in force, recent plans, and differences between them."""
 
 from __future__ import annotations
 
@@ -6,58 +6,57 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.pagination import USUAL_LIMIT, Cursor, Limit, Page, paged
-from control_plane.api.problems import Problem
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
-from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary, summary
+from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanHistory, PlanSummary, summary
+from control_plane.status.fleet_view import FleetView
 from penstock.planning.plan import RegionPlan
 
 MAX_GENERATION = 2**53 - 1
-"""What JSON carries exactly everywhere."""
+"""The largest integer that every JSON implementation represents exactly."""
 
 Generation = Annotated[int, Path(ge=0, le=MAX_GENERATION)]
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Shows plans."""
+def routes(history: PlanHistory, view: FleetView) -> APIRouter:
+    """Return the router of plans."""
     router = APIRouter(prefix="/v1/plans", tags=["plans"])
-    history = control_plane.history
 
-    def found(generation: int) -> int:
+    def find(generation: int) -> int:
         number = history.find(generation)
         if number is None:
-            raise Problem(404, f"plan {generation} is not kept (any more); GET /v1/plans has those that are")
+            raise Problem(404, f"plan {generation} is not stored; GET /v1/plans lists the stored plans")
         return number
 
-    @router.get("", responses=gives(Page[PlanSummary], "A page of plans, the newest first."))
-    async def plans(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """The plans of late, at most 300, whoever led: when shares moved, how many, and amid what."""
-        page = paged(history.steps.items(), lambda one: f"{one[0]:016d}", cursor, limit, newest_first=True)
-        return answer(Page(tuple(summary(step) for _, step in page.items), page.next_cursor))
+    @router.get("", responses=returns(Page[PlanSummary], "A page of plans, newest first."))
+    async def plans(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
+        """List the last 300 plans that changed shares: time, number of changed arcs, and related events."""
+        page = paginate(history.steps.items(), lambda item: f"{item[0]:016d}", cursor, limit, newest_first=True)
+        return json_response(Page(tuple(summary(step) for _, step in page.items), page.next_cursor))
 
-    @router.get("/current", responses=gives(dict[str, RegionPlan], "Slices by region."))
+    @router.get("/current", responses=returns(dict[str, RegionPlan], "Plan slices by region."))
     async def current(caller: Viewer) -> Response:
-        """The plan in the store, one slice a region."""
-        return answer(control_plane.plans)
+        """Get the plan in the store, one slice per region."""
+        return json_response(view.plans)
 
-    @router.get("/diff", responses=gives(PlanDiff, "The arcs that differ."))
+    @router.get("/diff", responses=returns(PlanDiff, "The arcs that differ."))
     async def diff(
         caller: Viewer,
-        before: Annotated[int, Query(ge=0, le=MAX_GENERATION, description="Generation of one plan.")],
+        before: Annotated[int, Query(ge=0, le=MAX_GENERATION, description="Generation of the first plan.")],
         after: Annotated[
-            int | None, Query(ge=0, le=MAX_GENERATION, description="Of the other; without: the newest.")
+            int | None,
+            Query(ge=0, le=MAX_GENERATION, description="Generation of the second plan. Default: the newest."),
         ] = None,
     ) -> Response:
-        """Whose share moved where between two plans, and why."""
-        old = found(before)
-        return answer(history.diff(old, found(after) if after is not None else max(history.steps)))
+        """Compare two plans: arcs whose share changed, with the reasons."""
+        first = find(before)
+        return json_response(history.diff(first, find(after) if after is not None else max(history.steps)))
 
-    @router.get("/{generation}", responses=gives(PastPlan, "The plan."))
+    @router.get("/{generation}", responses=returns(PastPlan, "The plan."))
     async def plan(caller: Viewer, generation: Generation) -> Response:
-        """The plan that was in force at a generation, and how it came about."""
-        return answer(history.plan(found(generation)))
+        """Get the plan that was in force at a generation, and why it was made."""
+        return json_response(history.plan(find(generation)))
 
     return router

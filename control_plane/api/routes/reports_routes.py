@@ -1,4 +1,4 @@
-"""POST /v1/reports: agents' reports in. Signed with the fleet's key, so no caller is asked for."""
+"""`POST /v1/reports`: receives agents' reports. Reports are signed with the fleet key, so no caller is required."""
 
 from __future__ import annotations
 
@@ -6,50 +6,48 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.problems import Problem
-from control_plane.daemon import ControlPlane
-from control_plane.planning.report_intake import MAX_REPORT_BYTES, SIGNATURE_HEADER, Receipt, ReportRefused
+from control_plane.api.openapi import returns
+from control_plane.api.responses import Problem, json_response
+from control_plane.planning.report_intake import MAX_REPORT_BYTES, SIGNATURE_HEADER, Intake, Receipt, ReportRefused
 
 BODY_TIMEOUT_S = 5.0
-"""How long (s) a client may take to send a report."""
+"""Maximum time (s) to receive the body of a report."""
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Takes reports."""
+def routes(intake: Intake) -> APIRouter:
+    """Return the router of reports."""
     router = APIRouter(tags=["agents"])
 
     @router.post(
         "/v1/reports",
         status_code=202,
-        responses=gives(Receipt, "Taken in; who leads.", status=202),
+        responses=returns(Receipt, "The report was accepted; names the leader.", status=202),
         openapi_extra={"requestBody": {"required": True, "content": {"application/msgpack": {"schema": {}}}}},
     )
     async def take(request: Request) -> Response:
-        """Take in an agent's report.
+        """Receive an agent's report.
 
-        MessagePack, with its signature by the fleet's key in `x-penstock-signature`. Agents alone can make one.
+        The body is MessagePack. `x-penstock-signature` is its signature by the fleet key.
         """
-        body = await _bounded_body(request)
+        body = await _read_body(request)
         try:
-            receipt = control_plane.intake.receive(body, request.headers.get(SIGNATURE_HEADER, ""))
+            receipt = intake.receive(body, request.headers.get(SIGNATURE_HEADER, ""))
         except ReportRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        return answer(receipt, 202)
+        return json_response(receipt, 202)
 
     return router
 
 
-async def _bounded_body(request: Request) -> bytes:
-    """The body, unless it is larger or slower than a report may be."""
+async def _read_body(request: Request) -> bytes:
+    """Return the body; raises 413 and 408 if it is larger or slower than the limits."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_REPORT_BYTES:
-                    raise Problem(413, f"a report has at most {MAX_REPORT_BYTES} bytes")
+                    raise Problem(413, f"the report is larger than {MAX_REPORT_BYTES} bytes")
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
     return bytes(body)

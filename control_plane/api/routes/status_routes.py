@@ -1,6 +1,6 @@
-"""GET /v1/status and /v1/whoami: everything at a glance, and who asks.
+"""`/v1/status` and `/v1/whoami`: the state of the fleet, and the identity of the caller.
 
-A control plane tells of itself what it knows, and of the fleet what the leader knows.
+A follower reports its own state and adds the leader's view of regions and agents.
 """
 
 from __future__ import annotations
@@ -9,59 +9,66 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from adapters.store.members import Member
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
+from control_plane.api.openapi import returns
+from control_plane.api.responses import json_response
 from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
-from control_plane.leadership.leader_client import LeaderAway
+from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_client import LeaderAway, LeaderLink
 from control_plane.status.status import Status
+from control_plane.status.status_reporter import StatusReporter
 
 PATH = "/v1/status"
 
-LEADER_WITHIN_S = 1.5
-"""How long (s) the leader may take: while it does not answer is when people look."""
+LEADER_TIMEOUT_S = 1.5
+"""Time limit (s) of the request to the leader. Short: the status matters most when the leader does not answer."""
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Shows the fleet as this control plane sees it."""
+def routes(reporter: StatusReporter, campaign: Campaign, link: LeaderLink) -> APIRouter:
+    """Return the router of the status."""
     router = APIRouter(prefix="/v1", tags=["status"])
 
-    @router.get("/status", responses=gives(Status, "The fleet as this control plane sees it."))
+    @router.get("/status", responses=returns(Status, "The fleet as this control plane sees it."))
     async def status(caller: Viewer, request: Request) -> Response:
-        """Who leads, every region, agent and arc, and how old each number is.
+        """Get the state of the fleet: leader, regions, agents and arcs, with the age of each value.
 
-        Regions, agents and missing capacity are as the leader sees them; `fleet_problem` says why, where they are not.
+        Regions, agents and capacity shortfalls are the leader's view; if it is not available, `fleet_problem` states
+        why.
         """
-        own = control_plane.status()
-        authority = control_plane.authority
-        if authority is control_plane.member:
-            return answer(own)
+        own = reporter.status()
+        authority = campaign.authority
+        if authority is campaign.member:
+            return json_response(own)
         if authority is None:
-            return answer(msgspec.structs.replace(own, fleet_problem="no control plane leads"))
-        return answer(await _with_fleet(control_plane, own, authority, request))
+            return json_response(msgspec.structs.replace(own, fleet_problem="no control plane leads"))
+        return json_response(await _with_leader_view(link, own, authority, request))
 
-    @router.get("/whoami", responses=gives(Caller, "The caller."))
+    @router.get("/whoami", responses=returns(Caller, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:
-        """Your name, role and regions, as the audit log will have them."""
-        return answer(caller)
+        """Get the name, role and regions of the caller."""
+        return json_response(caller)
 
     return router
 
 
-async def _with_fleet(control_plane: ControlPlane, own: Status, leader: Member, request: Request) -> Status:
-    """Our status with the fleet as the leader sees it; with what we know of it where the leader cannot be asked."""
+async def _with_leader_view(link: LeaderLink, own: Status, leader: Member, request: Request) -> Status:
+    """Return the own status with the leader's view of the fleet, or with `fleet_problem` if there is none."""
     credential = {"authorization": request.headers["authorization"]}
     client = request.client.host if request.client is not None else ""
     try:
-        reply = await control_plane.link.ask(leader, "GET", PATH, credential, client=client, within_s=LEADER_WITHIN_S)
+        reply = await link.ask(leader, "GET", PATH, credential, client=client, within_s=LEADER_TIMEOUT_S)
         if reply.status != 200:
-            raise LeaderAway(f"it answers {reply.status}")
-        its = msgspec.json.decode(reply.body, type=Status)
+            raise LeaderAway(f"it answers with status {reply.status}")
+        theirs = msgspec.json.decode(reply.body, type=Status)
     except LeaderAway as away:
         return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {away}")
     except msgspec.DecodeError:
-        return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: another version")
+        problem = f"{leader.name} at {leader.url} leads: it runs another version"
+        return msgspec.structs.replace(own, fleet_problem=problem)
     return msgspec.structs.replace(
-        own, regions=its.regions, agents=its.agents, shortfalls=its.shortfalls, fleet_seen_by=its.name
+        own,
+        regions=theirs.regions,
+        agents=theirs.agents,
+        shortfalls=theirs.shortfalls,
+        fleet_seen_by=theirs.name,
     )

@@ -1,4 +1,4 @@
-"""/v1/steer: the permitted entry regions for a client, best first, for DNS, SDKs and workers at the edge."""
+"""`/v1/steer`: the permitted entry regions of a client, best first, for DNS servers, SDKs and edge workers."""
 
 from __future__ import annotations
 
@@ -10,73 +10,73 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.geoip_lookup import GeoIpLookup
-from control_plane.api.client_location import ClientPlace, policy_in_force
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
+from control_plane.api.client_location import ClientPlace, require_policy
+from control_plane.api.openapi import returns
+from control_plane.api.responses import json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
+from control_plane.status.fleet_view import FleetView
 from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.steering import Advice, Client, Steer
 
 MAX_CLIENTS = 500
-"""Clients of one batch."""
+"""Maximum number of clients in a batch."""
 
 
 class SteerClient(ClientPlace):
-    """Who wants to come in, as far as it is known."""
+    """A client that needs an entry region."""
 
     tenant: str | None = Field(
-        None, max_length=512, description="Without it, only regions are named that every tenant may use."
+        None, max_length=512, description="Tenant of the client. Default: only regions that every tenant may use."
     )
-    model: str | None = Field(None, max_length=512, description="The model that it will ask for.")
+    model: str | None = Field(None, max_length=512, description="Model that the client will request.")
 
 
 class SteerBatch(BaseModel):
-    """Several clients at once."""
+    """Several clients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     clients: list[SteerClient] = Field(max_length=MAX_CLIENTS)
 
 
-class Steered(msgspec.Struct, frozen=True):
-    """Advice for each client of a batch, in their order."""
+class SteerBatchResponse(msgspec.Struct, frozen=True):
+    """Advice for each client of a batch, in the same order."""
 
     advice: tuple[Advice, ...]
     policy_digest: str
 
 
-def routes(control_plane: ControlPlane, geoip: GeoIpLookup) -> APIRouter:
-    """Advises."""
+def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
+    """Return the router of steering."""
     router = APIRouter(prefix="/v1/steer", tags=["explain"])
-    lookout = _Lookout(control_plane, geoip)
+    advisor = _Advisor(view, geoip)
 
-    @router.get("", responses=gives(Advice, "Entry regions, best first."))
+    @router.get("", responses=returns(Advice, "Entry regions, best first."))
     async def one(caller: Viewer, client: Annotated[SteerClient, Query()]) -> Response:
-        """Say where a client should come in.
+        """Get the entry regions of a client.
 
-        No entries and a `refusal` where residency permits none, or where it depends on a place that is not known.
-        Keep the answer for `ttl_s` at most.
+        The response has no entries but a `refusal` if residency permits no region, or if the result depends on an
+        unknown location. Cache the response for at most `ttl_s`.
         """
-        advice = lookout.look().advise(client)
-        return answer(advice, headers={"cache-control": f"private, max-age={int(advice.ttl_s)}"})
+        advice = advisor.current().advise(client)
+        return json_response(advice, headers={"cache-control": f"private, max-age={int(advice.ttl_s)}"})
 
-    @router.post("", responses=gives(Steered, "Advice for each client, in their order."))
+    @router.post("", responses=returns(SteerBatchResponse, "Advice for each client, in the same order."))
     async def batch(caller: Viewer, body: SteerBatch) -> Response:
-        """Say it for several clients at once."""
-        sight = lookout.look()
+        """Get the entry regions of several clients."""
+        current = advisor.current()
         advice = []
         for client in body.clients:
-            advice.append(sight.advise(client))
-            await asyncio.sleep(0)  # others get their turn: with a thousand regions each takes some 10 ms
-        return answer(Steered(tuple(advice), sight.policy.digest()))
+            advice.append(current.advise(client))
+            await asyncio.sleep(0)  # Yields to other requests: with a thousand regions each client takes about 10 ms.
+        return json_response(SteerBatchResponse(tuple(advice), current.policy.digest()))
 
     return router
 
 
-class _Sight(msgspec.Struct, frozen=True):
+class _FleetMoment(msgspec.Struct, frozen=True):
     """The fleet at one moment."""
 
     policy: Policy
@@ -86,29 +86,29 @@ class _Sight(msgspec.Struct, frozen=True):
     geoip: GeoIpLookup
 
     def advise(self, client: SteerClient) -> Advice:
-        """Advice for one client."""
+        """Return the advice for one client."""
         about = Client(client.location(self.geoip), client.tenant, client.model)
         return self.steer.advise(about, self.states, self.ready)
 
 
-class _Lookout:
-    """Sees the fleet as this control plane knows it, and keeps what follows from policy alone."""
+class _Advisor:
+    """Caches what depends only on the policy."""
 
-    def __init__(self, control_plane: ControlPlane, geoip: GeoIpLookup) -> None:
-        self._control_plane = control_plane
+    def __init__(self, view: FleetView, geoip: GeoIpLookup) -> None:
+        self._view = view
         self._geoip = geoip
         self._steer: tuple[Policy, Steer] | None = None
 
-    def look(self) -> _Sight:
-        """How it is now.
+    def current(self) -> _FleetMoment:
+        """Return the current state of the fleet.
 
         Raises:
             Problem: 503, no policy is in force.
         """
-        policy = policy_in_force(self._control_plane.policy)
+        policy = require_policy(self._view.policy)
         if self._steer is None or self._steer[0] is not policy:
             self._steer = (policy, Steer(policy))
-        snapshot, now = self._control_plane.snapshot, self._control_plane.now()
+        snapshot, now = self._view.snapshot, self._view.now()
         states = {region: snapshot.state(region) for region in policy.regions}
-        ready = {where for where, one in pools(snapshot, now).items() if one.report.ready > 0}
-        return _Sight(policy, self._steer[1], states, ready, self._geoip)
+        ready = {key for key, pool in pools(snapshot, now).items() if pool.report.ready > 0}
+        return _FleetMoment(policy, self._steer[1], states, ready, self._geoip)

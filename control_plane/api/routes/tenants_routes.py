@@ -1,4 +1,4 @@
-"""GET /v1/tenants: who requests belong to, by the policy in force. No key leaves, nor its digest."""
+"""`/v1/tenants`: the tenants of the policy in force. API keys and their digests are not returned."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Response
 
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.pagination import USUAL_LIMIT, Cursor, Limit, Page, paged
-from control_plane.api.problems import Problem
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
+from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy, Quota, Tenant
 
 
@@ -21,41 +20,41 @@ class TenantView(msgspec.Struct, frozen=True):
 
     name: str
     data_class: str
-    """Names the kind of data in its requests; residency rules match on it."""
+    """Class of the data in the tenant's requests; residency rules match it."""
     priority: int
-    """Higher goes first where something must wait."""
+    """Requests of higher priority are served first when requests have to wait."""
     quota: Quota | None
-    """What it may ask of each region that its clients come to; null for no limit."""
+    """Limits of the tenant in each origin region; null: no limit."""
     keys: int
-    """How many API keys it has."""
+    """Number of API keys."""
     anonymous: bool
-    """Whether requests without a key belong to it."""
+    """Whether requests without an API key belong to this tenant."""
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Shows tenants."""
+def routes(view: FleetView) -> APIRouter:
+    """Return the router of tenants."""
     router = APIRouter(prefix="/v1/tenants", tags=["fleet"])
 
-    @router.get("", responses=gives(Page[TenantView], "A page of tenants, by name."))
-    async def tenants(caller: Viewer, cursor: Cursor = None, limit: Limit = USUAL_LIMIT) -> Response:
-        """Every tenant of the policy in force."""
-        policy = control_plane.policy
-        found = [_view(one, policy) for one in policy.tenants.values()] if policy is not None else []
-        return answer(paged(found, lambda one: one.name, cursor, limit))
+    @router.get("", responses=returns(Page[TenantView], "A page of tenants, by name."))
+    async def tenants(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
+        """List the tenants of the policy in force."""
+        policy = view.policy
+        found = [_tenant_view(tenant, policy) for tenant in policy.tenants.values()] if policy is not None else []
+        return json_response(paginate(found, lambda tenant: tenant.name, cursor, limit))
 
-    @router.get("/{name}", responses=gives(TenantView, "The tenant."))
+    @router.get("/{name}", responses=returns(TenantView, "The tenant."))
     async def tenant(caller: Viewer, name: Annotated[str, Path(max_length=128)]) -> Response:
-        """One tenant."""
-        policy = control_plane.policy
+        """Get one tenant."""
+        policy = view.policy
         found = policy.tenants.get(name) if policy is not None else None
         if policy is None or found is None:
-            raise Problem(404, f"the policy in force has no tenant {name!r}; GET /v1/tenants has those it has")
-        return answer(_view(found, policy))
+            raise Problem(404, f"the policy in force has no tenant {name!r}; GET /v1/tenants lists them")
+        return json_response(_tenant_view(found, policy))
 
     return router
 
 
-def _view(tenant: Tenant, policy: Policy) -> TenantView:
+def _tenant_view(tenant: Tenant, policy: Policy) -> TenantView:
     return TenantView(
         name=tenant.name,
         data_class=tenant.data_class,

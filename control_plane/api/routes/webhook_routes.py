@@ -1,4 +1,4 @@
-"""POST /v1/policies/webhook: the policy repository has changed. Signed by its host, so no caller is asked for."""
+"""`POST /v1/policies/webhook`: webhook of the policy repository's host, which signs it, so no caller is required."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from control_plane.policy.source.policy_webhook import PolicyWebhook
 
 
 def routes(webhook: PolicyWebhook) -> APIRouter:
-    """Takes deliveries."""
+    """Return the router of the webhook."""
     router = APIRouter(tags=["policies"])
 
     @router.post(
         "/v1/policies/webhook",
         status_code=204,
         response_class=Response,
-        responses={204: {"description": "Genuine: the repository is looked at."}},
+        responses={204: {"description": "The signature is valid; the repository is polled."}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}},
     )
     async def webhook_delivery(
@@ -28,9 +28,9 @@ def routes(webhook: PolicyWebhook) -> APIRouter:
         ] = None,
         x_gitlab_token: Annotated[str | None, Header(max_length=4096, description="The secret itself: GitLab.")] = None,
     ) -> Response:
-        """Look at the policy repository at once.
+        """Poll the policy repository at once.
 
-        What is delivered is not read; what is signed is.
+        Only the signature of the delivery is used; its content is ignored.
         """
         address = request.client.host if request.client is not None else ""
         await webhook.receive(address, x_hub_signature_256, x_gitlab_token, request.stream())

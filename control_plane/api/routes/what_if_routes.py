@@ -1,4 +1,4 @@
-"""POST /v1/what-if: what would become of a demand under a proposed policy, or without some regions."""
+"""`POST /v1/what-if`: effects of another policy, or of the loss of regions, on the fleet's demand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from control_plane.api.client_location import Country, Subdivision, policy_in_force, region_of
-from control_plane.api.json_responses import answer
-from control_plane.api.openapi import gives
-from control_plane.api.problems import Problem
+from control_plane.api.client_location import Country, Subdivision, require_policy, require_region
+from control_plane.api.openapi import returns
+from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.daemon import ControlPlane
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle
+from control_plane.status.fleet_view import FleetView
 from control_plane.status.what_if_response import WhatIf
 from penstock.fleet.snapshot import demand, pools
 from penstock.policy.policy import Policy
@@ -26,141 +25,144 @@ from penstock.what_if.moved_demand import moves
 from penstock.what_if.outcomes import Asked, Capacity
 
 MAX_ROWS = 5_000
-"""Kinds of request of one demand."""
+"""Maximum number of rows of a given demand."""
 
-MAX_MADE_UP = 50_000
-"""Kinds of request of a demand that is made up."""
+MAX_GENERATED_ROWS = 50_000
+"""Maximum number of rows of a generated demand."""
 
 MAX_MOVES = 500
-"""Moves that are told."""
+"""Maximum number of moves in a response."""
 
-USUAL_PER_S = 100.0
-"""Requests per second of a demand that is made up, while regions report neither demand nor what they can run."""
+DEFAULT_REQUESTS_PER_S = 100.0
+"""Total rate (requests/s) of a generated demand when regions report neither demand nor capacity."""
 
-MAX_RATE = 1e6
+MAX_REQUESTS_PER_S = 1e6
 
 
 class DemandRow(BaseModel):
-    """One kind of request, and how often it comes."""
+    """Requests of one kind, and their rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    origin: str = Field("", max_length=253, description="Region that it lands on; without it, it is steered.")
+    origin: str = Field("", max_length=253, description="Region that receives the requests. Default: as steered.")
     tenant: str = Field(max_length=512)
     model: str = Field(max_length=512)
-    requests_per_s: float = Field(strict=True, ge=0.0, le=MAX_RATE, allow_inf_nan=False)
+    requests_per_s: float = Field(strict=True, ge=0.0, le=MAX_REQUESTS_PER_S, allow_inf_nan=False)
     country: Country | None = None
     subdivision: Subdivision | None = None
 
 
 class WhatIfRequest(BaseModel):
-    """What is proposed."""
+    """The proposed change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     files: dict[str, str] | None = Field(
-        None, max_length=MAX_FILES, description="A whole bundle, text by file name; without it, the policy in force."
+        None,
+        max_length=MAX_FILES,
+        description="A complete bundle, file contents by file name. Default: the policy in force.",
     )
-    lost: list[str] = Field(default_factory=list, max_length=1_000, description="Regions that have failed then.")
+    lost: list[str] = Field(default_factory=list, max_length=1_000, description="Regions that fail.")
     demand: list[DemandRow] | None = Field(
         None,
         max_length=MAX_ROWS,
-        description="Without it, every tenant asks for every model: as often in all as regions report, or where they "
-        "report none, so often that half of what they can run is busy.",
+        description="Default: every tenant requests every model, at the total rate that regions report; if they report "
+        "none, at the rate that uses half of their capacity.",
     )
 
 
-def routes(control_plane: ControlPlane) -> APIRouter:
-    """Reckons."""
+def routes(view: FleetView) -> APIRouter:
+    """Return the router of what-if evaluations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
-    at_work = asyncio.Lock()
+    evaluating = asyncio.Lock()
 
-    @router.post("/what-if", responses=gives(WhatIf, "The same demand, today and as proposed."))
+    @router.post("/what-if", responses=returns(WhatIf, "The same demand before and after the change."))
     async def what_if(caller: Viewer, body: WhatIfRequest) -> Response:
-        """Say what would become of a demand under another policy, or when regions are lost.
+        """Compare the current policy with another one, or with the loss of regions, on the same demand.
 
-        Nothing is changed. Who moves, how far requests go, what it costs, what is refused: by the planner and the
-        decisions that serve the fleet. One such question is answered at a time.
+        The response has the demand that moves, round trips, cost and refusals, computed by the planner and the
+        decision functions that serve the fleet. Nothing is changed. One evaluation runs at a time.
         """
-        policy = policy_in_force(control_plane.policy)
-        if at_work.locked():
-            raise Problem(429, "another what-if is being reckoned", {"retry-after": "5"})
-        async with at_work:
-            found = await asyncio.to_thread(_reckon, policy, body, _fleet(control_plane), _reported_rate(control_plane))
-        return answer(found)
+        policy = require_policy(view.policy)
+        if evaluating.locked():
+            raise Problem(429, "another what-if evaluation is running", {"retry-after": "5"})
+        async with evaluating:
+            result = await asyncio.to_thread(_evaluate, policy, body, _capacities(view), _reported_rate(view))
+        return json_response(result)
 
     return router
 
 
-def _fleet(control_plane: ControlPlane) -> list[Capacity]:
-    """What regions can run, by their reports."""
-    seen = pools(control_plane.snapshot, control_plane.now())
+def _capacities(view: FleetView) -> list[Capacity]:
+    """Return the reported capacity of each pool."""
     return [
-        Capacity(region, model, one.report.slots, one.report.service_s)
-        for (region, model), one in sorted(seen.items())
-        if one.report.slots > 0 and one.report.service_s > 0.0
+        Capacity(region, model, pool.report.slots, pool.report.service_s)
+        for (region, model), pool in sorted(pools(view.snapshot, view.now()).items())
+        if pool.report.slots > 0 and pool.report.service_s > 0.0
     ]
 
 
-def _reported_rate(control_plane: ControlPlane) -> float:
-    return min(sum(one.requests_per_s for one in demand(control_plane.snapshot, control_plane.now())), MAX_RATE)
+def _reported_rate(view: FleetView) -> float:
+    """Return the reported total demand (requests/s)."""
+    return min(sum(row.requests_per_s for row in demand(view.snapshot, view.now())), MAX_REQUESTS_PER_S)
 
 
-def _reckon(policy: Policy, body: WhatIfRequest, fleet: Sequence[Capacity], reported_per_s: float) -> WhatIf:
-    proposed = _compiled(body.files) if body.files is not None else policy
+def _evaluate(policy: Policy, body: WhatIfRequest, reported: Sequence[Capacity], reported_per_s: float) -> WhatIf:
+    proposed = _compile(body.files) if body.files is not None else policy
     for name in body.lost:
-        region_of(proposed, name, "lost")
-    for at, row in enumerate(body.demand or ()):
+        require_region(proposed, name, "lost")
+    for index, row in enumerate(body.demand or ()):
         if row.origin and row.origin not in policy.regions:
-            region_of(proposed, row.origin, f"demand[{at}].origin")
-    rate_per_s = reported_per_s or min(bearable_rate(policy, fleet), MAX_RATE) or USUAL_PER_S
+            require_region(proposed, row.origin, f"demand[{index}].origin")
+    rate_per_s = reported_per_s or min(bearable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
     asked = (
         [
             Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
             for row in body.demand
         ]
         if body.demand is not None
-        else _made_up(policy, rate_per_s)
+        else _generate_demand(policy, rate_per_s)
     )
-    able = fleet or generated_fleet((policy, proposed), asked)
-    before, after = outcome(policy, asked, able), outcome(proposed, asked, able, frozenset(body.lost))
+    capacities = reported or generated_fleet((policy, proposed), asked)
+    before, after = outcome(policy, asked, capacities), outcome(proposed, asked, capacities, frozenset(body.lost))
     moved = moves(asked, before, after)
+    given = body.demand is not None
     return WhatIf(
         before=before.totals,
         after=after.totals,
         moves=tuple(moved[:MAX_MOVES]),
-        moved_per_s=sum(one.requests_per_s for one in moved),
+        moved_per_s=sum(move.requests_per_s for move in moved),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
-        demand="as given" if body.demand is not None else _told(rate_per_s, reported=reported_per_s > 0.0),
-        fleet="as reported" if fleet else "made up: no region reports any pool",
+        demand="as given" if given else _describe_demand(rate_per_s, reported=reported_per_s > 0.0),
+        fleet="as reported" if reported else "generated: no region reports a pool",
     )
 
 
-def _told(rate_per_s: float, *, reported: bool) -> str:
-    told = f"made up, {rate_per_s:.1f} requests per second"
-    return f"{told} as regions report" if reported else f"{told}, since regions report none"
+def _describe_demand(rate_per_s: float, *, reported: bool) -> str:
+    text = f"generated, {rate_per_s:.1f} requests per second"
+    return f"{text} as regions report" if reported else f"{text}, because regions report none"
 
 
-def _made_up(policy: Policy, rate_per_s: float) -> list[Asked]:
-    """A demand of every tenant for every model.
+def _generate_demand(policy: Policy, rate_per_s: float) -> list[Asked]:
+    """Return a demand in which every tenant requests every model.
 
     Raises:
-        Problem: 422, there are too many of them to reckon with beside the work of a control plane.
+        Problem: 422, it would have more than MAX_GENERATED_ROWS rows.
     """
-    if generated_kinds(policy) > MAX_MADE_UP:
-        raise Problem(422, "demand: this policy has too many tenants, models and regions to make one up; give it")
+    if generated_kinds(policy) > MAX_GENERATED_ROWS:
+        raise Problem(422, "demand: this policy has too many tenants, models and regions to generate one; give it")
     return generated_demand(policy, rate_per_s)
 
 
-def _compiled(files: dict[str, str]) -> Policy:
-    """The proposed policy.
+def _compile(files: dict[str, str]) -> Policy:
+    """Return the proposed policy.
 
     Raises:
-        Problem: 422, with everything that is wrong with the bundle.
+        Problem: 422, with all errors of the bundle.
     """
     try:
         return compile_bundle(files)
     except PolicyRefused as refused:
         errors = [{"field": f"body.files.{error.file}", "problem": str(error)} for error in refused.errors]
-        raise Problem(422, f"the bundle is refused: {len(errors)} error(s)", errors=errors) from None
+        raise Problem(422, f"the bundle is invalid: {len(errors)} error(s)", errors=errors) from None

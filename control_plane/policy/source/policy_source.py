@@ -32,16 +32,16 @@ class PolicySource:
 
     Args:
         reader: reads the bundle.
+        on_doubt: called when what was read may be outdated; must not block.
     """
 
-    def __init__(self, reader: BundleReader) -> None:
+    def __init__(self, reader: BundleReader, on_doubt: Callable[[], None] = lambda: None) -> None:
         self._reader = reader
+        self._on_doubt = on_doubt
         self._judged: Bundle | None = None
         self._before: Bundle | None = None
         self._doubts = 0
         self._dispelled = -1
-        self.on_doubt: Callable[[], None] = lambda: None
-        """Called with every doubt; must not block."""
         self.current: Policy | None = None
         self.origin: Origin | None = None
         self.provenance: Provenance | None = None
@@ -67,7 +67,7 @@ class PolicySource:
     def doubt(self) -> None:
         """What was read so far may be old: another control plane may have seen more."""
         self._doubts += 1
-        self.on_doubt()
+        self._on_doubt()
 
     async def load(self) -> None:
         """Judge the source as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem
 from control_plane.auth.login_failures import LoginFailures
 from control_plane.metrics import ControlPlaneMetrics, WebhookOutcome
 from control_plane.policy.source.webhook_secret import WebhookSecret

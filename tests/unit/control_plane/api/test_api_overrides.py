@@ -141,9 +141,9 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
         ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),
         (
             {"kind": "drain", "region": "eu-de", "reason": "two\nlines"},
-            "body.reason: say why in one line, without control characters",
+            "body.reason: must be one line of text without control characters",
         ),
-        ({"kind": "drain", "region": "eu-de", "reason": "harmless \u202etxt.exe"}, "body.reason: say why in one line"),
+        ({"kind": "drain", "region": "eu-de", "reason": "harmless \u202etxt.exe"}, "body.reason: must be one line"),
         ({"kind": "drain", "region": "eu-de", "reason": "\x1b[2J"}, "reason"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": 0}, "expires_in_s"),
         ({"kind": "drain", "region": "eu-de", "expires_in_s": True}, "expires_in_s"),
@@ -175,11 +175,11 @@ async def test_a_name_that_comes_twice_is_refused(api: httpx.AsyncClient) -> Non
             refused = await api.post("/v1/regions/eu-de/drain", content=twice, headers={"content-type": kind})
             assert is_problem(refused, 400)
             assert refused.json()["errors"] == [
-                {"field": "body", "problem": "'reason' comes more than once in one object; give it once"}
+                {"field": "body", "problem": "'reason' is repeated in one object; give it once"}
             ]
     refused = await api.get("/v1/overrides?limit=1&limit=2")
     assert is_problem(refused, 422)
-    assert refused.json()["detail"] == "query.limit: comes more than once; give it once"
+    assert refused.json()["detail"] == "query.limit: is repeated; give it once"
     assert await overrides(api) == []
 
 
@@ -187,7 +187,7 @@ async def test_a_blank_reason_is_none_for_whatever_is_changed(api: httpx.AsyncCl
     for change in ("regions/eu-de/undrain", "regions/eu-de/drain", "rollouts/current/halt"):
         refused = await api.post(f"/v1/{change}", json=DRAIN | {"reason": " \u2003"}, headers={"if-match": "*"})
         assert is_problem(refused, 422)
-        assert "body.reason: say why in one line" in refused.json()["detail"]
+        assert "body.reason: must be one line" in refused.json()["detail"]
 
 
 async def test_an_unknown_region_is_not_undrained(api: httpx.AsyncClient) -> None:

@@ -19,7 +19,6 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.planning.report_intake import MAX_REPORT_BYTES, Receipt
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from control_plane.status.status import Status
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
@@ -37,7 +36,7 @@ REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 async def control_plane() -> AsyncIterator[ControlPlane]:
     store = MemoryStore()
     one = ControlPlane(
-        store, Member("north", "http://north"), key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1)
+        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
     )
     await one.start()
     yield one
@@ -53,7 +52,7 @@ async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def leading(control_plane: ControlPlane) -> None:
-    await until(lambda: control_plane.status().leading and len(control_plane.plans) == len(REGIONS))
+    await until(lambda: control_plane.reporter.status().leading and len(control_plane.view.plans) == len(REGIONS))
 
 
 def is_problem(response: httpx.Response, status: int) -> bool:
@@ -75,7 +74,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
         response = await http.post("/v1/reports", content=body, headers=headers)
         assert response.status_code == 202
         assert msgspec.json.decode(response.content, type=Receipt) == Receipt(True, "http://north")
-    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
+    await until(lambda: all(plan.classes for plan in control_plane.view.plans.values()))
 
     status = msgspec.json.decode((await http.get("/v1/status", headers=OPERATOR)).content, type=Status)
     assert (status.name, status.leading, status.store.up) == ("north", True, True)
@@ -89,7 +88,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
     assert {arc.server for arc in status.arcs if arc.origin == "us-east"} <= {"eu-de", "eu-es"}
 
     plans = (await http.get("/v1/plans/current", headers=OPERATOR)).content
-    assert msgspec.json.decode(plans, type=dict[str, RegionPlan]) == control_plane.plans
+    assert msgspec.json.decode(plans, type=dict[str, RegionPlan]) == control_plane.view.plans
 
 
 @pytest.mark.parametrize("path", ["/v1/status", "/v1/plans/current", "/v1/whoami", "/v1/audit", "/v1/audit/export"])
@@ -104,7 +103,7 @@ async def test_the_fleet_is_shown_to_operators_alone(
 
 async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     assert (await http.get("/livez")).text == "ok\n"
-    await until(lambda: not control_plane.not_ready())
+    await until(lambda: not control_plane.reporter.not_ready())
     assert (await http.get("/readyz")).json() == {"ready": True, "policy_refused": []}
     metrics = await http.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -114,7 +113,7 @@ async def test_health_and_metrics_are_open(control_plane: ControlPlane, http: ht
 async def test_not_ready_says_why(tmp_path: Path) -> None:
     store = MemoryStore()
     bare = ControlPlane(
-        store, Member("bare", "http://bare"), key=KEY, policies=PolicySource(FolderReader(tmp_path)), rng=Random(1)
+        store, Member("bare", "http://bare"), key=KEY, policy_reader=FolderReader(tmp_path), rng=Random(1)
     )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(served(bare, Access(TOKEN))), base_url="http://bare"
@@ -128,7 +127,7 @@ async def test_a_bad_signature_is_refused(control_plane: ControlPlane, http: htt
     body, _ = packed(report("eu-de"))
     assert is_problem(await http.post("/v1/reports", content=body), 401)
     assert is_problem(await http.post("/v1/reports", content=body, headers={"x-penstock-signature": "0" * 64}), 401)
-    assert control_plane.status().agents == ()
+    assert control_plane.reporter.status().agents == ()
 
 
 async def test_a_report_that_is_too_large_or_too_slow_is_refused(
@@ -157,7 +156,7 @@ async def test_a_defect_is_told_without_its_traceback(
     def broken() -> Status:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(control_plane, "status", broken)
+    monkeypatch.setattr(control_plane.reporter, "status", broken)
     response = await http.get("/v1/status", headers=OPERATOR)
     assert is_problem(response, 500)
     assert "secret detail" not in response.text

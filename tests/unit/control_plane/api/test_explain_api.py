@@ -19,6 +19,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import read_folder
 from control_plane.status.explain_response import Explained
+from control_plane.status.fleet_view import FleetView
 from control_plane.status.what_if_response import WhatIf
 from lab.geoip import SITES, write_geoip
 from penstock.policy.provenance import Provenance
@@ -61,7 +62,7 @@ async def fill(control_plane: ControlPlane, http: httpx.AsyncClient, *failed: st
         ready = 0 if region in failed else 4
         body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es"), ready=ready))
         assert (await http.post("/v1/reports", content=body, headers=headers)).status_code == 202
-    await until(lambda: all(plan.classes for plan in control_plane.plans.values()))
+    await until(lambda: all(plan.classes for plan in control_plane.view.plans.values()))
 
 
 async def explained(http: httpx.AsyncClient, **body: Any) -> Explained:
@@ -75,8 +76,8 @@ async def test_a_request_of_the_fleet(control_plane: ControlPlane, http: httpx.A
     told = await explained(http, origin="eu-de", tenant="personal", country="DE")
     assert (told.seen_by, told.leading) == ("north", True)
     assert told.provenance is None
-    assert control_plane.policy is not None
-    assert told.explanation.policy_digest == control_plane.policy.digest()
+    assert control_plane.view.policy is not None
+    assert told.explanation.policy_digest == control_plane.view.policy.digest()
     assert told.explanation.residency == "eu-de+eu-es"
     assert told.explanation.planned
     by_name = {one.region: one for one in told.explanation.regions}
@@ -99,20 +100,20 @@ async def test_a_region_that_tries_another_policy_is_explained_under_that(
     control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(control_plane, http)
-    assert control_plane.policy is not None
-    other = msgspec.structs.replace(control_plane.policy, residency=())
+    assert control_plane.view.policy is not None
+    other = msgspec.structs.replace(control_plane.view.policy, residency=())
     commit = Provenance("repo", "main", "ab" * 20, "somebody", 1.0, "No rules")
-    plans = control_plane.plans | {
-        name: msgspec.structs.replace(control_plane.plans["eu-de"], policy_digest=digest, provenance=commit)
+    plans = control_plane.view.plans | {
+        name: msgspec.structs.replace(control_plane.view.plans["eu-de"], policy_digest=digest, provenance=commit)
         for name, digest in [("eu-es", other.digest()), ("eu-gb", "0" * 64)]
     }
-    monkeypatch.setattr(ControlPlane, "plans", plans)
+    monkeypatch.setattr(FleetView, "plans", plans)
     await put(control_plane._store, keys.policy(other.digest()), encode(other))
     canary = await explained(http, origin="eu-es", tenant="personal", country="DE")
     assert (canary.explanation.policy_digest, canary.explanation.rules) == (other.digest(), ())
     assert canary.provenance == commit
     forgotten = await explained(http, origin="eu-gb", tenant="personal", country="DE")
-    assert forgotten.explanation.policy_digest == control_plane.policy.digest()
+    assert forgotten.explanation.policy_digest == control_plane.view.policy.digest()
     assert forgotten.provenance is None
 
 
@@ -131,15 +132,15 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
         ({"origin": "us-est"}, "did you mean us-east?"),
         ({"origin": "us-east", "tried": {"eu-d": "saturated"}}, "tried: there is no region 'eu-d'"),
         ({"origin": "us-east", "tried": {"eu-de": "tired"}}, "body.tried.eu-de"),
-        ({"origin": "us-east", "ip": "1.2.3"}, "no IP address"),
-        ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "not both"),
-        ({"origin": "us-east", "subdivision": "CA"}, "give that too"),
+        ({"origin": "us-east", "ip": "1.2.3"}, "not an IP address"),
+        ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "cannot be combined"),
+        ({"origin": "us-east", "subdivision": "CA"}, "requires country"),
         ({"origin": "us-east", "country": "de"}, "body.country: 'de' is no country of ISO 3166-1"),
         ({"origin": "us-east", "country": "XX"}, "leave it out where nobody knows"),
         ({"origin": "us-east", "country": "{x}"}, "'{x}' is no country"),
         ({"origin": "us-east", "overflow": "yes"}, "body.overflow"),
         ({"origin": "us-east", "key_digest": "0" * 64}, "no tenant has this key"),
-        ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "not both"),
+        ({"origin": "us-east", "key_digest": "0" * 64, "tenant": "open"}, "cannot be combined"),
         ({"origin": "us-east", "key": "secret"}, "body.key"),
         ({}, "body.origin"),
     ],
@@ -224,13 +225,13 @@ async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx
 
 
 async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
-    await until(lambda: not control_plane.not_ready())
+    await until(lambda: not control_plane.reporter.not_ready())
     files = read_folder(PLANET)
     files["residency.yaml"] = files["residency.yaml"].replace("jurisdictions: [EU]", "regions: [eu-es]")
     told = await what_if(http, files=files)
     assert told.policy_before != told.policy_after
-    assert told.fleet.startswith("made up")
-    assert told.demand == "made up, 100.0 requests per second, since regions report none"
+    assert told.fleet.startswith("generated")
+    assert told.demand == "generated, 100.0 requests per second, because regions report none"
     assert any(one.residency_after == "eu-es" for one in told.moves)
 
 
@@ -249,7 +250,7 @@ async def test_who_is_not_known_is_refused_and_not_lost(http: httpx.AsyncClient)
 async def test_a_policy_that_is_too_large_to_make_a_demand_up_for(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(what_if_module, "MAX_MADE_UP", 100)
+    monkeypatch.setattr(what_if_module, "MAX_GENERATED_ROWS", 100)
     response = await http.post("/v1/what-if", json={"lost": ["eu-de"]})
     assert is_problem(response, 422)
     assert "give it" in response.json()["detail"]
@@ -259,7 +260,7 @@ async def test_a_policy_that_is_too_large_to_make_a_demand_up_for(
     ("body", "says"),
     [
         ({"lost": ["eu-d"]}, "did you mean eu-de?"),
-        ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is refused"),
+        ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is invalid"),
         ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
         ({"policy": "other"}, "body.policy"),
     ],

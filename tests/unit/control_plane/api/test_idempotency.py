@@ -14,12 +14,11 @@ from fastapi.responses import StreamingResponse
 
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
-from control_plane.api import idempotency_store, problems, request_limits
+from control_plane.api import idempotency_store, request_limits, responses
 from control_plane.api.idempotency import Idempotency
-from control_plane.api.idempotency_store import KeptAnswers
-from control_plane.api.json_responses import answer
-from control_plane.api.problems import Problem
-from control_plane.api.request_limits import BoundedBodies
+from control_plane.api.idempotency_store import IdempotencyStore
+from control_plane.api.request_limits import BodyLimits
+from control_plane.api.responses import Problem, json_response
 from control_plane.auth.api_keys import LOOK_S, ApiKeys
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Operator
@@ -60,9 +59,9 @@ async def http(
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
-    problems.install(app)
-    app.add_middleware(Idempotency, access=access, answers=KeptAnswers(store, "north", clock))
-    app.add_middleware(BoundedBodies)
+    responses.install_error_handlers(app)
+    app.add_middleware(Idempotency, access=access, store=IdempotencyStore(store, "north", clock))
+    app.add_middleware(BodyLimits)
 
     @app.post("/things", status_code=201)
     async def make(caller: Operator, name: Annotated[str, Body(embed=True)]) -> Response:
@@ -72,12 +71,12 @@ async def http(
         if name == "broken":
             raise ZeroDivisionError
         changes.done.append(name)
-        return answer({"made": name, "number": len(changes.done)}, 201, {"etag": f'"{len(changes.done)}"'})
+        return json_response({"made": name, "number": len(changes.done)}, 201, {"etag": f'"{len(changes.done)}"'})
 
     @app.post("/v1/explain")
     async def explain(caller: Operator) -> Response:
         changes.done.append("explained")
-        return answer(len(changes.done))
+        return json_response(len(changes.done))
 
     @app.post("/large")
     async def large(caller: Operator) -> Response:
@@ -85,7 +84,7 @@ async def http(
 
         async def parts() -> AsyncIterator[bytes]:
             for _ in range(3):
-                yield b"x" * (idempotency_store.MAX_ANSWER_BYTES // 2)
+                yield b"x" * (idempotency_store.MAX_RESPONSE_BYTES // 2)
 
         return StreamingResponse(parts())
 
@@ -187,7 +186,7 @@ async def test_an_answer_is_for_its_caller_alone(
 
 async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, clock: SetClock) -> None:
     await make(http)
-    clock.now += idempotency_store.KEPT_S + 1
+    clock.now += idempotency_store.RETENTION_S + 1
     await make(http)
     assert len(changes.done) == 2
 
@@ -195,7 +194,7 @@ async def test_answers_are_forgotten(http: httpx.AsyncClient, changes: Changes, 
 async def test_a_large_answer_is_not_kept(http: httpx.AsyncClient, changes: Changes) -> None:
     for _ in range(2):
         response = await http.post("/large", headers={**DO, "idempotency-key": "k"})
-        assert len(response.content) > idempotency_store.MAX_ANSWER_BYTES
+        assert len(response.content) > idempotency_store.MAX_RESPONSE_BYTES
     assert changes.done == ["large", "large"]
 
 
@@ -207,7 +206,7 @@ async def test_a_key_has_a_length(http: httpx.AsyncClient, key: str) -> None:
 async def test_what_is_kept_is_bounded(
     http: httpx.AsyncClient, changes: Changes, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency_store, "MAX_KEPT", 5)
+    monkeypatch.setattr(idempotency_store, "MAX_STORED", 5)
     for number in range(8):
         await make(http, key=str(number))
     assert len((await store.list(keys.ANSWERS)).items) == 5
@@ -246,7 +245,7 @@ async def test_a_body_that_is_too_large_or_too_slow(
 
     headers = {**DO, "content-type": "application/json"} | ({"idempotency-key": key} if key else {})
     slow = await http.post("/things", content=dawdle(), headers=headers)
-    assert (slow.status_code, slow.headers["content-type"]) == (408, problems.MEDIA_TYPE)
+    assert (slow.status_code, slow.headers["content-type"]) == (408, responses.PROBLEM_JSON)
     assert changes.done == []
     monkeypatch.undo()
     await until(lambda: True)

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from control_plane.api import problems
-from control_plane.api.openapi import TAGS, TwoSchemas, describe, gives
+from control_plane.api import responses
+from control_plane.api.openapi import TAGS, DuplicateSchema, install_description, returns
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, control_plane, http
 
 __all__ = ["control_plane", "http"]
@@ -41,8 +41,8 @@ async def test_every_operation_says_what_it_does(document: dict[str, Any]) -> No
             answers = {status: one for status, one in operation["responses"].items() if status.startswith("2")}
             assert answers, where
             for status, one in answers.items():
-                assert status == "204" or one["content"], f"{where}: say what it answers with `responses=gives(...)`"
-            assert problems.MEDIA_TYPE in operation["responses"]["default"]["content"], where
+                assert status == "204" or one["content"], f"{where}: say what it answers with `responses=returns(...)`"
+            assert responses.PROBLEM_JSON in operation["responses"]["default"]["content"], where
             assert ("security" in operation) is (path not in OPEN), where
 
 
@@ -64,18 +64,18 @@ async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
     first = msgspec.defstruct("Answer", [("one", str)])
     second = msgspec.defstruct("Answer", [("another", str)])
     app = FastAPI()
-    describe(app)
+    install_description(app)
     for path, type_ in (("/a", first), ("/b", second)):
-        app.get(path, responses=gives(type_, "It."))(lambda: None)
-    with pytest.raises(TwoSchemas, match="two types are called Answer"):
+        app.get(path, responses=returns(type_, "It."))(lambda: None)
+    with pytest.raises(DuplicateSchema, match="two types are called Answer"):
         app.openapi()
 
 
 async def test_what_is_not_described_is_not_taken(http: httpx.AsyncClient) -> None:
     refused = await http.get("/v1/pools", params={"regoin": "eu-de"}, headers=OPERATOR)
-    assert (refused.status_code, refused.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert (refused.status_code, refused.headers["content-type"]) == (422, responses.PROBLEM_JSON)
     assert refused.json()["errors"] == [
-        {"field": "query.regoin", "problem": "no such parameter; there are cursor, limit, model, region"}
+        {"field": "query.regoin", "problem": "unknown parameter; known: cursor, limit, model, region"}
     ]
     assert (await http.get("/v1/pools", params={"regoin": "eu-de"})).status_code == 401
     assert (await http.get("/v1/pools", params={"region": "eu-de"}, headers=OPERATOR)).status_code == 200
@@ -92,7 +92,7 @@ async def test_every_method_of_a_path_is_told(http: httpx.AsyncClient) -> None:
     ):
         refused = await http.patch(path, headers=OPERATOR)
         assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
-        assert refused.headers["content-type"] == problems.MEDIA_TYPE
+        assert refused.headers["content-type"] == responses.PROBLEM_JSON
     # Another path with a parameter would fit, but this one is written out.
     refused = await http.get("/v1/policies/validate", headers=OPERATOR)
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from control_plane.api.preconditions import etag, is_known, must_match
-from control_plane.api.problems import Problem
+from control_plane.api.responses import Problem
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Response
 
-from control_plane.api import app as app_module
-from control_plane.api import problems
-from control_plane.api.app import UnguardedRoute, create_app
-from control_plane.api.json_responses import answer
+from control_plane import daemon
+from control_plane.api import responses
+from control_plane.api.app import UnguardedRoute
+from control_plane.api.responses import json_response
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.api_keys import ApiKeys
 from control_plane.auth.authentication import MAX_CREDENTIAL, Access
@@ -43,25 +43,25 @@ def keys_file(directory: Path) -> Path:
 async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path)))
-    problems.install(app)
+    responses.install_error_handlers(app)
 
     @app.get("/see")
     async def see(caller: Viewer) -> Response:
-        return answer(caller)
+        return json_response(caller)
 
     @app.post("/do/{region}")
     async def do(region: str, caller: Operator) -> Response:
         must_reach(caller, {region})
-        return answer(caller)
+        return json_response(caller)
 
     @app.post("/rule")
     async def rule(caller: Admin) -> Response:
         must_reach(caller, None)
-        return answer(caller)
+        return json_response(caller)
 
     @app.get("/count")
     async def count(caller: Viewer, number: int) -> Response:
-        return answer(number)
+        return json_response(number)
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as client:
         yield client
@@ -81,16 +81,16 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 )
 async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:
     headers = {"authorization": f"Bearer {key}"}
-    responses = [
+    answers = [
         await http.get("/see", headers=headers),
         await http.post("/do/eu-de", headers=headers),
         await http.post("/do/us-east", headers=headers),
         await http.post("/rule", headers=headers),
     ]
-    assert [one.status_code for one in responses] == statuses
-    for refusal in responses:
+    assert [one.status_code for one in answers] == statuses
+    for refusal in answers:
         if refusal.status_code >= 400:
-            assert refusal.headers["content-type"] == problems.MEDIA_TYPE
+            assert refusal.headers["content-type"] == responses.PROBLEM_JSON
             assert key not in refusal.json()["detail"] or key in KEYS
 
 
@@ -103,7 +103,7 @@ async def test_no_credential_is_nobody(http: httpx.AsyncClient, authorization: s
 
 async def test_what_is_malformed_is_a_problem_that_names_the_field(http: httpx.AsyncClient) -> None:
     response = await http.get("/count", params={"number": "x"}, headers={"authorization": "Bearer see"})
-    assert (response.status_code, response.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert (response.status_code, response.headers["content-type"]) == (422, responses.PROBLEM_JSON)
     assert [one["field"] for one in response.json()["errors"]] == ["query.number"]
     assert (await http.get("/count", params={"number": "x"})).status_code == 401
 
@@ -117,7 +117,7 @@ async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) ->
         assert (await http.get("/see", headers=bad)).status_code == 401
     for headers in (bad, good, {}):
         refused = await http.get("/see", headers=headers)
-        assert (refused.status_code, refused.headers["content-type"]) == (429, problems.MEDIA_TYPE)
+        assert (refused.status_code, refused.headers["content-type"]) == (429, responses.PROBLEM_JSON)
         assert 0 < int(refused.headers["retry-after"]) <= REFILL_S
         assert "PENSTOCK_TRUSTED_PROXIES" not in refused.text
     behind_a_proxy = await http.get("/see", headers={**good, "x-forwarded-for": "192.0.2.9"})
@@ -131,8 +131,8 @@ async def test_a_route_for_nobody_in_particular_is_found_at_the_start(
 
     @router.get("/v1/secrets")
     async def secrets() -> Response:
-        return answer("everything")
+        return json_response("everything")
 
-    monkeypatch.setattr(app_module.status_routes, "routes", lambda _: router)
+    monkeypatch.setattr(daemon.status_routes, "routes", lambda *_: router)
     with pytest.raises(UnguardedRoute, match="/v1/secrets"):
-        create_app(control_plane, Access(TOKEN))
+        control_plane.create_api(Access(TOKEN))

@@ -24,7 +24,6 @@ from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from lab.servers.free_ports import LOOPBACK, free_ports
 from penstock.fleet import snapshot
 from tests.support.api_app import served
@@ -44,7 +43,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     async def serve() -> None:
         member = Member("north", base)
-        one = ControlPlane(MemoryStore(), member, key=KEY, policies=PolicySource(FolderReader(PLANET)), rng=Random(1))
+        one = ControlPlane(MemoryStore(), member, key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1))
         await one.start()
         app = served(one, Access(AdminToken(TOKEN)))
         config = uvicorn.Config(app, LOOPBACK, port, log_level="error")

@@ -59,7 +59,7 @@ async def test_one_of_three_leads_and_all_know_who(shared: MemoryStore) -> None:
         await until(lambda: len(leading(*all_)) == 1 and all(one.leader for one in all_))
         (leader,) = leading(*all_)
         seen = {(one.leader.value.name, one.leader.create_revision) for one in all_ if one.leader}
-        assert seen == {(leader._member.name, leader.epoch)}
+        assert seen == {(leader.member.name, leader.epoch)}
 
 
 async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> None:

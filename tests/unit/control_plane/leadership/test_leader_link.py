@@ -46,7 +46,9 @@ async def test_what_was_handed_on_is_not_handed_on_again(control_plane: ControlP
     """Whoever does not lead says so; and failures are the client's, not those of the one between."""
     app = served(control_plane, Access(TOKEN))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
-        hop = {HOP_HEADER: KEY.seal(Purpose.HOP, b'{"by":"south","client":"192.0.2.7","at":%d}' % control_plane.now())}
+        hop = {
+            HOP_HEADER: KEY.seal(Purpose.HOP, b'{"by":"south","client":"192.0.2.7","at":%d}' % control_plane.view.now())
+        }
         early = await http.get("/v1/tenants", headers=OPERATOR | hop)
         assert (early.status_code, "does not lead" in early.json()["detail"]) == (503, True)
         await leading(control_plane)

@@ -17,7 +17,6 @@ from adapters.store.memory_store import MemoryStore
 from control_plane import daemon
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.policy_source import PolicySource
 from penstock.fleet import snapshot
 from tests.support.paths import PLANET
 from tests.support.reports import KEY
@@ -41,8 +40,10 @@ class Slow(MemoryStore):
 
 async def test_whoever_is_elected_takes_office_without_waiting_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
-    store, source = MemoryStore(), PolicySource(FolderReader(PLANET))
-    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+    store = MemoryStore()
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(PLANET), rng=Random(1)
+    )
     await one.start()
     try:
         await until(lambda: one.metrics.registry.get_sample_value("penstock_leader") == 1)
@@ -57,8 +58,12 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     text = (folder / "spillover.yaml").read_text()
-    store, source = Slow(), PolicySource(FolderReader(folder))
-    one = ControlPlane(store, Member("north", "http://north"), key=KEY, policies=source, rng=Random(1))
+    store = Slow()
+    one = ControlPlane(
+        store, Member("north", "http://north"), key=KEY, policy_reader=FolderReader(folder), rng=Random(1)
+    )
+
+    source = one.policies
 
     async def accept(utilisation: str) -> str:
         before = source.current
@@ -72,7 +77,7 @@ async def test_a_policy_that_comes_while_a_plan_is_made(tmp_path: Path, monkeypa
 
     await one.start()
     try:
-        await until(lambda: one.leading and one.overrides.known)
+        await until(lambda: one.campaign.epoch is not None and one.ledger.known)
         await accept("0.7")
         await until(store.held.is_set)
         newest = await accept("0.6")

@@ -92,9 +92,8 @@ async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
 
 
 async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
-    source = PolicySource(FolderReader(folder))
     doubts: list[bool] = []
-    source.on_doubt = lambda: doubts.append(source.fresh)
+    source = PolicySource(FolderReader(folder), on_doubt=lambda: doubts.append(source.fresh))
     assert not source.fresh
     await source.load()
     assert source.fresh

@@ -14,7 +14,7 @@ from adapters.store import keys
 from adapters.store.claim import Claim, ClaimLost, Kept, Phase
 from adapters.store.config_store import ConfigStore, Put, StoreUnavailable
 from adapters.store.memory_store import MemoryStore
-from control_plane.api.idempotency_store import CLAIM_S, KEPT_S, KeptAnswers
+from control_plane.api.idempotency_store import CLAIM_TIMEOUT_S, RETENTION_S, IdempotencyStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from lab.servers.etcd import EtcdServer
@@ -49,7 +49,7 @@ async def written(store: ConfigStore) -> tuple[bytes | None, int]:
 
 async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = KeptAnswers(either_store, "one", clock), KeptAnswers(either_store, "other", clock)
+    one, other = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
     with under(await one.claim("name", "print")) as claim:
         await change(either_store, b"1")
     await one.answered(claim, 201, (("etag", '"1"'),), b"\xff")
@@ -64,7 +64,7 @@ async def test_an_answer_is_found_by_another(either_store: ConfigStore) -> None:
 
 
 async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> None:
-    planes = [KeptAnswers(either_store, name, SetClock()) for name in "abcd"]
+    planes = [IdempotencyStore(either_store, name, SetClock()) for name in "abcd"]
     found = await asyncio.gather(*(plane.claim("name", "print") for plane in planes * 3))
     assert sum(isinstance(one, Claim) for one in found) == 1
     assert {one.phase for one in found if isinstance(one, Kept)} == {Phase.CLAIMED}
@@ -72,20 +72,20 @@ async def test_of_many_at_once_one_has_the_claim(either_store: ConfigStore) -> N
 
 async def test_a_death_between_the_change_and_its_answer(either_store: ConfigStore) -> None:
     clock = SetClock()
-    with under(await KeptAnswers(either_store, "one", clock).claim("name", "print")):
+    with under(await IdempotencyStore(either_store, "one", clock).claim("name", "print")):
         await change(either_store, b"1")
-    clock.now += KEPT_S / 2
-    found = await KeptAnswers(either_store, "other", clock).claim("name", "print")
+    clock.now += RETENTION_S / 2
+    found = await IdempotencyStore(either_store, "other", clock).claim("name", "print")
     assert isinstance(found, Kept)
     assert (found.phase, found.audit) == (Phase.MADE, 1)
 
 
 async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: ConfigStore) -> None:
     clock = SetClock()
-    one, other = KeptAnswers(either_store, "one", clock), KeptAnswers(either_store, "other", clock)
+    one, other = IdempotencyStore(either_store, "one", clock), IdempotencyStore(either_store, "other", clock)
     slow = await one.claim("name", "print")
     assert isinstance(await other.claim("name", "print"), Kept), "it may be under way"
-    clock.now += CLAIM_S
+    clock.now += CLAIM_TIMEOUT_S
     with under(await other.claim("name", "print")) as taken_over:
         # The first wakes up after all.
         with under(slow), pytest.raises(ClaimLost):
@@ -105,7 +105,7 @@ async def test_a_death_before_the_change_and_one_who_was_not_dead(either_store: 
 
 
 async def test_several_changes_of_one_request(either_store: ConfigStore) -> None:
-    answers = KeptAnswers(either_store, "one", SetClock())
+    answers = IdempotencyStore(either_store, "one", SetClock())
     with under(await answers.claim("name", "print")) as claim:
         await change(either_store, b"1")
         await change(either_store, b"2")
@@ -116,7 +116,7 @@ async def test_several_changes_of_one_request(either_store: ConfigStore) -> None
 
 
 async def test_what_was_refused_is_judged_anew(either_store: ConfigStore) -> None:
-    answers = KeptAnswers(either_store, "one", SetClock())
+    answers = IdempotencyStore(either_store, "one", SetClock())
     for _ in range(2):
         claim = await answers.claim("name", "print")
         assert isinstance(claim, Claim)
@@ -128,7 +128,7 @@ async def test_a_change_whose_fate_is_unknown(done: bool) -> None:
     """The store's answer was lost: it is found out, and never made again by guessing."""
     memory = MemoryStore()
     faulty = FaultyStore(memory)
-    answers = KeptAnswers(faulty, "one", SetClock())
+    answers = IdempotencyStore(faulty, "one", SetClock())
     with under(await answers.claim("name", "print")) as claim:
         faulty.commits_in_doubt, faulty.away = done, not done
         with pytest.raises(StoreUnavailable):

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from control_plane.api import problems
+from control_plane.api import responses
 
 
 class Order(BaseModel):
@@ -20,7 +20,7 @@ class Order(BaseModel):
 @pytest.fixture
 def api() -> httpx.AsyncClient:
     app = FastAPI()
-    problems.install(app)
+    responses.install_error_handlers(app)
 
     @app.post("/orders")
     async def order(one: Order) -> str:
@@ -39,9 +39,9 @@ def api() -> httpx.AsyncClient:
             b'{"reason": "x"}',
             "application/x-www-form-urlencoded",
             415,
-            "what is sent is called application/x-www-form-urlencoded: send JSON, with `content-type: application/json",
+            "the content type is application/x-www-form-urlencoded: send JSON, with `content-type: application/json",
         ),
-        (b'{"reason": "x"}', "text/plain", 415, "what is sent is called text/plain: send JSON"),
+        (b'{"reason": "x"}', "text/plain", 415, "the content type is text/plain: send JSON"),
         (b'{"reason"', "application/json", 422, "body: is not JSON: Expecting ':' delimiter at character 9"),
         (b"[]", "application/json", 422, "body: Input should be a valid dictionary"),
         (b'{"why": "x"}', "application/json", 422, "body.reason: Field required"),
@@ -52,5 +52,5 @@ async def test_a_body_that_is_none(api: httpx.AsyncClient, content: bytes, kind:
     answer = await api.post("/orders", content=content, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     if status != 200:
-        assert answer.headers["content-type"] == problems.MEDIA_TYPE
+        assert answer.headers["content-type"] == responses.PROBLEM_JSON
         assert msgspec.json.decode(answer.content)["detail"].startswith(detail)

@@ -1,0 +1,104 @@
+"""Responses of the HTTP API: structs as JSON, and errors as problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from adapters.store.claim import ClaimLost
+from adapters.store.config_store import StoreError
+from control_plane.audit.audit_log import ChangeRefused
+
+JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
+
+STORE_RETRY_S = 2
+"""Retry-After (s) of a response that needed the store while it did not answer."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Problem(HTTPException):
+    """Raised anywhere below a route to refuse the request with problem details.
+
+    Args:
+        status: HTTP status code of the response.
+        detail: what is wrong, and the remedy.
+        headers: headers of the response.
+        members: extension members of the problem, for programs.
+    """
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> None:
+        super().__init__(status, detail, headers)
+        self.members = members
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with `value`, a struct or anything else that msgspec encodes, as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, JSON)
+
+
+def problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> Response:
+    """Return a response with problem details; `members` are extension members."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
+    return Response(msgspec.json.encode(body), status, headers, PROBLEM_JSON)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make `app` answer every error with problem details, and unexpected errors without a traceback."""
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: StarletteHTTPException) -> Response:
+        members = error.members if isinstance(error, Problem) else {}
+        return problem_response(error.status_code, str(error.detail), dict(error.headers or {}), **members)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        found = error.errors()
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if any(flaw["loc"] == ("body",) for flaw in found) and await request.body() and kind != JSON:
+            sent = f"the content type is {kind[:64]}" if kind else "the request has no content type"
+            return problem_response(415, f"{sent}: send JSON, with `content-type: {JSON}`")
+        errors = [_field_error(flaw) for flaw in found]
+        detail = "; ".join(f"{error['field']}: {error['problem']}" for error in errors[:3])
+        return problem_response(422, detail or "the request is malformed", errors=errors)
+
+    @app.exception_handler(ChangeRefused)
+    async def concurrent_change(request: Request, error: ChangeRefused) -> Response:
+        return problem_response(412, f"{error}: it was changed concurrently; read it again")
+
+    @app.exception_handler(ClaimLost)
+    async def claim_lost(request: Request, error: ClaimLost) -> Response:
+        return problem_response(409, f"nothing was changed: {error}", {"retry-after": "1"})
+
+    @app.exception_handler(StoreError)
+    async def store_unavailable(request: Request, error: StoreError) -> Response:
+        _log.warning("request failed: store error", method=request.method, path=request.url.path, reason=str(error))
+        detail = "the store did not answer; before you repeat a change, check whether it was made"
+        return problem_response(503, detail, {"retry-after": str(STORE_RETRY_S)})
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+        return problem_response(500, "internal error in the control plane; see its log")
+
+
+def _field_error(error: dict[str, Any]) -> dict[str, str]:
+    if error["type"] == "json_invalid":
+        place = f"at character {error['loc'][-1]}"
+        return {"field": "body", "problem": f"is not JSON: {error.get('ctx', {}).get('error', 'truncated')} {place}"}
+    return {"field": _field_path(error["loc"]), "problem": error["msg"]}
+
+
+def _field_path(location: tuple[str | int, ...]) -> str:
+    """Return the path of a field, such as `body.regions[1]`."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path

@@ -1,0 +1,126 @@
+"""The status that a control plane reports: `GET /v1/status`, readiness, and the state that events are derived from.
+
+Everything is read from memory, so it is available while the store is not.
+"""
+
+from __future__ import annotations
+
+from control_plane.events.change_detector import Glimpse
+from control_plane.leadership.campaign import Campaign
+from control_plane.overrides.override_resource import OverrideStatus, shown
+from control_plane.overrides.override_store import Ledger
+from control_plane.planning.planning_loop import Planning
+from control_plane.policy.source.policy_source import PolicySource
+from control_plane.rollout.rollout_resource import summary
+from control_plane.status.fleet_view import FleetView
+from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, Status, StoreStatus
+from control_plane.status.status_builder import (
+    agent_statuses,
+    arc_statuses,
+    plan_status,
+    policy_status,
+    region_statuses,
+)
+from control_plane.status.store_mirrors import StoreMirrors
+from penstock.overrides.maintenance import windows
+from penstock.policy.policy import Policy
+
+
+class StatusReporter:
+    """Assembles the status of one control plane.
+
+    Args:
+        view: policy, snapshot and plan.
+        campaign: leadership of this control plane.
+        policies: the policy source.
+        ledger: the overrides.
+        planning: shortfalls, and the slices that the leader published.
+        mirrors: registered agents and control planes, rollout and audit head.
+    """
+
+    def __init__(
+        self,
+        view: FleetView,
+        campaign: Campaign,
+        policies: PolicySource,
+        ledger: Ledger,
+        planning: Planning,
+        mirrors: StoreMirrors,
+    ) -> None:
+        self._view = view
+        self._campaign = campaign
+        self._policies = policies
+        self._ledger = ledger
+        self._planning = planning
+        self._mirrors = mirrors
+
+    def not_ready(self) -> list[str]:
+        """Return the reasons why this control plane could not lead now; empty if it could."""
+        reasons = []
+        if self._policies.current is None:
+            reasons.append("no policy is in force: neither the policy source nor the store has a valid one")
+        if self._ledger.unreadable:
+            reasons.append(
+                "the overrides in the store cannot be decoded, so planning is paused; does a newer version run?"
+            )
+        if not self._campaign.mirror.store_is_up:
+            reasons.append("the store does not answer: planning is paused, agents keep their last plan")
+        return reasons
+
+    def status(self) -> Status:
+        """Return the status for operators."""
+        now = self._view.now()
+        member, belief = self._campaign.member, self._campaign.belief
+        rollout = self._mirrors.rollout.seen("")
+        policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
+        leader, epoch = self._campaign.leader, self._campaign.epoch
+        return Status(
+            at=now,
+            name=member.name,
+            url=member.url,
+            leading=epoch is not None,
+            role=belief.role.value,
+            role_age_s=now - belief.since,
+            why=belief.why,
+            epoch=epoch or 0,
+            leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
+            store=StoreStatus(up=self._campaign.mirror.store_is_up),
+            policy=policy_status(self._policies),
+            plan=plan_status(plans, now),
+            regions=region_statuses(policy, snapshot, now),
+            agents=agent_statuses(self._mirrors.agents.values, snapshot, now),
+            control_planes=tuple(self._mirrors.members.values.values()),
+            arcs=arc_statuses(plans),
+            rollout=summary(rollout.value) if rollout is not None else None,
+            overrides=self._override_statuses(policy, now),
+            shortfalls=self._planning.shortfalls[:MAX_SHORTFALLS],
+            fleet_seen_by=member.name,
+        )
+
+    def state_snapshot(self) -> Glimpse:
+        """Return the state that events are derived from."""
+        now, policy = self._view.now(), self._view.staged_policy
+        rollout, audited = self._mirrors.rollout.seen(""), self._mirrors.audit_head.seen("")
+        return Glimpse(
+            at=now,
+            epoch=self._campaign.epoch,
+            member=self._campaign.member,
+            why=self._campaign.belief.why,
+            policy=policy_status(self._policies),
+            in_force=policy.digest() if policy is not None else None,
+            rollout=rollout.value if rollout is not None else None,
+            regions=self._view.region_states(),
+            overrides=tuple(override for override in self._ledger.seen.overrides if override.holds(now)),
+            plans=self._planning.in_force,
+            audited=audited.value if audited is not None else None,
+        )
+
+    def _override_statuses(self, policy: Policy | None, now: float) -> tuple[OverrideStatus, ...]:
+        if policy is None:
+            return ()
+        ramp_s = policy.failover.failback_ramp_s
+        own = self._ledger.seen.without_ended(now, ramp_s).overrides
+        return (
+            *(shown(override, now, ramp_s) for override in own),
+            *(shown(window, now, ramp_s, by_policy=True) for window in windows(policy, now)),
+        )
