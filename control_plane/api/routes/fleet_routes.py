@@ -92,7 +92,7 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
         """List the endpoints that agents report: address, models, state, load, and the age of each value.
 
         A region with up to 100 endpoints reports all of them each second, a larger one less often: see `age_s`. Of a
-        region with more than 1,000 endpoints the rest is only counted, in `omitted_endpoints`.
+        region with more than 1,000 endpoints the rest is only counted, in `left_out`.
         """
         snapshot, now = view.snapshot, view.now()
 
