@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.api.pagination import paged
+from control_plane.api.pagination import paginate
 
 names = st.text(min_size=1, max_size=8)
 
@@ -15,7 +15,7 @@ def test_pages_put_together_are_the_list(items: set[str], limit: int) -> None:
     seen: list[str] = []
     cursor = None
     while True:
-        page = paged(items, str, cursor, limit)
+        page = paginate(items, str, cursor, limit)
         assert len(page.items) <= limit
         seen += page.items
         if page.next_cursor is None:
@@ -27,10 +27,10 @@ def test_pages_put_together_are_the_list(items: set[str], limit: int) -> None:
 @given(st.sets(names, min_size=1, max_size=20), st.sets(names, max_size=10), st.data())
 def test_what_stays_is_seen_once_while_others_come_and_go(items: set[str], new: set[str], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(sorted(items))))
-    first = paged(items, str, None, 3)
+    first = paginate(items, str, None, 3)
     if first.next_cursor is None:
         return
-    later = paged(items - gone | new, str, first.next_cursor, 100)
+    later = paginate(items - gone | new, str, first.next_cursor, 100)
     seen = [*first.items, *later.items]
     for name in items - gone:
         assert seen.count(name) == 1
@@ -38,7 +38,7 @@ def test_what_stays_is_seen_once_while_others_come_and_go(items: set[str], new: 
 
 @given(st.sets(names, max_size=9), st.binary(min_size=1, max_size=9).map(bytes.hex), st.booleans())
 def test_any_cursor_is_a_place_in_the_list(items: set[str], cursor: str, newest_first: bool) -> None:
-    page = paged(items, str, cursor, 100, newest_first=newest_first)
+    page = paginate(items, str, cursor, 100, newest_first=newest_first)
     rest = {item for item in items if (item.encode() < bytes.fromhex(cursor)) is newest_first}
     assert set(page.items) | {bytes.fromhex(cursor).decode("utf-8", "replace")} >= rest
     assert page.next_cursor is None
