@@ -14,8 +14,8 @@ from lab.engine.batching import Sequence as EngineSequence
 from lab.simulate.clock import VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import TraceRequest
-from penstock.admission.fair_queueing import YIELD_S, Head, Turns
-from penstock.admission.queueing import MAX_WAIT_S, Queue, Waiting
+from penstock.admission.fair_queueing import YIELD_S, FairQueue, Head
+from penstock.admission.queueing import MAX_WAIT_S, Waiting
 from penstock.policy.policy import Cost
 from penstock.routing.cost_estimate import OVERHEAD_BYTES
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -173,15 +173,13 @@ class SimulatedAgent:
         self, region: Region, number: int, strategy: Strategy, cost: Cost, specs: Sequence[EngineKind], rng: Random
     ) -> None:
         """Knows nothing of the engines but what they are made of."""
-        self.queue: Queue[Served] = Queue()
+        self.queue: FairQueue[Served] = FairQueue(number << 32)
         self._region = region
         self._round_robin = strategy is Strategy.ROUND_ROBIN
         self._ways = WAYS[strategy]
         self._cost = cost
         self._other_heads: list[Head] = []
         self._heard_at = 0.0
-        self._turns = Turns()
-        self._numbers_from = number << 32
         self._yields = False
         self._turn = rng.randrange(len(specs))
         self._chooser = EndpointChooser(rng)
@@ -202,18 +200,17 @@ class SimulatedAgent:
 
     def arrive(self, request: TraceRequest) -> None:
         """A client asks."""
-        served = Served(request)
+        served, now = Served(request), self._region.clock.now
         self._region.served.append(served)
-        if len(self.queue) or self._other_heads or not self._place(served):
-            now = self._region.clock.now
-            self.queue.join(served, "", 0, 0, now, now + MAX_WAIT_S * UNBOUNDED)
-            self._pump()
+        give_up_at = now + MAX_WAIT_S * UNBOUNDED
+        if self.queue.must_queue(0, give_up_at, self._other_heads) or not self._place(served):
+            self.queue.join(served, "", 0, 0, now, give_up_at)
+            self._serve()
 
     def tell(self) -> Told:
         """What this agent reports to the others."""
-        head = self.queue.head()
         loads = [endpoint.local_load for endpoint in self._pool.endpoints]
-        return Told(loads, self._head(head) if head is not None else None)
+        return Told(loads, self.queue.own_head())
 
     def hear(self, others: Sequence[Told]) -> None:
         """Take in what the other agents have reserved, and the heads of their queues."""
@@ -228,7 +225,7 @@ class SimulatedAgent:
             if remote != endpoint.remote_load:
                 endpoint.set_remote_load(remote)
         self._other_heads = [other.head for other in others if other.head is not None]
-        self._pump()
+        self._serve()
 
     def recount(self) -> None:
         """Apply what completions have taught since."""
@@ -259,7 +256,7 @@ class SimulatedAgent:
             placement.release()
             endpoint.completed(clock.now - placement.since)
             self._chooser.learn_response(placement, clock.now, (_usage(request),))
-            self._pump()
+            self._serve()
 
         sequence = EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks)
         self._region.engines[served.engine].submit(sequence, on_first, on_end)
@@ -281,29 +278,41 @@ class SimulatedAgent:
         work = NO_WORK if self._round_robin else self._chooser.expectations.guess(self._cost, "", "", ask)
         return WorkEstimate("", "", self._cost, ask, work, streaming=True)
 
-    def _pump(self) -> None:
-        """Give room to the requests that wait, or leave it to another agent whose turn it is."""
-        now = self._region.clock.now
-        while (first := self.queue.head()) is not None and self._pool.has_room:
-            turn = self._turns.whose(self._head(first), self._other_heads, now)
-            if turn is not None:
-                if not self._yields:
-                    self._yields = True
-                    self._region.clock.at(now + YIELD_S, partial(self._take_after_all, turn))
-                return
-            if not self._place(first.item):
-                return
-            self.queue.leave(first)
+    def _serve(self) -> None:
+        left_to, unfinished = self.queue.serve(self, self._region.clock.now)
+        if left_to is not None and not self._yields:
+            self._yields = True
+            self._region.clock.at(self._region.clock.now + YIELD_S, partial(self._turn_over, left_to))
+        if unfinished:
+            self._serve()
 
-    def _take_after_all(self, left_to: Head) -> None:
-        """The agent whose turn it was has had the time to take the room."""
+    def _turn_over(self, left_to: Head) -> None:
         self._yields = False
-        if self._pool.has_room:
-            self._turns.pass_over(left_to, self._region.clock.now)
-        self._pump()
+        self.queue.turn_over(left_to, self._region.clock.now, has_room=self.has_room())
+        self._serve()
 
-    def _head(self, waiting: Waiting[Served]) -> Head:
-        return Head(0, waiting.since, self._numbers_from + waiting.number)
+    def has_room(self) -> bool:
+        """Whether an engine may take one more request."""
+        return self._pool.has_room
+
+    def other_heads(self, now: float) -> Sequence[Head]:
+        """The heads that the other agents last reported."""
+        return self._other_heads
+
+    def group(self, item: Served, now: float) -> str | None:
+        """All requests may use the same engines."""
+        return ""
+
+    def speaks_for_group(self, item: Served) -> bool:
+        """What is closed to one request is closed to all."""
+        return True
+
+    def ask(self, item: Served, now: float) -> bool | None:
+        """Place a waiting request; None where no engine has room."""
+        return self._place(item) or None
+
+    def deliver(self, entry: Waiting[Served], answer: bool, now: float) -> None:
+        """Nothing: the request was placed when it was asked for."""
 
 
 def _usage(request: TraceRequest) -> bytes:

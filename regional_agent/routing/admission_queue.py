@@ -1,50 +1,43 @@
-"""Where requests wait for room: one queue a model, looked after by one timer, emptied as room appears.
+"""Runs the agent's admission queues: one fair queue for each model, one timer for all of them.
 
-Room appears when a request here ends, when another agent is heard to have less, when a spill credit arrives or when an
-endpoint becomes ready. The first three are acted on at once; the timer, which only runs while somebody waits, sees the
-rest, and those who have to give up.
+A pass over a queue follows every event that makes room: the end of a request, a report of less load or of another queue
+by an agent of the region, and a new spill credit. The timer, which runs only while requests wait, finds room that no
+event announces, such as an endpoint that became ready, and requests whose time to wait is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.fair_queueing import YIELD_S, Head, Turns
-from penstock.admission.queueing import CREDIT_WAIT_S, Queue, Waiting, give_up_at, retry_after_s
+from penstock.admission.fair_queueing import YIELD_S, FairQueue, Head
+from penstock.admission.queueing import CREDIT_WAIT_S, Waiting, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load import shared_load as told
 from regional_agent.telemetry.agent_metrics import WaitEnd
 
 if TYPE_CHECKING:
-    from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.routing.request_context import RequestContext, Target
     from regional_agent.shared_load.shared_load import SharedLoad
 
 LOOK_S: Final = 0.1
-"""Time (s) between two looks at what nobody announces, while somebody waits."""
-
-MAX_IN_VAIN: Final = 8
-"""At one look, no more than this many are asked for whom there turns out to be nothing."""
-
-MAX_AT_ONCE: Final = 256
-"""Requests that are sent off in one turn of the event loop; the others follow in the next ones."""
+"""Period (s) of the timer."""
 
 Answer = Callable[["Target | Refusal"], None]
 Ask = Callable[["RequestContext", float], "Target | Refusal | None"]
 
 
 class Waiter:
-    """Who waits, and how to tell them that it is their turn."""
+    """A waiting request and the callback for its target."""
 
     __slots__ = ("answer", "context")
 
     def __init__(self, context: RequestContext, answer: Answer) -> None:
-        """`answer` is called once, unless the waiter leaves before."""
+        """Create a waiter; `answer` is called once, unless the request leaves the queue before."""
         self.context = context
         self.answer = answer
 
@@ -53,7 +46,7 @@ QueueEntry = Waiting[Waiter]
 
 
 class AdmissionQueue:
-    """Every queue of an agent."""
+    """The admission queues of one agent, by model."""
 
     def __init__(
         self,
@@ -62,42 +55,39 @@ class AdmissionQueue:
         clock: Callable[[], float],
         on_waited: Callable[[str, float, WaitEnd], None] = lambda model, waited_s, end: None,
     ) -> None:
-        """Nobody waits.
+        """Create empty queues.
 
         Args:
             clock: monotonic, in seconds.
-            on_waited: hears, for what model and how long (s), of everybody who waits no more.
+            on_waited: called with model, time waited (s) and outcome when a request leaves a queue.
         """
         self.ask: Ask = lambda context, now: None
-        """Where a request may go now, or None: still nowhere. Set by the road."""
+        """Returns the target of a waiting request, or None while there is none. Set by the router."""
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._clock = clock
         self._on_waited = on_waited
-        self._queues: dict[str, Queue[Waiter]] = {}
-        self._turns: dict[str, Turns] = {}
+        self._queues: dict[str, ModelQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._called = False
         self._elsewhere = False
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
-        """Added to the numbers of those who wait here, so that no two of a region have the same."""
-        shared_load.waiting_here = self._told
+        """Added to the numbers of the requests that wait here, so that they are unique in the region."""
+        shared_load.waiting_here = self._reported
         shared_load.on_heard = self.room_appeared
 
     def waiting(self, model: str) -> int:
-        """Requests for a model that wait here and at the other agents of the region."""
-        queue = self._queues.get(model)
-        here = len(queue) if queue is not None else 0
-        others = self._shared_load.remote_queues(model)
-        return here + sum(one.requests for one in others) if others else here
+        """Requests for a model that wait at the agents of the region."""
+        here, remote = self.waiting_here(model), self._shared_load.remote_queues(model)
+        return here + sum(queue.requests for queue in remote) if remote else here
 
     def is_awaited(self, model: str) -> bool:
-        """Whether anybody waits for a model, here or at the other agents of the region."""
+        """Whether a request for a model waits at some agent of the region."""
         return bool(self._queues.get(model) or self._shared_load.remote_queues(model))
 
     def waiting_here(self, model: str) -> int:
-        """Those that wait at this agent."""
+        """Requests for a model that wait at this agent."""
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
 
@@ -107,69 +97,68 @@ class AdmissionQueue:
         return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
-        """Whether others wait, here or at another agent, that come before this request."""
-        others = self._shared_load.remote_queues(context.model)
-        if others and any(one.behind <= -context.priority for one in others):
-            return True
-        queue = self._queues.get(context.model)
-        return queue is not None and len(queue) > 0 and queue.ahead_of(context.priority, _give_up_at(context)) > 0
+        """Whether requests wait, at some agent of the region, that come before this one."""
+        model = context.model
+        queue = self._queues.get(model)
+        if not queue and not self._shared_load.remote_queues(model):
+            return False
+        queue = queue if queue is not None else self._queue(model)
+        return queue.must_queue(context.priority, _give_up_at(context), self.other_heads(model, self._clock()))
 
     def join(
         self, context: RequestContext, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
     ) -> QueueEntry | Refusal:
-        """Wait for room, unless that would take too long.
+        """Add a request to the queue of its model, unless it would wait too long.
 
         Args:
             size_bytes: memory that the request's body holds.
-            answer: called with where to go, or why nowhere; not within this call.
-            elsewhere: another region may well grant a credit soon, however long it takes here.
+            answer: called with the target or the refusal, not within this call.
+            elsewhere: another region is likely to grant a credit soon, however long the wait is here.
         """
         model, until = context.model, _give_up_at(context)
-        queue = self._queues.get(model)
-        if queue is None:
-            queue, self._turns[model] = Queue(), Turns()
-            self._queues[model] = queue
+        queue = self._queue(model)
         pool = self._endpoints.pool(model)
         ahead = queue.ahead_of(context.priority, until) + self.waiting(model) - len(queue)
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
         hopeless = now + wait_s > until
         if hopeless and not elsewhere:
-            return _refusal(f"waiting {wait_s:.0f} s for it is of no use", wait_s)
+            return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
         leave_at = now + CREDIT_WAIT_S if hopeless else until
         entry, displaced = queue.join(
             Waiter(context, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
         )
-        for one in displaced:
-            self._ended(one, now, WaitEnd.IN_VAIN)
-            self._later(one, _refusal("others come first", wait_s))
+        for victim in displaced:
+            self._left(victim, now, WaitEnd.IN_VAIN)
+            refusal = _refusal("the queue is full and other requests come first", wait_s)
+            asyncio.get_running_loop().call_soon(victim.item.answer, refusal)
         if entry is None:
-            return _refusal("too many wait", wait_s)
+            return _refusal("the queue is full", wait_s)
         self._shared_load.tell()
         self._set_timer()
-        if _has_room(pool):
+        if pool.has_room:
             self.room_appeared()
         return entry
 
     def leave(self, entry: QueueEntry) -> None:
-        """The client has gone, or its deadline has passed."""
+        """Remove a request whose client has gone or whose deadline has passed."""
         if entry.waits:
             self._queues[entry.item.context.model].leave(entry)
-            self._ended(entry, self._clock(), WaitEnd.IN_VAIN)
+            self._left(entry, self._clock(), WaitEnd.IN_VAIN)
             self._shared_load.tell()
 
     def room_appeared(self) -> None:
-        """Something has ended in this region: look before long, once for all that happens until then."""
+        """Schedule one pass over the queues, for all events until it runs."""
         if self._queues and not self._called and any(self._queues.values()):
             self._called = True
-            asyncio.get_running_loop().call_soon(self._serve)
+            asyncio.get_running_loop().call_soon(self._serve_all)
 
     def credit_arrived(self) -> None:
-        """Another region may take some: those who wait come before those who come now."""
+        """Schedule a pass in which requests may leave the region. Waiting requests come before new ones."""
         self._elsewhere = True
         self.room_appeared()
 
     def close(self) -> None:
-        """Nobody is served any more. Those who still wait leave when their connections are cut."""
+        """Stop all timers. Requests that still wait leave when their connections are cut."""
         self._called = True
         for timer in (self._timer, *self._yielding.values()):
             if timer is not None:
@@ -177,80 +166,61 @@ class AdmissionQueue:
         self._timer = None
         self._yielding.clear()
 
-    def _serve(self) -> None:
+    def other_heads(self, model: str, now: float) -> Sequence[Head]:
+        """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
+        remote = self._shared_load.remote_queues(model)
+        if not remote:
+            return ()
+        reported_at = now - self._shared_load.age_s()
+        return [Head(queue.behind, reported_at - queue.waited_ms / 1000, queue.which) for queue in remote]
+
+    def has_room(self, model: str) -> bool:
+        """Whether an endpoint of the region may take one more request for a model."""
+        return self._endpoints.pool(model).has_room
+
+    def deliver(self, entry: QueueEntry, answer: Target | Refusal, now: float) -> None:
+        """Call back a request that has left its queue."""
+        self._left(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
+        self._shared_load.tell()
+        entry.item.answer(answer)
+
+    def _queue(self, model: str) -> ModelQueue:
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = ModelQueue(model, self, self._numbers_from)
+        return queue
+
+    def _serve_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
         self._called = False
-        for model, queue in list(self._queues.items()):
+        for queue in list(self._queues.values()):
             if queue:
-                self._offer(model, queue, elsewhere=elsewhere)
+                self._serve(queue, elsewhere=elsewhere)
 
-    def _offer(self, model: str, queue: Queue[Waiter], *, elsewhere: bool) -> None:
-        """Send off who may go, in order, as long as there is room here in this agent's turn, or may be elsewhere.
-
-        Where there is none for one, there is none for others of the same residency; those are not asked.
-        """
-        now, pool = self._clock(), self._endpoints.pool(model)
-        nowhere: set[str] = set()
-        in_vain = sent = 0
-        for entry in queue.in_order():
-            context = entry.item.context
-            residency = context.admitted.permitted.name
-            if residency in nowhere or now < context.rests_until:
-                continue
-            if not _has_room(pool):
-                if not elsewhere:
-                    return
-            elif self._yields(model, entry, now):
-                return
-            answer = self.ask(context, now)
-            if answer is None:
-                in_vain += 1
-                if in_vain >= MAX_IN_VAIN:
-                    return
-                if not context.attempts:
-                    nowhere.add(residency)
-                continue
-            queue.leave(entry)
-            self._ended(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
-            self._shared_load.tell()
-            entry.item.answer(answer)
-            sent += 1
-            if sent >= MAX_AT_ONCE:
-                self._elsewhere |= elsewhere
-                self.room_appeared()
-                return
-
-    def _yields(self, model: str, entry: QueueEntry, now: float) -> bool:
-        """Whether room here is another agent's first, and so left alone until that one has had time to take it."""
-        others = self._shared_load.remote_queues(model)
-        if not others:
-            return False
-        heard_at = now - self._shared_load.age_s()
-        heads = [Head(one.behind, heard_at - one.waited_ms / 1000, one.which) for one in others]
-        turn = self._turns[model].whose(self._head(entry), heads, now)
-        if turn is None:
-            return False
-        if model not in self._yielding:
+    def _serve(self, queue: ModelQueue, *, elsewhere: bool) -> None:
+        left_to, unfinished = queue.serve(queue, self._clock(), elsewhere=elsewhere)
+        model = queue.model
+        if left_to is not None and model not in self._yielding:
             loop = asyncio.get_running_loop()
-            self._yielding[model] = loop.call_later(YIELD_S, self._take_after_all, model, turn)
-        return True
+            self._yielding[model] = loop.call_later(YIELD_S, self._turn_over, queue, left_to)
+        if unfinished:
+            self._elsewhere |= elsewhere
+            self.room_appeared()
 
-    def _take_after_all(self, model: str, left_to: Head) -> None:
-        """Whoever's turn it was has had the time to take what room there is."""
-        del self._yielding[model]
-        if _has_room(self._endpoints.pool(model)):
-            self._turns[model].pass_over(left_to, self._clock())
+    def _turn_over(self, queue: ModelQueue, left_to: Head) -> None:
+        del self._yielding[queue.model]
+        queue.turn_over(left_to, self._clock(), has_room=self.has_room(queue.model))
         self.room_appeared()
 
     def _look(self) -> None:
         self._timer = None
         now = self._clock()
         try:
-            for model, queue in list(self._queues.items()):
+            for queue in list(self._queues.values()):
                 for entry in queue.give_up(now):
-                    self._ended(entry, now, WaitEnd.IN_VAIN)
+                    self._left(entry, now, WaitEnd.IN_VAIN)
                     entry.item.answer(self._too_late(entry.item.context, now))
-                self._offer(model, queue, elsewhere=True)
+                self._serve(queue, elsewhere=True)
         finally:
             self._set_timer()
 
@@ -258,40 +228,64 @@ class AdmissionQueue:
         waited_s = now - context.received_at
         if now >= context.deadline_at:
             return Refusal(Reason.DEADLINE_PASSED, f"no room within {waited_s:.1f} s, the request's deadline")
-        return _refusal(f"waited {waited_s:.0f} s for it", self.wait_s(context.model))
+        return _refusal(f"the request waited {waited_s:.0f} s", self.wait_s(context.model))
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def _ended(self, entry: QueueEntry, now: float, end: WaitEnd) -> None:
+    def _left(self, entry: QueueEntry, now: float, end: WaitEnd) -> None:
         self._on_waited(entry.item.context.model, now - entry.since, end)
 
-    def _later(self, entry: QueueEntry, refusal: Refusal) -> None:
-        asyncio.get_running_loop().call_soon(entry.item.answer, refusal)
-
-    def _told(self) -> dict[str, told.Waiting]:
-        """What the other agents are to know."""
+    def _reported(self) -> dict[str, told.Waiting]:
+        """What the other agents of the region receive about these queues."""
         now = self._clock()
         waiting = {}
         for model, queue in self._queues.items():
-            first = queue.head()
-            if first is not None:
-                head = self._head(first)
+            head = queue.own_head()
+            if head is not None:
                 waited_ms = max(0, int((now - head.since) * 1000))
                 waiting[model] = told.Waiting(len(queue), head.behind, waited_ms, head.which)
         return waiting
 
-    def _head(self, entry: QueueEntry) -> Head:
-        return Head(-entry.priority, entry.since, self._numbers_from + entry.number)
 
+class ModelQueue(FairQueue[Waiter]):
+    """The queue of one model, and the dispatcher of its passes."""
 
-def _has_room(pool: EndpointPool) -> bool:
-    return any(view.takes_more for view in pool.views)
+    def __init__(self, model: str, queues: AdmissionQueue, numbers_from: int) -> None:
+        """Create an empty queue; `numbers_from` makes its numbers unique in the region."""
+        super().__init__(numbers_from)
+        self.model = model
+        self._queues = queues
+
+    def has_room(self) -> bool:
+        """Whether an endpoint of the region may take one more request."""
+        return self._queues.has_room(self.model)
+
+    def other_heads(self, now: float) -> Sequence[Head]:
+        """The heads of the other agents' queues."""
+        return self._queues.other_heads(self.model, now)
+
+    def group(self, item: Waiter, now: float) -> str | None:
+        """The residency class of a request; None while engines that were busy may not be asked again."""
+        context = item.context
+        return None if now < context.rests_until else context.admitted.permitted.name
+
+    def speaks_for_group(self, item: Waiter) -> bool:
+        """Whether the request was tried nowhere, so that what is closed to it is closed to its residency class."""
+        return not item.context.attempts
+
+    def ask(self, item: Waiter, now: float) -> Target | Refusal | None:
+        """The target of a request, or None while there is none."""
+        return self._queues.ask(item.context, now)
+
+    def deliver(self, entry: QueueEntry, answer: Target | Refusal, now: float) -> None:
+        """Call back a request that has left the queue."""
+        self._queues.deliver(entry, answer, now)
 
 
 def _give_up_at(context: RequestContext) -> float:
-    """Counted from when it came: one that is tried again keeps its entry."""
+    """When (s) a request gives up, counted from its arrival: a request that is tried again keeps its position."""
     return give_up_at(context.received_at, context.deadline_at)
 
 

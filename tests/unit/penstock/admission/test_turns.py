@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.admission.fair_queueing import PASSED_OVER_S, Head, Turns
+from penstock.admission.fair_queueing import PASSED_OVER_S, YIELD_S, FairQueue, Head, Turns
+from penstock.admission.queueing import Waiting
 
 OWN = Head(0, 5.0, 1)
 
@@ -27,3 +28,73 @@ def test_whoever_does_not_move_in_its_turn_is_passed_over_for_a_while() -> None:
     assert turns.whose(OWN, [dead, other], 10.3) is None, "two dead agents hold up nobody either"
     assert turns.whose(OWN, [dead._replace(which=9)], 10.3) is not None, "its next one has a turn of its own"
     assert turns.whose(OWN, [dead, other], 10.0 + PASSED_OVER_S) == dead
+
+
+class Slots:
+    """Places requests by name while there are slots; a name's first letter is its group."""
+
+    def __init__(self, free: int, heads: list[Head] | None = None) -> None:
+        self.free = free
+        self.heads = heads or []
+        self.asked: list[str] = []
+        self.placed: list[str] = []
+        self.homeless: set[str] = set()
+
+    def has_room(self) -> bool:
+        return self.free > 0
+
+    def other_heads(self, now: float) -> list[Head]:
+        return self.heads
+
+    def group(self, item: str, now: float) -> str | None:
+        return None if item.endswith("rests") else item[0]
+
+    def speaks_for_group(self, item: str) -> bool:
+        return True
+
+    def ask(self, item: str, now: float) -> str | None:
+        self.asked.append(item)
+        return None if item[0] in self.homeless else item
+
+    def deliver(self, entry: Waiting[str], answer: str, now: float) -> None:
+        assert not entry.waits
+        self.free -= 1
+        self.placed.append(answer)
+
+
+def queue(*names: str) -> FairQueue[str]:
+    made: FairQueue[str] = FairQueue(0)
+    for since, name in enumerate(names):
+        made.join(name, "t", 0, 1, float(since), 100.0 + since)
+    return made
+
+
+def test_requests_are_served_in_order_while_there_is_room() -> None:
+    waiting, slots = queue("a1", "a2", "a3"), Slots(2)
+    assert waiting.serve(slots, 5.0) == (None, False)
+    assert (slots.placed, slots.asked, len(waiting)) == (["a1", "a2"], ["a1", "a2"], 1)
+
+
+def test_a_group_without_a_place_is_asked_for_once_and_holds_up_no_other() -> None:
+    waiting, slots = queue("a1", "a2", "b1 rests", "b2"), Slots(2)
+    slots.homeless = {"a"}
+    waiting.serve(slots, 5.0)
+    assert (slots.asked, slots.placed) == (["a1", "b2"], ["b2"])
+
+
+def test_room_is_left_to_an_older_head_elsewhere_until_its_turn_is_over() -> None:
+    older = Head(0, -1.0, 99)
+    waiting, slots = queue("a1"), Slots(1, [older])
+    left_to, _ = waiting.serve(slots, 5.0)
+    assert left_to == older
+    waiting.turn_over(older, 5.0 + YIELD_S, has_room=True)
+    assert waiting.serve(slots, 5.0 + YIELD_S) == (None, False)
+    assert slots.placed == ["a1"]
+
+
+def test_a_new_request_queues_behind_those_that_come_before_it_anywhere() -> None:
+    elsewhere = [Head(-1, 0.0, 7)]
+    assert queue().must_queue(1, 50.0, elsewhere)
+    assert not queue().must_queue(2, 50.0, elsewhere)
+    assert queue("a1").must_queue(0, 101.0, ())
+    assert not queue("a1").must_queue(0, 99.0, ()), "it gives up sooner, so it comes first"

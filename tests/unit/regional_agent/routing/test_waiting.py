@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.admission import fair_queueing
 from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
 from regional_agent.shared_load import shared_load as told
 from regional_agent.shared_load.shared_load import SharedLoad
@@ -177,7 +177,7 @@ async def test_who_cannot_use_what_room_there_is_holds_up_nobody(here: Here) -> 
 async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_queue, "MAX_IN_VAIN", 2)
+    monkeypatch.setattr(fair_queueing, "MAX_IN_VAIN", 2)
     for number in range(3):
         here.place(f"bound {number}", residency="here")
     for name in ("free", "free too", "one too many"):
@@ -190,7 +190,7 @@ async def test_who_may_only_run_here_keeps_nobody_from_going_elsewhere(
 
 
 async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_queue, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(fair_queueing, "MAX_AT_ONCE", 2)
     for number in range(5):
         here.place(str(number))
     here.credits = {"anywhere": 5}
