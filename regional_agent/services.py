@@ -47,7 +47,7 @@ class _Service:
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """The answer to what nobody carries, in OpenAI's error shape; None is what never became a request."""
         if request is not None and _is_carried(request):
-            self._carrier.refused_at_once(request, refusal)
+            self._carrier.record_rejected(request, refusal)
         else:
             self._carrier.metrics.refused(refusal.reason)
         return refusal_response(refusal, self._carrier.rng)
@@ -84,7 +84,7 @@ class TrafficService(_Service):
         if _is_carried(request):
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
-                return self._carrier.carry(connection, request, context)
+                return self._carrier.handle(connection, request, context)
             self._refuse(connection, request, context)
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
@@ -143,7 +143,7 @@ class PeerService(_Service):
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
             context = self._road.admission.context_from_peer(request, self._carrier.clock())
             if isinstance(context, RequestContext):
-                return self._carrier.carry(connection, request, context)
+                return self._carrier.handle(connection, request, context)
             self._refuse(connection, request, context)
         else:
             self._not_found(connection, request)
@@ -194,7 +194,7 @@ class AdminService(_Service):
             self._not_found(connection, request)
 
     def _explain(self, request: Request, connection: RequestSequence) -> None:
-        road, now = self._carrier.road, self._carrier.clock()
+        road, now = self._carrier.router, self._carrier.clock()
         try:
             explanation = explain_here(road, self._runtime, request.target, now)
         except BadQuestion as error:

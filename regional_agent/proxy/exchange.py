@@ -1,187 +1,491 @@
-"""One request being carried: find a target, stream the answer back, try elsewhere until a byte has been sent.
+"""One proxied request as a state machine: select a target, send, stream the response, or try another target.
 
-The head of an answer is held until its first body byte: engines send heads before they start, and until the client has
-been sent something the request may still go elsewhere. A request whose body is not whole yet is passed on as it comes;
-what has been kept of it decides whether it can be sent again.
+A response head is held until the first body byte: engines send the head before they start, and until the client has
+received a byte the request can be retried elsewhere. A request with an incomplete body is forwarded as it arrives; it
+can be retried while everything that was sent is also kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from random import Random
 from typing import Final
 
+from penstock.admission.retry_budget import RetryBudget
 from penstock.health import orca
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER, Header, response_lines_to_client
-from regional_agent.http.messages import status_line
-from regional_agent.http.request_sequence import KEEP_ALIVE_1_0
-from regional_agent.proxy.ending import DONE, REFUSED, SEEKING, SENT, STREAMING, TUNNEL, WAITING, Ending
+from regional_agent.http.header_rules import REFUSAL_HEADER, Header, response_lines_to_client
+from regional_agent.http.limits import Limits
+from regional_agent.http.messages import Request, status_line
+from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.proxy.client_response import ClientResponse
+from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.outcome_recorder import OutcomeRecorder
+from regional_agent.proxy.timer_wheel import TimerWheel
 from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.proxy.upstream_request import build_upstream_request
-from regional_agent.routing.request_context import Target
+from regional_agent.routing.admission_queue import QueueEntry
+from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
-from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 
 BUSY_STATUSES: Final = frozenset({429, 503})
-"""What an engine answers when it will not start a request now; vLLM, TGI and Triton all use 503 or 429 for it."""
+"""Statuses with which vLLM, TGI and Triton reject a request that they have not started."""
 
-REFUSAL_S: Final = 1.0
-"""How long (s) the rest of a refusal is read, so that its connection can be used again; then it is closed."""
+REJECTION_READ_S: Final = 1.0
+"""How long (s) the body of a rejection is read, so that its connection can be reused; then the connection is closed."""
 
 STALE_S: Final = 1.0
-"""A kept connection that ends so soon (s) after a request was written to it was closing already."""
+"""A reused connection that closes this soon (s) after a request was sent was already being closed by the server."""
 
-LOOKS_FOR_STALL: Final = 20
-"""A stream is looked at so often in the time that it may bring nothing; a stall is noticed so much later."""
+CHECKS_PER_STALL: Final = 20
+"""A stream is checked this often within the stall timeout; a stall is detected that much later at most."""
+
+MAX_CACHED_ENDPOINTS: Final = 4096
 
 _OK, _SATURATED = RequestOutcome.OK, Reason.SATURATED
-"""In Python 3.11, to read a member off its class is a function call."""
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
-class Exchange(Ending):
-    """Handler of one client request and sink of one upstream response at a time."""
+class State:
+    """A state of an exchange."""
 
-    __slots__ = ()
+    __slots__ = ("name", "successors")
 
-    def seek(self, now: float) -> None:
-        """Ask the road for the next target and go there; a refusal ends the exchange. `now` is in seconds."""
-        self._stage = SEEKING
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.successors: frozenset[State] = frozenset()
+        """Set from TRANSITIONS."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+SELECTING: Final = State("selecting")
+"""The router selects a target."""
+QUEUED: Final = State("queued")
+"""All targets are full; the request is in the admission queue."""
+CONNECTING: Final = State("connecting")
+"""A connection to the target is being opened."""
+AWAITING: Final = State("awaiting")
+"""The request was sent; no byte of a response body has arrived."""
+REJECTED: Final = State("rejected")
+"""The target rejected the request without starting it; the rest of its response is read and dropped."""
+STREAMING: Final = State("streaming")
+"""The client has received a part of the response: no retry is possible."""
+TUNNEL: Final = State("tunnel")
+"""The protocol was upgraded; bytes are forwarded both ways."""
+DONE: Final = State("done")
+"""Everything is released and the outcome is recorded."""
+
+TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+    SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model
+    QUEUED: (SELECTING, DONE),
+    CONNECTING: (AWAITING, SELECTING, DONE),
+    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, SELECTING, DONE),  # CONNECTING: the connection was stale
+    REJECTED: (SELECTING, DONE),
+    STREAMING: (DONE,),
+    TUNNEL: (DONE,),
+    DONE: (),
+}
+"""The allowed transitions."""
+
+for _state, _successors in TRANSITIONS.items():
+    _state.successors = frozenset(_successors)
+
+
+class InvalidTransition(Exception):
+    """A transition that TRANSITIONS does not contain: a defect."""
+
+
+class EndpointHeaders(dict[str, bytes]):
+    """The response header lines that name the region and the endpoint, cached by the endpoint's name."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+
+    def __missing__(self, endpoint: str) -> bytes:
+        if len(self) >= MAX_CACHED_ENDPOINTS:
+            self.clear()
+        lines = self[endpoint] = b"x-penstock-region: %b\r\nx-penstock-endpoint: %b\r\n" % (
+            self._region.encode(),
+            endpoint.encode(),
+        )
+        return lines
+
+
+class ExchangeServices:
+    """What all exchanges of a proxy share."""
+
+    __slots__ = (
+        "active",
+        "clock",
+        "endpoint_headers",
+        "endpoint_pool",
+        "limits",
+        "peer_pool",
+        "recorder",
+        "retry_budget",
+        "rng",
+        "router",
+        "via",
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        endpoint_pool: UpstreamPool,
+        peer_pool: UpstreamPool,
+        recorder: OutcomeRecorder,
+        limits: Limits,
+        *,
+        via: bytes,
+        rng: Random,
+        clock: Callable[[], float],
+    ) -> None:
+        """Bundle the collaborators.
+
+        Args:
+            via: this agent's entry in Via headers.
+            rng: spreads the Retry-After times of refusals.
+            clock: monotonic (s).
+        """
+        self.router = router
+        self.endpoint_pool = endpoint_pool
+        self.peer_pool = peer_pool
+        self.recorder = recorder
+        self.limits = limits
+        self.via = via
+        self.rng = rng
+        self.clock = clock
+        self.retry_budget = RetryBudget(clock())
+        self.endpoint_headers = EndpointHeaders(router.region)
+        self.active: TimerWheel[Exchange] = TimerWheel()
+        """The exchanges in progress."""
+
+
+class Exchange:
+    """Handles one client request; the sink of one upstream response at a time."""
+
+    __slots__ = (
+        "_client",
+        "_client_stalled",
+        "_connecting",
+        "_context",
+        "_first_byte_at",
+        "_head",
+        "_last_data_at",
+        "_queue_entry",
+        "_reconnected",
+        "_rejected_because",
+        "_request",
+        "_response",
+        "_sent_at",
+        "_services",
+        "_state",
+        "_status",
+        "_target",
+        "_tunnel",
+        "_upstream",
+        "slot",
+    )
+
+    def __init__(
+        self, services: ExchangeServices, client: RequestSequence, request: Request, context: RequestContext
+    ) -> None:
+        self._services = services
+        self._client = client
+        self._request = request
+        self._context = context
+        self._state = SELECTING
+        self._response = ClientResponse(client)
+        self._target: Target | None = None
+        """The current attempt, or the last one; it holds a reservation until it is settled."""
+        self._upstream: UpstreamConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reconnected = False
+        """The request was sent again to the same target because its connection was stale."""
+        self._tunnel: Tunnel | None = None
+        self._queue_entry: QueueEntry | None = None
+        self._status = 0
+        self._head: ResponseHead | None = None
+        self._rejected_because = _SATURATED
+        """Why the target rejected the request."""
+        self._sent_at = 0.0
+        """When the request had been sent completely, or its head, while the body is incomplete."""
+        self._first_byte_at: float | None = None
+        self._last_data_at = 0.0
+        """When data last arrived, or a wait for data began."""
+        self._client_stalled = False
+        """The client's write buffer is above its high-water mark."""
+        self.slot: set[Exchange] = set()
+        """For the timer wheel."""
+
+    @property
+    def model(self) -> str:
+        """The requested model."""
+        return self._context.model
+
+    def _enter(self, state: State) -> None:
+        if state not in self._state.successors:
+            raise InvalidTransition(f"{self._state} -> {state}")
+        self._state = state
+
+    # selecting a target
+
+    def select(self, now: float) -> None:
+        """Ask the router for the next target and send the request there; a refusal ends the exchange. `now` in s."""
+        self._enter(SELECTING)
         if not self._request.whole:
             self._client.pause_reading()
-        target = self._carrier.road.next_target(self._context, now)
+        target = self._services.router.next_target(self._context, now)
         if not isinstance(target, Refusal):
             self._go_to(target, now)
         elif target.reason is _SATURATED:
-            self._wait(target)
+            self._queue(target)
         else:
-            self._refuse_unless_lighter(target)
+            self._fall_back_or_refuse(target)
 
-    def _refuse_unless_lighter(self, refusal: Refusal) -> None:
-        """There is no place to run it: refuse it, or let a lighter model serve it where policy says so."""
-        if self._carrier.road.fall_back(self._context, self._request, refusal):
-            self.seek(self._carrier.clock())
+    def _fall_back_or_refuse(self, refusal: Refusal) -> None:
+        """Try the policy's fallback model; without one, refuse."""
+        if self._services.router.fall_back(self._context, self._request, refusal):
+            self.select(self._services.clock())
         else:
             self._refuse(refusal)
 
-    def _wait(self, refusal: Refusal) -> None:
-        """Everything is full: wait for room, unless that is of no use."""
-        request = self._request
-        # What is still coming of a body that may be kept is read while it waits: so the client's leaving is noticed.
-        reads_on = request.length is not None and request.length <= self._carrier.limits.kept_body_bytes
+    def _queue(self, refusal: Refusal) -> None:
+        """All targets are full: join the admission queue, unless waiting is of no use."""
+        request, services = self._request, self._services
+        # The rest of a body that fits into memory is read meanwhile, which also detects a disconnect of the client.
+        reads_on = request.length is not None and request.length <= services.limits.kept_body_bytes
         size_bytes = max(len(request.body), request.length or 0) if reads_on else len(request.body)
-        entry = self._carrier.road.wait(self._context, size_bytes, self._on_turn, self._carrier.clock())
+        entry = services.router.wait(self._context, size_bytes, self._on_turn, services.clock())
         if isinstance(entry, Refusal):
-            self._refuse_unless_lighter(
+            self._fall_back_or_refuse(
                 Refusal(refusal.reason, f"{refusal.detail}; {entry.detail}", refusal.rejected, entry.retry_after_s)
             )
         else:
-            self._stage, self._entry = WAITING, entry
+            self._enter(QUEUED)
+            self._queue_entry = entry
             if reads_on and not request.whole:
                 self._client.resume_reading()
 
     def _on_turn(self, target: Target | Refusal) -> None:
-        """There is room for it, or it is of no use to wait longer."""
-        if self._stage is not WAITING:
+        """The admission queue found a target, or gave up."""
+        if self._state is not QUEUED:
             if not isinstance(target, Refusal):
-                self._carrier.road.settle(target, self._carrier.clock())
+                self._services.router.settle(target, self._services.clock())
             return
-        self._stage, self._entry = SEEKING, None
+        self._enter(SELECTING)
+        self._queue_entry = None
         if not isinstance(target, Refusal):
-            self._go_to(target, self._carrier.clock())
+            self._go_to(target, self._services.clock())
         elif target.reason is Reason.DEADLINE_PASSED:
             self._refuse(target, RequestOutcome.TIMEOUT)
         else:
-            self._refuse_unless_lighter(target)
+            self._fall_back_or_refuse(target)
+
+    # one attempt
 
     def _go_to(self, target: Target, now: float) -> None:
         self._target = target
-        idle = self._carrier.pool_for(target).take(target.address)
+        idle = self._pool(target).take(target.address)
         if idle is not None:
             self._send(idle, now)
         else:
-            self._connecting = asyncio.create_task(self._connect(target))
+            self._start_connecting(target)
+
+    def _pool(self, target: Target) -> UpstreamPool:
+        return self._services.endpoint_pool if target.endpoint is not None else self._services.peer_pool
+
+    def _start_connecting(self, target: Target) -> None:
+        self._enter(CONNECTING)
+        self._connecting = asyncio.create_task(self._connect(target))
+
+    async def _connect(self, target: Target) -> None:
+        try:
+            connection = await self._pool(target).connect(target.address)
+        except ConnectFailed as error:
+            self._connecting = None
+            self._lose(error)
+            return
+        self._connecting = None
+        self._send(connection, self._services.clock())
+
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
+        request, target = self._request, self._target
+        assert target is not None
+        self._enter(AWAITING)
+        self._upstream, self._sent_at = connection, now
+        data = build_upstream_request(request, self._context, target, self._client, self._services.via, now)
+        if request.upgrade:
+            connection.send_upgrade(self, data)
+            return
+        if request.whole:
+            connection.send(self, data)
+            return
+        connection.send_partial(self, data, bytes(request.body), chunked=request.length is None)
+        if connection.writable:
+            self._client.resume_reading()
+
+    def _after_rejection(self) -> None:
+        """The rejection has been read: try another target, unless a peer reports that its engine may have started."""
+        assert self._target is not None
+        if self._rejected_because is Reason.ENGINE_TIMEOUT:
+            detail = f"the engine in {self._target.region} did not begin in time"
+            self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
+            return
+        self._services.router.busy(self._context, self._target, self._rejected_because)
+        local = self._target.endpoint is not None
+        self._retry(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
+
+    def _lose(self, error: UpstreamError) -> None:
+        """The attempt failed: retry if the client has received nothing, else end the response with an error."""
+        target = self._target
+        assert target is not None
+        if self._state is STREAMING:
+            self._services.router.broke_off(target)
+            self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
+            return
+        if isinstance(error, Stale) and self._may_reconnect():
+            self._reconnected = True
+            if not self._request.whole:
+                self._client.pause_reading()
+            self._services.recorder.metrics.retried(RetryReason.STALE_CONNECTION)
+            self._start_connecting(target)
+            return
+        self._drop_upstream()
+        failed_connect = isinstance(error, ConnectFailed)
+        self._services.router.unreachable(self._context, target, broke=not failed_connect)
+        self._retry(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
+
+    def _may_reconnect(self) -> bool:
+        """Whether the target has probably not seen the request. Once only: the request may cause the close."""
+        soon = self._services.clock() - self._sent_at < STALE_S
+        return soon and not self._reconnected and not self._request.body_dropped
+
+    def _retry(self, why: RetryReason) -> None:
+        """Try another target, if the request can be sent again and the retry budget permits it."""
+        services, target = self._services, self._target
+        assert target is not None
+        now = services.clock()
+        services.router.settle(target, now)
+        self._target = None
+        if self._request.body_dropped:
+            detail = f"{why.value}, and the body is too large to be kept for a retry"
+            self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
+        elif not services.retry_budget.withdraw(now):
+            reason = Reason.ENGINE_FAILED if why in _FAILURES else Reason.SATURATED
+            detail = f"{why.value}, and the retry budget is used up"
+            self._refuse(Refusal(reason, detail, retry_after_s=services.retry_budget.more_in_s(now)))
+        else:
+            services.recorder.metrics.retried(why)
+            self.select(now)
+
+    # timeouts
 
     def check(self, now: float) -> float:
-        """Give up at the deadline, on an engine that says nothing or does not end, and on a peer that has failed.
-
-        Returns when to look again: soon, but for a stream that flows.
-        """
-        stage, limits = self._stage, self._carrier.limits
-        if stage is TUNNEL:
+        """Enforce the deadline and the engine timeouts; returns when to check again (s)."""
+        state, limits = self._state, self._services.limits
+        if state is TUNNEL:
             if self._tunnel is not None and self._tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
                 self._end_tunnel()
         elif now > self._context.deadline_at:
             self._expire()
-        elif stage is SENT:
-            self._check_sent(now)
-        elif stage is REFUSED:
-            if now - self._heard_at > REFUSAL_S:
+        elif state is AWAITING:
+            self._check_awaiting(now)
+        elif state is REJECTED:
+            if now - self._last_data_at > REJECTION_READ_S:
                 self._drop_upstream()
-                self._turned_down()
-        elif stage is STREAMING:
-            if self._relay is not None:
-                self._take_stock(self._relay)
-            if self._heard or self._waits_for_client:
-                self._heard, self._heard_at = False, now
-            elif now - self._heard_at > limits.stall_timeout_s:
+                self._after_rejection()
+        elif state is STREAMING:
+            response = self._response
+            response.count_relayed()
+            if response.has_news or self._waits_for_client:
+                response.has_news, self._last_data_at = False, now
+            elif now - self._last_data_at > limits.stall_timeout_s:
                 self._stall()
-            return min(self._context.deadline_at, now + limits.stall_timeout_s / LOOKS_FOR_STALL)
+            return min(self._context.deadline_at, now + limits.stall_timeout_s / CHECKS_PER_STALL)
         return now
 
-    def _check_sent(self, now: float) -> None:
-        """Give up on who was sent the request and neither begins to answer nor takes all of it."""
-        limits = self._carrier.limits
+    def _check_awaiting(self, now: float) -> None:
+        """Give up a target that does not begin to respond, or stops reading the request's body."""
+        limits = self._services.limits
         if self._target is not None:
-            self._carrier.road.check_prefill_done(self._target, now)
+            self._services.router.check_prefill_done(self._target, now)
         if self._waits_for_failed_peer():
             self._lose(TimedOut("the serving region has failed"))
         elif self._request.whole:
             if now - self._sent_at > limits.first_byte_timeout_s:
-                self._give_up(f"did not begin to answer within {limits.first_byte_timeout_s:g} s")
-        elif self._engine_stuck and now - self._heard_at > limits.stall_timeout_s:
-            self._give_up(f"took nothing more of the body for {limits.stall_timeout_s:g} s")
+                self._give_up(f"did not begin to respond within {limits.first_byte_timeout_s:g} s")
+        elif self._engine_stalled and now - self._last_data_at > limits.stall_timeout_s:
+            self._give_up(f"read nothing more of the body for {limits.stall_timeout_s:g} s")
 
     @property
-    def _engine_stuck(self) -> bool:
+    def _engine_stalled(self) -> bool:
         return self._upstream is not None and not self._upstream.writable
 
     @property
     def _waits_for_client(self) -> bool:
-        """That an answer does not go on may be its client's doing: it takes none, or its upload is not over."""
-        return self._client_stuck or not (self._request.whole or self._engine_stuck)
+        """Whether the client may be why the response stalls: it does not read, or its upload is incomplete."""
+        return self._client_stalled or not (self._request.whole or self._engine_stalled)
 
     def _waits_for_failed_peer(self) -> bool:
         target = self._target
-        return target is not None and target.endpoint is None and self._carrier.road.has_failed(target.region)
+        return target is not None and target.endpoint is None and self._services.router.has_failed(target.region)
+
+    def _stall(self) -> None:
+        """A response stopped arriving."""
+        assert self._target is not None
+        self._services.router.stalled(self._target)
+        stalled_s = self._services.limits.stall_timeout_s
+        self._cut(Reason.STREAM_STALLED, f"no data for {stalled_s:g} s", RequestOutcome.ENGINE_ERROR)
+
+    def _give_up(self, because: str) -> None:
+        """The engine timed out. It may have started, so the request is refused and not retried."""
+        assert self._target is not None
+        self._services.router.stalled(self._target)
+        self._drop_upstream()
+        self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {because}"), RequestOutcome.TIMEOUT)
+
+    def _expire(self) -> None:
+        detail = "the request's deadline has passed"
+        if self._state is STREAMING:
+            self._cut(Reason.DEADLINE_PASSED, detail, RequestOutcome.TIMEOUT)
+        elif self._state is not DONE:
+            self._drop_upstream()
+            self._refuse(Refusal(Reason.DEADLINE_PASSED, detail), RequestOutcome.TIMEOUT)
 
     # Handler
 
     def on_client_gone(self) -> None:
-        """Nobody waits any more: stop the engine at once."""
-        if self._stage is not DONE:
-            outcome = _OK if self._stage is TUNNEL else RequestOutcome.CANCELLED
+        """The client disconnected: cancel the request upstream."""
+        if self._state is not DONE:
+            outcome = _OK if self._state is TUNNEL else RequestOutcome.CANCELLED
             self._drop_upstream()
             self._settle(outcome)
 
     def on_client_writable(self, writable: bool) -> None:
-        """A slow client slows its engine's stream, not our memory."""
-        self._client_stuck = not writable
-        # Until it answers, an engine is listened to whatever its client takes of the answers before.
-        if self._upstream is not None and self._stage is not SENT:
+        """Apply the client's back-pressure to the engine."""
+        self._client_stalled = not writable
+        # Before the response, the back-pressure belongs to an earlier response of the same connection.
+        if self._upstream is not None and self._state is not AWAITING:
             if writable:
                 self._upstream.resume_reading()
             else:
                 self._upstream.pause_reading()
 
     def on_request_body(self, chunk: bytes) -> None:
-        """More of a large body: keep it while it fits and nobody has it yet, pass it on once somebody has."""
+        """Keep a part of a large body while it fits, and forward it if the request has been sent."""
         request, upstream = self._request, self._upstream
         bodies = self._client.listener.bodies
         if upstream is None or (not request.body_dropped and bodies.fits(request, chunk)):
-            # Until somebody has the body all of it is kept. Reading pauses early enough for the rest of a read to fit.
+            # Before the request is sent everything is kept. Reading pauses early enough for the rest of a read to fit.
             bodies.keep(request, chunk)
             if upstream is None and not bodies.has_room(len(chunk)):
                 self._client.pause_reading()
@@ -191,240 +495,218 @@ class Exchange(Ending):
             upstream.send_body(chunk)
 
     def on_request_end(self) -> None:
-        """The body is whole."""
+        """The request's body is complete."""
         if self._upstream is not None:
-            self._sent_at = self._carrier.clock()
+            self._sent_at = self._services.clock()
             self._upstream.end_request()
 
     def on_request_refused(self, refusal: Refusal) -> None:
-        """The client's own fault: say so, unless its answer has begun."""
+        """The request is invalid: refuse it, unless its response has begun."""
         self._drop_upstream()
-        if self._stage is STREAMING:
+        if self._state is STREAMING:
             self._settle(RequestOutcome.CLIENT_ERROR)
             self._client.abort()
         else:
             self._refuse(refusal, RequestOutcome.CLIENT_ERROR)
 
-    # Sink
+    # ResponseSink
 
     def on_head(self, head: ResponseHead) -> None:
-        """Hold the head; see whether it says that the request did not start."""
-        self._answer, status, by_name = head, head.status, head.by_name
+        """Hold the head, and detect a rejection."""
+        self._head, status, by_name = head, head.status, head.by_name
         assert self._target is not None
         if self._target.endpoint is None:
             if REFUSAL_HEADER in by_name:
-                self._refused_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
-                self._stage, self._heard_at = REFUSED, self._carrier.clock()
+                self._rejected_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+                self._enter(REJECTED)
+                self._last_data_at = self._services.clock()
         elif status >= 400 or orca.HEADER in by_name:
-            self._carrier.road.answered(self._target, status, head.headers)
+            self._services.router.answered(self._target, status, head.headers)
             if status in BUSY_STATUSES:
-                self._stage, self._heard_at = REFUSED, self._carrier.clock()
+                self._enter(REJECTED)
+                self._last_data_at = self._services.clock()
 
     def on_body(self, chunk: bytes) -> None:
-        """Pass a part on; the first one commits this exchange to its target."""
-        if self._stage is SENT:
+        """Forward a part of the body; the first part commits the exchange to its target."""
+        if self._state is AWAITING:
             self._commit()
-        if self._stage is STREAMING:
-            self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+        if self._state is STREAMING:
+            self._response.add(chunk)
+
+    def on_pause(self) -> None:
+        """Send what one read of the upstream connection has brought."""
+        if self._response.flush() and self._client_stalled and self._upstream is not None:
+            self._upstream.pause_reading()
 
     def on_end(self) -> None:
-        """The response is whole."""
+        """The response is complete."""
         upstream, self._upstream = self._upstream, None
-        if self._stage is REFUSED:
-            self._turned_down()
+        if self._state is REJECTED:
+            self._after_rejection()
             return
-        if self._stage is SENT:
+        if self._state is AWAITING:
             self._commit()
-        if self._stage is STREAMING:
+        if self._state is STREAMING:
             self._finish(upstream.error_trailer if upstream is not None else b"")
 
     def on_broken(self, error: UpstreamError) -> None:
-        """The connection ended before the response did."""
+        """The connection closed before the response was complete."""
         self._upstream = None
-        if self._stage is TUNNEL:
+        if self._state is TUNNEL:
             self._end_tunnel()
-        elif self._stage is REFUSED:
-            self._turned_down()
+        elif self._state is REJECTED:
+            self._after_rejection()
         else:
             self._lose(error)
 
     def on_writable(self, writable: bool) -> None:
-        """A slow engine slows its client's upload, or its half of a tunnel."""
+        """Apply the engine's back-pressure to the client's upload, or to its side of a tunnel."""
         if writable:
             self._client.resume_reading()
-        elif not self._request.whole or self._stage is TUNNEL:
+        elif not self._request.whole or self._state is TUNNEL:
             self._client.pause_reading()
-            if self._stage is SENT:
-                self._heard_at = self._carrier.clock()
+            if self._state is AWAITING:
+                self._last_data_at = self._services.clock()
 
     def on_upgraded(self, headers: list[Header]) -> Tunnel:
-        """The engine speaks the client's protocol: tell the client, and get out of the way."""
-        assert self._target is not None
-        assert self._upstream is not None
-        self._stage, self._status = TUNNEL, 101
+        """The engine accepted the upgrade: inform the client, and forward bytes from here on."""
+        target, upstream = self._target, self._upstream
+        assert target is not None
+        assert upstream is not None
+        self._enter(TUNNEL)
+        self._status = 101
         lines = [
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
-            *response_lines_to_client(headers, dict(headers), from_peer=self._target.endpoint is None),
-            b"x-request-id: %b\r\n" % self._context.request_id.encode(),
-            self._signature(self._target),
+            *response_lines_to_client(headers, dict(headers), from_peer=target.endpoint is None),
+            self._own_lines(target),
             b"\r\n",
         ]
         self._client.write(b"".join(lines))
-        now = self._carrier.clock()
-        tunnel = self._tunnel = Tunnel(self._client, self._upstream, now, self._end_tunnel)
+        tunnel = self._tunnel = Tunnel(self._client, upstream, self._services.clock(), self._end_tunnel)
         self._client.tunnel_to(tunnel)
         return tunnel
 
-    # one attempt
-
-    async def _connect(self, target: Target) -> None:
-        try:
-            connection = await self._carrier.pool_for(target).connect(target.address)
-        except ConnectFailed as error:
-            self._connecting = None
-            self._lose(error)
-            return
-        self._connecting = None
-        self._send(connection, self._carrier.clock())
-
-    def _send(self, connection: UpstreamConnection, now: float) -> None:
-        request, target = self._request, self._target
-        assert target is not None
-        self._stage, self._upstream, self._sent_at = SENT, connection, now
-        onward = build_upstream_request(request, self._context, target, self._client, self._carrier.via, now)
-        if request.upgrade:
-            connection.send_upgrade(self, onward)
-            return
-        if request.whole:
-            connection.send(self, onward)
-            return
-        connection.send_partial(self, onward, bytes(request.body), chunked=request.length is None)
-        if connection.writable:
-            self._client.resume_reading()
-
-    def _turned_down(self) -> None:
-        """The target has said that it will not start this one; or, a peer, that its engine may have."""
-        assert self._target is not None
-        if self._refused_because is Reason.ENGINE_TIMEOUT:
-            detail = f"the engine in {self._target.region} did not begin in time"
-            self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
-            return
-        self._carrier.road.busy(self._context, self._target, self._refused_because)
-        local = self._target.endpoint is not None
-        self._seek_again(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
-
-    def _lose(self, error: UpstreamError) -> None:
-        """An attempt came to nothing. Before a byte was sent it goes elsewhere; after, the client is told."""
-        assert self._target is not None
-        if self._stage is STREAMING:
-            self._carrier.road.broke_off(self._target)
-            self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
-            return
-        if isinstance(error, Stale) and self._may_reconnect():
-            self._reconnected, self._stage = True, SEEKING
-            if not self._request.whole:
-                self._client.pause_reading()
-            self._carrier.metrics.retried(RetryReason.STALE_CONNECTION)
-            self._connecting = asyncio.create_task(self._connect(self._target))
-            return
-        self._drop_upstream()
-        failed_connect = isinstance(error, ConnectFailed)
-        self._carrier.road.unreachable(self._context, self._target, broke=not failed_connect)
-        self._seek_again(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
-
-    def _may_reconnect(self) -> bool:
-        """Whether its target has not seen the request, as far as can be told; once, for it may be what breaks it."""
-        soon = self._carrier.clock() - self._sent_at < STALE_S
-        return soon and not self._reconnected and not self._request.body_dropped
-
-    def _seek_again(self, why: RetryReason) -> None:
-        assert self._target is not None
-        now = self._carrier.clock()
-        self._carrier.road.settle(self._target, now)
-        self._target = None
-        if self._request.body_dropped:
-            detail = f"{why.value}, and the body is larger than what is kept to send it again"
-            self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
-        elif not self._carrier.retries.withdraw(now):
-            reason = Reason.ENGINE_FAILED if why in _FAILURES else Reason.SATURATED
-            detail = f"{why.value}, and too many requests are being retried"
-            more_in_s = self._carrier.retries.more_in_s(now)
-            self._refuse(Refusal(reason, detail, retry_after_s=more_in_s))
-        else:
-            self._carrier.metrics.retried(why)
-            self.seek(now)
-
-    # the answer
+    # the response
 
     def _commit(self) -> None:
-        """Send the head: from here on this target's answer is the answer."""
-        target, request, answer = self._target, self._request, self._answer
+        """Start the client's response: the exchange is bound to its target from here on."""
+        target, request, head = self._target, self._request, self._head
         assert target is not None
-        assert answer is not None
-        self._stage, self._status = STREAMING, answer.status
-        # It is sent to nobody again, and its answer may take minutes.
+        assert head is not None
+        self._enter(STREAMING)
+        self._status = head.status
+        # No retry is possible, and the response may take minutes.
         request.body = b""
+        listener = self._client.listener
         if request.kept_bytes:
-            self._client.listener.bodies.drop(request)
-        self._first_byte_at = self._heard_at = now = self._carrier.clock()
+            listener.bodies.drop(request)
+        self._first_byte_at = self._last_data_at = now = self._services.clock()
         if self._context.estimate.streaming:
-            self._carrier.road.first_byte(target, now)
-        length = answer.by_name.get(b"content-length")
-        framed, framing = True, b""
-        if length is None:
-            framed, framing = self._frame(answer.status)
-        elif answer.status != 204:
-            framing = b"content-length: %b\r\n" % length
-        draining = self._client.listener.draining
-        self._keep_alive = framed and request.keep_alive and request.whole and not request.upgrade and not draining
-        self._unsent.append(
-            b"%b%b%bx-request-id: %b\r\n%b\r\n"
-            % (
-                answer.lines_to_client(from_peer=target.endpoint is None),
-                framing,
-                (KEEP_ALIVE_1_0 if request.http_1_0 else b"") if self._keep_alive else b"connection: close\r\n",
-                self._context.request_id.encode(),
-                self._signature(target),
-            )
+            self._services.router.first_byte(target, now)
+        self._response.start(
+            head,
+            self._upstream,
+            self._own_lines(target),
+            from_peer=target.endpoint is None,
+            http_1_0=request.http_1_0,
+            may_keep_alive=request.keep_alive and request.whole and not request.upgrade and not listener.draining,
         )
 
-    def _frame(self, status: int) -> tuple[bool, bytes]:
-        """Whether an answer without a length goes on in a way that tells its end, and the header line that says so."""
-        if status in NO_BODY_STATUSES:
-            return True, b""
-        if self._request.http_1_0:
-            return False, b""
-        self._chunked = True
-        if self._upstream is not None:
-            self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
-            self._upstream.relay_to(self._relay)
-        return True, b"transfer-encoding: chunked\r\n"
-
-    def _signature(self, target: Target) -> bytes:
-        """Who served it, and as what; of a peer's answer, the peer says the first itself."""
+    def _own_lines(self, target: Target) -> bytes:
+        """The header lines with the request's ID, the region and endpoint that serve it, and a substituted model."""
         context, endpoint = self._context, target.endpoint
-        lines = b"" if endpoint is None else self._carrier.signatures[endpoint.name]
-        return (
-            lines
-            if context.model == context.asked_for
-            else b"x-penstock-model: %b\r\n%b" % (context.model.encode(), lines)
-        )
+        lines = b"x-request-id: %b\r\n" % context.request_id.encode()
+        if endpoint is not None:
+            # A peer's response has these lines already.
+            lines += self._services.endpoint_headers[endpoint.name]
+        if context.model != context.asked_for:
+            lines += b"x-penstock-model: %b\r\n" % context.model.encode()
+        return lines
 
-    def _finish(self, broke_off: bytes) -> None:
-        """Its client has it all; `broke_off`: but a peer says that it had to end it, and why."""
-        if self._chunked:
-            self._unsent.append(b"0\r\n\r\n")
-        self.on_pause()
-        if broke_off and self._target is not None and self._target.endpoint is None:
-            late = broke_off == Reason.DEADLINE_PASSED.encode()
+    def _finish(self, error_trailer: bytes) -> None:
+        """The client has the complete response; `error_trailer` is the reason where a peer had to end it early."""
+        self._response.end()
+        if error_trailer and self._target is not None and self._target.endpoint is None:
+            late = error_trailer == Reason.DEADLINE_PASSED.encode()
             outcome = RequestOutcome.TIMEOUT if late else RequestOutcome.ENGINE_ERROR
         elif self._status < 400:
             outcome = _OK
         else:
             outcome = RequestOutcome.CLIENT_ERROR if self._status < 500 else RequestOutcome.ENGINE_ERROR
         self._settle(outcome)
-        self._client.finished(keep_alive=self._keep_alive)
+        self._client.finished(keep_alive=self._response.keep_alive)
+
+    def _cut(self, reason: Reason, detail: str, outcome: RequestOutcome) -> None:
+        """End a response that failed: with an error event if it is an event stream, else by closing the connection."""
+        self._drop_upstream()
+        if self._response.end_with_error(reason, detail, to_peer=self._context.route_context is not None):
+            self._settle(outcome)
+            self._client.finished(keep_alive=False)
+        else:
+            self._settle(outcome)
+            self._client.abort()
+
+    def _refuse(self, refusal: Refusal, outcome: RequestOutcome = RequestOutcome.REFUSED) -> None:
+        status, lines, body = refusal_response(refusal, self._services.rng)
+        self._status, self._response.sent_bytes = status, len(body)
+        self._settle(outcome)
+        self._services.recorder.metrics.refused(refusal.reason)
+        lines.append(b"x-request-id: %b\r\n" % self._context.request_id.encode())
+        self._client.respond(status, lines, body)
+
+    def _end_tunnel(self) -> None:
+        """Both sides have finished, or one has disconnected."""
+        if self._state is not DONE:
+            if self._upstream is not None:
+                self._upstream.close()
+                self._upstream = None
+            self._settle(_OK)
+            self._client.finished(keep_alive=False)
+
+    # the end
+
+    def _drop_upstream(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()
+
+    def _settle(self, outcome: RequestOutcome) -> None:
+        """Release everything that is held, then record the outcome. Takes effect once, on every path."""
+        state = self._state
+        if state is DONE:
+            return
+        services, context, target, response = self._services, self._context, self._target, self._response
+        response.count_relayed()
+        self._enter(DONE)
+        # Everything is released before anything is recorded, so that a failure there cannot leak a slot.
+        services.active.remove(self)
+        now = services.clock()
+        try:
+            if self._queue_entry is not None:
+                services.router.leave(self._queue_entry)
+        finally:
+            try:
+                if target is not None:
+                    measured = outcome is _OK and state is not TUNNEL
+                    services.router.settle(target, now, now - self._sent_at if measured else None, response.tail)
+            finally:
+                if context.counted:
+                    services.router.release_quota(context)
+        tunnel = self._tunnel
+        services.recorder.record(
+            context,
+            target,
+            outcome,
+            self._status,
+            self._request.received_bytes if tunnel is None else tunnel.received_bytes,
+            response.sent_bytes if tunnel is None else tunnel.sent_bytes,
+            self._first_byte_at,
+            now,
+        )
 
 
 _FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})

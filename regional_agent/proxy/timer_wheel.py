@@ -1,6 +1,6 @@
-"""Looks at everything in flight, each at its time: a stream that flows every few seconds, the rest at every turn.
+"""Checks everything in flight on time: most entries at every turn, flowing streams every few seconds.
 
-To look at thousands of open streams ten times a second costs as much as to relay what they bring.
+Checking thousands of open streams ten times a second would cost as much as forwarding their data.
 """
 
 from __future__ import annotations
@@ -9,58 +9,58 @@ from collections.abc import Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 SLOT_S: Final = 0.1
-"""How often the wheel is turned, and how exactly (s) it keeps a time."""
+"""Interval (s) between turns, and the resolution of all times."""
 
 
-class Placed(Protocol):
+class Removable(Protocol):
     """What can leave a wheel."""
 
     slot: set[Any]
-    """Where the wheel has it; for the wheel alone."""
+    """The slot of the entry; set by the wheel."""
 
 
-class Watched(Placed, Protocol):
-    """What is in a wheel."""
+class Checked(Removable, Protocol):
+    """What a wheel checks."""
 
     def check(self, now: float) -> float:
-        """Do what the time asks for; returns when to look again (clock, s)."""
+        """Act on the time `now` (s); returns when to check again (s)."""
 
 
-Kind = TypeVar("Kind", bound=Watched)
+Entry = TypeVar("Entry", bound=Checked)
 
 
-class TimerWheel(Generic[Kind]):
-    """Slots by time. To add and to remove is one step, since most of what comes is gone before it is looked at."""
+class TimerWheel(Generic[Entry]):
+    """Entries by the time of their next check. Adding and removing is O(1): most entries leave before a check."""
 
     def __init__(self) -> None:
-        """Empty."""
-        self._next: set[Kind] = set()
-        """Looked at when the wheel is turned next."""
-        self._later: dict[int, set[Kind]] = {}
+        """Create an empty wheel."""
+        self._next: set[Entry] = set()
+        """Checked at the next turn."""
+        self._later: dict[int, set[Entry]] = {}
 
-    def add(self, one: Kind) -> None:
-        """Look at it from the next turn on."""
-        self._next.add(one)
-        one.slot = self._next
+    def add(self, entry: Entry) -> None:
+        """Check `entry` from the next turn on."""
+        self._next.add(entry)
+        entry.slot = self._next
 
-    def remove(self, one: Placed) -> None:
-        """Look at it no more; also while it is being looked at."""
-        one.slot.discard(one)
+    def remove(self, entry: Removable) -> None:
+        """Stop checking `entry`; allowed during its check."""
+        entry.slot.discard(entry)
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[Entry]:
         yield from self._next
         for slot in self._later.values():
             yield from slot
 
     def turn(self, now: float) -> None:
-        """Look at everything that is due at `now` (clock, s)."""
+        """Check everything that is due at `now` (s)."""
         for number in [number for number in self._later if number * SLOT_S <= now]:
-            for one in self._later.pop(number):
-                self.add(one)
-        for one in list(self._next):
-            again_at = one.check(now)
-            if again_at > now + SLOT_S and one in self._next:
-                self._next.remove(one)
+            for entry in self._later.pop(number):
+                self.add(entry)
+        for entry in list(self._next):
+            again_at = entry.check(now)
+            if again_at > now + SLOT_S and entry in self._next:
+                self._next.remove(entry)
                 slot = self._later.setdefault(int(again_at / SLOT_S), set())
-                slot.add(one)
-                one.slot = slot
+                slot.add(entry)
+                entry.slot = slot

@@ -325,11 +325,11 @@ async def test_retries_are_a_share_of_requests(tmp_path: Path) -> None:
         writer.close()
 
     async with engine(dies) as gpu, agent(tmp_path, [gpu.address], limits=limits()) as one:
-        while one.carrier.retries.withdraw(one.carrier.clock()):
+        while one.carrier.retry_budget.withdraw(one.carrier.clock()):
             pass
         status, _, body = await ask(one)
         assert (status, code(body)) == (502, "engine_failed")
-        assert b"too many requests are being retried" in body
+        assert b"the retry budget is used up" in body
         assert len(gpu.heard) == 1
 
 

@@ -1,0 +1,141 @@
+"""The response as the client of an exchange receives it: framing, writing once per read, and counting."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.routing.reasons import Reason
+from penstock.routing.usage import TAIL_BYTES
+from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
+from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
+from regional_agent.proxy.error_responses import stream_error_event
+from regional_agent.upstream.chunk_relay import ChunkRelay
+from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+
+_EVENT_ENDS: Final = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+"""The empty line that ends an event, followed by the end of its chunk."""
+
+
+class ClientResponse:
+    """One response to one client. `flush` writes what has been added since the last call."""
+
+    __slots__ = (
+        "_chunked",
+        "_client",
+        "_event_stream",
+        "_relay",
+        "_unsent",
+        "has_news",
+        "keep_alive",
+        "sent_bytes",
+        "tail",
+    )
+
+    def __init__(self, client: RequestSequence) -> None:
+        self._client = client
+        self._unsent: list[bytes] = []
+        self._relay: ChunkRelay | None = None
+        """Forwards chunks from the upstream connection to the client without this object."""
+        self._chunked = False
+        self._event_stream = False
+        self.keep_alive = False
+        """Whether the client connection can be used for another request."""
+        self.sent_bytes = 0
+        self.tail = (b"", b"")
+        """The last two writes: engines report token usage at the end of a response."""
+        self.has_news = False
+        """Whether data has arrived since the owner last reset this flag."""
+
+    def start(
+        self,
+        head: ResponseHead,
+        upstream: UpstreamConnection | None,
+        lines: bytes,
+        *,
+        from_peer: bool,
+        http_1_0: bool,
+        may_keep_alive: bool,
+    ) -> None:
+        """Add the head.
+
+        Args:
+            lines: header lines of this agent.
+            from_peer: whether the response comes from a peer agent.
+            may_keep_alive: whether the request permits another one after it.
+        """
+        length = head.by_name.get(b"content-length")
+        delimited, framing = True, b""
+        if length is not None:
+            if head.status != 204:
+                framing = b"content-length: %b\r\n" % length
+        elif head.status not in NO_BODY_STATUSES:
+            if http_1_0:
+                delimited = False
+            else:
+                self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
+                self._event_stream = head.is_event_stream
+                if upstream is not None:
+                    self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport)
+                    upstream.relay_to(self._relay)
+        self.keep_alive = delimited and may_keep_alive
+        self._unsent.append(
+            b"%b%b%b%b\r\n"
+            % (
+                head.lines_to_client(from_peer=from_peer),
+                framing,
+                (KEEP_ALIVE_1_0 if http_1_0 else b"") if self.keep_alive else b"connection: close\r\n",
+                lines,
+            )
+        )
+
+    def add(self, chunk: bytes) -> None:
+        """Add a part of the body."""
+        self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+
+    def end(self) -> None:
+        """Add the end of the body, and write."""
+        if self._chunked:
+            self._unsent.append(b"0\r\n\r\n")
+        self.flush()
+
+    def end_with_error(self, reason: Reason, detail: str, *, to_peer: bool) -> bool:
+        """End an event stream with an error event; False where the response is no event stream.
+
+        A peer agent would take the result for a complete response, so that it receives the reason as a trailer too.
+        """
+        if not self._event_stream:
+            return False
+        self.count_relayed()
+        self.flush()
+        event = stream_error_event(reason, detail)
+        if not self.tail[1].endswith(_EVENT_ENDS):
+            event = b"\n\n" + event
+        trailer = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if to_peer else b""
+        self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, trailer))
+        self.flush()
+        return True
+
+    def flush(self) -> bool:
+        """Write what has been added, in one write; returns whether there was anything."""
+        unsent = self._unsent
+        if not unsent:
+            return False
+        data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+        unsent.clear()
+        self.count_relayed()
+        size_bytes = len(data)
+        self.has_news = True
+        self.sent_bytes += size_bytes
+        self.tail = (self.tail[1], data if size_bytes <= TAIL_BYTES else data[-TAIL_BYTES:])
+        self._client.write(data)
+        return True
+
+    def count_relayed(self) -> None:
+        """Count what the relay has forwarded since the last call."""
+        relay = self._relay
+        if relay is not None and relay.sent_bytes:
+            self.has_news = True
+            self.sent_bytes += relay.sent_bytes
+            self.tail = (relay.before_last or self.tail[1], relay.last)
+            relay.sent_bytes, relay.last, relay.before_last = 0, b"", b""

@@ -1,0 +1,56 @@
+"""The transition table of an exchange."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from regional_agent.proxy.exchange import (
+    DONE,
+    SELECTING,
+    STREAMING,
+    TRANSITIONS,
+    TUNNEL,
+    Exchange,
+    InvalidTransition,
+    State,
+)
+
+
+def in_state(state: State) -> Exchange:
+    nothing = cast(Any, None)
+    exchange = Exchange(nothing, nothing, nothing, nothing)
+    exchange._state = state
+    return exchange
+
+
+def reachable(start: State) -> set[State]:
+    found, ahead = {start}, [start]
+    while ahead:
+        ahead += (new := set(TRANSITIONS[ahead.pop()]) - found)
+        found |= new
+    return found
+
+
+def test_every_state_can_be_reached_and_can_end() -> None:
+    assert reachable(SELECTING) == set(TRANSITIONS)
+    assert all(DONE in successors for state, successors in TRANSITIONS.items() if state is not DONE)
+    assert TRANSITIONS[DONE] == ()
+
+
+def test_nothing_is_retried_once_the_client_has_received_a_byte() -> None:
+    assert TRANSITIONS[STREAMING] == TRANSITIONS[TUNNEL] == (DONE,)
+
+
+@pytest.mark.parametrize("state", list(TRANSITIONS))
+def test_a_transition_that_the_table_lacks_is_an_error(state: State) -> None:
+    for to in TRANSITIONS:
+        exchange = in_state(state)
+        if to in TRANSITIONS[state]:
+            exchange._enter(to)
+            assert exchange._state is to
+        else:
+            with pytest.raises(InvalidTransition, match=f"{state} -> {to}"):
+                exchange._enter(to)
+            assert exchange._state is state
