@@ -54,10 +54,10 @@ from control_plane.planning.planning_loop import TICK_S, Planning
 from control_plane.planning.publishing import Publisher
 from control_plane.planning.report_intake import Intake, Receipt
 from control_plane.policy.source.policy_polling import PolicyPolling
-from control_plane.policy.source.policy_revisions import Revisions
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.policy_webhook import PolicyWebhook
 from control_plane.policy.source.readers import BundleReader
+from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.source.webhook_secret import WebhookSecret
 from control_plane.rollout.rollout_actions import Orders
 from control_plane.rollout.rollout_runner import Staging
@@ -106,7 +106,7 @@ class ControlPlane:
         clock = steady_unix_clock()
         self.metrics = ControlPlaneMetrics()
         self.audit = AuditLog(store)
-        self.policies = PolicySource(policy_reader, on_doubt=lambda: self._polling.wake())
+        self.policies = PolicySource(policy_reader, on_stale=lambda: self._polling.wake())
         self._polling = PolicyPolling(self._poll_policy, self.policies.poll_s)
         self._webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._registration = Registration(
@@ -127,7 +127,7 @@ class ControlPlane:
         publisher = Publisher(store)
         self.staging = Staging(store, self.policies, publisher)
         self._rollout_actions = Orders(store, self.audit, self.policies, clock)
-        self._revisions = Revisions(store)
+        self._revisions = RevisionStore(store)
         self._idempotency_store = IdempotencyStore(store, member.name, clock)
         fleet = Fleet()
         planning = Planning(

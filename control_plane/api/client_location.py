@@ -10,14 +10,13 @@ from pydantic_core import PydanticCustomError
 from adapters.geoip import parse_address
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.responses import Problem
-from control_plane.policy.suggestion import suggestion
-from penstock.policy.countries import country_flaw
-from penstock.policy.geography import Location
+from control_plane.policy.bundle_errors import suggest
+from penstock.policy.geography import Location, country_error
 from penstock.policy.policy import Policy
 
 
 def _country(code: str) -> str:
-    if (flaw := country_flaw(code)) is not None:
+    if (flaw := country_error(code)) is not None:
         raise PydanticCustomError("country", "{flaw}", {"flaw": flaw})
     return code
 
@@ -84,6 +83,6 @@ def require_region(policy: Policy, name: str, field: str) -> str:
         Problem: 422, it has not.
     """
     if name not in policy.regions:
-        remedy = suggestion(name, policy.regions, "GET /v1/status lists them")
+        remedy = suggest(name, policy.regions, "GET /v1/status lists them")
         raise Problem(422, f"{field}: there is no region {name!r}; {remedy}")
     return name

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from penstock.policy.countries import country_flaw
+from penstock.policy.geography import country_error
 from penstock.what_if.outcomes import Asked, Capacity
 
 MAX_FILE_BYTES = 1 << 30
@@ -116,7 +116,7 @@ def read_access_logs(files: Sequence[Path]) -> list[Asked]:
 
 def _no_country(row: _DemandRow) -> str | None:
     """No rule names such a place, so the answer about governed requests would be wrong."""
-    flaw = country_flaw(row.country) if row.country else None
+    flaw = country_error(row.country) if row.country else None
     return f"country: {flaw}" if flaw is not None else None
 
 

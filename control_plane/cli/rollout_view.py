@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.output import table_of
-from control_plane.policy.source.judgement import Revision
+from control_plane.policy.source.revision import Revision
 from control_plane.rollout.rollout_resource import AgentRuns, RolloutStatus, RolloutSummary
 
 MAX_SHOWN = 30

@@ -81,7 +81,7 @@ class PlannerRunner:
             Key(one.origin, one.model, one.residency): one.requests_per_s for one in demand(tick.snapshot, tick.now)
         }
         self._forecaster.observe(measured, tick.now)
-        return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_ahead_s)
+        return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)
 
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
         """Log once when models are planned by the waterfall, and once when that ends."""

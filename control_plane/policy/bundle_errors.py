@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 import msgspec
 
@@ -53,3 +54,12 @@ def spelled(path: Iterable[str | int]) -> str:
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """A remedy for a word that is not known: the likeliest that is, else all of a few, else `otherwise`."""
+    known = sorted(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"use one of {', '.join(known)}" if 0 < len(known) <= 12 else otherwise

@@ -24,7 +24,7 @@ SUFFIX = ".yaml"
 _DOCUMENTATION = {".md", ".txt"}
 
 
-def belongs(name: str) -> bool:
+def is_policy_file(name: str) -> bool:
     """Whether a file of this name is looked at."""
     return not name.startswith(".") and PurePosixPath(name).suffix not in _DOCUMENTATION
 

@@ -15,17 +15,21 @@ from control_plane.policy.bundle_limits import (
     MAX_FILE_BYTES,
     MAX_FILES,
     SUFFIX,
-    belongs,
+    is_policy_file,
     not_yaml,
 )
-from control_plane.policy.check import Catalogue, check
+from control_plane.policy.catalogue import Catalogue, check
 from control_plane.policy.documents import Document, Path, read_documents
-from control_plane.policy.kinds.models import CostShape, ModelDocument, ModelVersionsDocument
-from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
-from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.base import PolicyDocument
+from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument
+from control_plane.policy.kinds.operations import (
+    GuardRailsDocument,
+    MaintenanceWindowDocument,
+    ObjectiveDocument,
+    RolloutDocument,
+)
 from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
-from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -33,8 +37,7 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
     SpilloverLimitDocument,
 )
-from control_plane.policy.kinds.shape import PolicyDocument
-from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaShape, TenantDocument
+from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaSpec, TenantDocument
 from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import moment_of, time_zone
@@ -77,7 +80,7 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
     Raises:
         PolicyRefused: with every error that can be found at once.
     """
-    files = {file: text for file, text in files.items() if belongs(file)}
+    files = {file: text for file, text in files.items() if is_policy_file(file)}
     errors = _out_of_bounds(files)
     if errors:
         raise PolicyRefused(errors)
@@ -261,7 +264,7 @@ def _rollout(shape: RolloutDocument) -> RolloutRules:
     return RolloutRules(**_fields(shape) | {"canary_regions": tuple(sorted(shape.canary_regions))})
 
 
-def _quota(shape: QuotaShape | None) -> Quota | None:
+def _quota(shape: QuotaSpec | None) -> Quota | None:
     if shape is None:
         return None
     burst = shape.burst_requests
@@ -276,7 +279,7 @@ def _model(shape: ModelDocument) -> Model:
     return Model(**_fields(shape) | {"cost": _cost(shape.cost), "service_objective": objective})
 
 
-def _cost(shape: CostShape) -> Cost:
+def _cost(shape: CostSpec) -> Cost:
     return Cost(CostUnit(shape.unit), shape.input_unit_s, shape.output_unit_s)
 
 

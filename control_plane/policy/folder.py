@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
-from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, belongs, count_error, text_of
+from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_error, is_policy_file, text_of
 from control_plane.policy.source.readers import Bundle
 
 POLL_S = 0.5
@@ -50,7 +50,7 @@ def read_folder(folder: Path) -> dict[str, str]:
         PolicyRefused: the folder or a file cannot be read, is too large, or is not what belongs here.
     """
     try:
-        paths = sorted(path for path in folder.iterdir() if belongs(path.name))
+        paths = sorted(path for path in folder.iterdir() if is_policy_file(path.name))
     except OSError as error:
         remedy = "name the folder that holds the policy files"
         raise PolicyRefused([PolicyError(str(folder), 0, "", f"cannot be read: {error.strerror}", remedy)]) from None

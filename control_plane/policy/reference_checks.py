@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from control_plane.policy.check import Catalogue
+from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
-from control_plane.policy.kinds.operating import MaintenanceWindowDocument
+from control_plane.policy.kinds.operations import MaintenanceWindowDocument, RolloutDocument
 from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument
-from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References

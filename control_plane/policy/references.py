@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from control_plane.policy.bundle_errors import PolicyError
-from control_plane.policy.check import Catalogue
+from control_plane.policy.bundle_errors import PolicyError, suggest
+from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.documents import Document, Path
 from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
-from control_plane.policy.suggestion import suggestion
-from penstock.policy.countries import COUNTRIES
+from penstock.policy.geography import COUNTRIES
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
 
@@ -111,7 +110,7 @@ class References:
         return self._meant(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
 
     def _meant(self, name: str, known: Iterable[str], otherwise: str) -> str:
-        return suggestion(name, known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise
+        return suggest(name, known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise
 
 
 def _country_remedy(name: str) -> str:

@@ -10,8 +10,8 @@ from control_plane.policy.bundle_limits import (
     MAX_BUNDLE_BYTES,
     MAX_FILE_BYTES,
     MAX_FILES,
-    belongs,
     count_error,
+    is_policy_file,
     text_of,
 )
 
@@ -35,7 +35,7 @@ def read_tar(archive: bytes) -> dict[str, str]:
                 if number >= MAX_MEMBERS:
                     raise _refused(f"has more than {MAX_MEMBERS} members", "send the bundle's folder alone")
                 folder, _, name = member.name.rpartition("/")
-                if member.isdir() or not belongs(name):
+                if member.isdir() or not is_policy_file(name):
                     continue
                 folders.add(folder.removeprefix("./").strip("."))
                 text = _text(tar, member, name)

@@ -12,9 +12,8 @@ from functools import cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
 
-from control_plane.policy.bundle_errors import PolicyError
+from control_plane.policy.bundle_errors import PolicyError, suggest
 from control_plane.policy.documents import Document
-from control_plane.policy.suggestion import suggestion
 from penstock.policy.time_zone import ClockChange, TimeZone, local_s, moment
 
 YEARS = range(2000, 2100)
@@ -50,7 +49,7 @@ def clock_errors(document: Document, starts_at: str, zone: str | None) -> Iterab
     if zone is None:
         return
     if zone not in _names():
-        remedy = suggestion(zone, _names(), "use a name of the IANA time zone database, such as Europe/Berlin")
+        remedy = suggest(zone, _names(), "use a name of the IANA time zone database, such as Europe/Berlin")
         yield document.error(("time_zone",), f"there is no time zone {zone}", remedy)
         return
     rules = TimeZone(_changes(zone))

@@ -13,9 +13,9 @@ import structlog
 
 from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.publishing import Publisher
-from control_plane.policy.source.judgement import Origin
-from control_plane.policy.source.policy_revisions import Revisions
 from control_plane.policy.source.policy_source import NotForUs, PolicySource, stored_policy
+from control_plane.policy.source.revision import Origin
+from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.rollout_records import RolloutRecords, Stored
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan import RegionPlan
@@ -73,7 +73,7 @@ class Staging:
         self._source = source
         self._publisher = publisher
         self._records = RolloutRecords(store)
-        self._revisions = Revisions(store)
+        self._revisions = RevisionStore(store)
         self._known: dict[str, Policy] = {}
         self.staged: Staged | None = None
         """What the last step came to; None while another leads."""
@@ -88,7 +88,7 @@ class Staging:
     def leave(self) -> None:
         """Another may lead: what was known is known no more, and the source may have more than we saw."""
         self.staged = self.shadow = None
-        self._source.doubt()
+        self._source.mark_stale()
 
     async def adopt(self) -> None:
         """Begin to lead with what regions obey: whose reports count, and whom to wait for, goes by that.
@@ -111,7 +111,7 @@ class Staging:
             Fenced: another leads.
             StoreError: the store refuses or cannot be reached.
         """
-        await self._revisions.record(self._source.judgements, epoch)
+        await self._revisions.record(self._source.results, epoch)
         for _ in range(MAX_TRIES):
             stored = await self._records.newest()
             states = await self._offered(stored, now)

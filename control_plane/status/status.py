@@ -6,7 +6,7 @@ import msgspec
 
 from adapters.store.members import Member
 from control_plane.overrides.override_resource import OverrideStatus
-from control_plane.policy.source.judgement import Origin
+from control_plane.policy.source.revision import Origin
 from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall

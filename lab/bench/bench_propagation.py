@@ -62,7 +62,7 @@ APART_S = 2.0
 PATIENCE_S = 30.0
 GOAL_P99_S = 1.0
 OUT = Path("out/bench/propagation.json")
-AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "least_requests": 0, "watch_s": 0}
+AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
 """A rollout that is over as soon as it begins: its stages take as long as policy wants, which is not what is asked."""
 
 SECRET = "a secret of this benchmark only"

@@ -1,8 +1,8 @@
 """Is a region there? A state machine as a table, fed by probes or reports; what the table lacks is an error.
 
 The same machine serves an agent watching its peers and the control plane watching its regions. Detection wants to be
-fast and return slow: failure needs `misses_to_fail` misses, recovery needs hits, a hold-down, and a ramp. A region that
-is there with few of its endpoints keeps its traffic, since plans go by what is ready; that it is degraded tells people.
+fast and return slow: failure needs `unhealthy_threshold` misses, recovery needs hits, a hold-down, and a ramp. A region
+with few ready endpoints keeps its traffic, since plans go by what is ready; its state is degraded.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ def _weighed(health: RegionHealth, ready_share: float | None, now: float) -> Reg
 
 def _event(health: RegionHealth, good: bool, misses: int, hits: int, now: float, failover: Failover) -> RegionEvent:
     if not good:
-        return RegionEvent.LOST if misses >= failover.misses_to_fail else RegionEvent.MISSED
+        return RegionEvent.LOST if misses >= failover.unhealthy_threshold else RegionEvent.MISSED
     if health.state is RegionState.FAILED:
         rested = now - health.since >= failover.hold_down_s
-        if not rested or hits < failover.hits_to_rise:
+        if not rested or hits < failover.healthy_threshold:
             return RegionEvent.HEARD
         return RegionEvent.RISEN_DRAINED if health.drained else RegionEvent.RISEN
     if health.state is RegionState.RECOVERING and health.weight(now, failover) >= 1.0:

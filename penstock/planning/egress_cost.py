@@ -7,8 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.policy.policy import Model
-from penstock.policy.units import BYTES_PER_GB
+from penstock.policy.policy import BYTES_PER_GB, Model
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 

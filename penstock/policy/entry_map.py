@@ -27,7 +27,7 @@ def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
     return next((one.regions for one in policy.entry_maps if country in one.client_countries), NOT_MAPPED)
 
 
-def mapped_first(policy: Policy, location: Location, nearest: Iterable[str]) -> tuple[str, ...]:
+def order_by_entry_map(policy: Policy, location: Location, nearest: Iterable[str]) -> tuple[str, ...]:
     """Regions in the order in which a client there should come in: those of its map, then the others as they were."""
     regions = tuple(nearest)
     first = tuple(name for name in mapped(policy, location) if name in regions)

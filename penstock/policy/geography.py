@@ -20,6 +20,21 @@ ORDER_STEP_MS = 1_000.0
 between two regions make up for."""
 
 
+_OFFICIALLY_ASSIGNED = """
+    AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY BZ
+    CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET FI FJ FK FM FO
+    FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR IS IT JE
+    JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO
+    MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW
+    PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM
+    TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW
+"""
+
+# XK is user-assigned, not ISO's, and what GeoIP databases answer for Kosovo.
+COUNTRIES = frozenset(_OFFICIALLY_ASSIGNED.split()) | {"XK"}
+"""Accepted country codes: ISO 3166-1 alpha-2 as officially assigned, and XK."""
+
+
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a client is, as far as anyone can tell; a field that is not known is None, never a guess."""
 
@@ -55,3 +70,14 @@ def lifted_ms(plain_ms: dict[str, float], origin: str, order: tuple[str, ...]) -
             last_ms = lifted[server] = max(plain_ms[server], last_ms + ORDER_STEP_MS)
     beyond_ms = last_ms + ORDER_STEP_MS
     return {server: lifted.get(server, beyond_ms + ms) for server, ms in plain_ms.items()}
+
+
+def country_error(code: str) -> str | None:
+    """What is wrong with what somebody gives as a client's country; None where nothing is.
+
+    A code that no rule can name would be neither in a bloc nor unknown, and the answer about governed requests wrong.
+    """
+    if code in COUNTRIES:
+        return None
+    remedy = f"write {code.upper()}" if code.upper() in COUNTRIES else "leave it out where nobody knows"
+    return f"{code!r} is no country of ISO 3166-1 (alpha-2, such as DE); {remedy}"

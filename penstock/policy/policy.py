@@ -13,12 +13,16 @@ from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
 
+BYTES_PER_GB = 1e9
+MS_PER_S = 1000.0
+SECONDS_PER_HOUR = 3600.0
 
-class Noun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class PolicyStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What policy is made of. A field that a reader does not know may narrow what it does know, so none is ignored."""
 
 
-class Region(Noun, frozen=True):
+class Region(PolicyStruct, frozen=True):
     """One site that serves."""
 
     name: str
@@ -52,7 +56,7 @@ class CostUnit(StrEnum):
     """Anything else: every request costs the same."""
 
 
-class Cost(Noun, frozen=True):
+class Cost(PolicyStruct, frozen=True):
     """What a model's requests cost: time on the reference accelerator (H100, `penstock.policy.accelerators`), alone.
 
     Only a prior: how much slower or faster each endpoint is, how long prompts and answers are, is learned from traffic.
@@ -65,7 +69,7 @@ class Cost(Noun, frozen=True):
     """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
 
 
-class Model(Noun, frozen=True):
+class Model(PolicyStruct, frozen=True):
     """A model that clients may ask for by name."""
 
     name: str
@@ -84,7 +88,7 @@ class Model(Noun, frozen=True):
     """How soon its answers should begin; None for no objective."""
 
 
-class Version(Noun, frozen=True):
+class Version(PolicyStruct, frozen=True):
     """One of the models that a name stands for."""
 
     model: str
@@ -92,7 +96,7 @@ class Version(Noun, frozen=True):
     """Its share (0-100) of what is asked for by that name."""
 
 
-class ModelVersions(Noun, frozen=True):
+class ModelVersions(PolicyStruct, frozen=True):
     """A name that clients ask for, and the models that serve it."""
 
     name: str
@@ -100,7 +104,7 @@ class ModelVersions(Noun, frozen=True):
     """In order: each takes its share of one scale, see `penstock.policy.model_versions`."""
 
 
-class Quota(Noun, frozen=True):
+class Quota(PolicyStruct, frozen=True):
     """How much a tenant may ask of each region that its clients come to."""
 
     requests_per_s: float | None
@@ -111,7 +115,7 @@ class Quota(Noun, frozen=True):
     """Requests that may run at once; None for any number."""
 
 
-class Tenant(Noun, frozen=True):
+class Tenant(PolicyStruct, frozen=True):
     """Who a request belongs to."""
 
     name: str
@@ -125,7 +129,7 @@ class Tenant(Noun, frozen=True):
     """None for a tenant that may ask for whatever there is."""
 
 
-class ResidencyRule(Noun, frozen=True):
+class ResidencyRule(PolicyStruct, frozen=True):
     """Narrows where matching requests may ever be. An empty matcher matches all; deny wins over allow."""
 
     name: str
@@ -144,7 +148,7 @@ class ResidencyRule(Noun, frozen=True):
     """The file and line it was written at."""
 
 
-class AcceptedLoss(Noun, frozen=True):
+class AcceptedLoss(PolicyStruct, frozen=True):
     """A residency class whose end, when its last regions are lost, somebody has accepted; `policy verify` asks."""
 
     name: str
@@ -154,7 +158,7 @@ class AcceptedLoss(Noun, frozen=True):
     """For people: why, and what becomes of its requests."""
 
 
-class EntryMap(Noun, frozen=True):
+class EntryMap(PolicyStruct, frozen=True):
     """Where clients of some places should come in, as people decided it: before whatever is nearest."""
 
     name: str
@@ -166,7 +170,7 @@ class EntryMap(Noun, frozen=True):
     """Best first. What residency forbids is left out; the other permitted regions follow."""
 
 
-class Spillover(Noun, frozen=True):
+class Spillover(PolicyStruct, frozen=True):
     """When a healthy region's overflow may leave it."""
 
     target_utilisation: float = 0.8
@@ -179,7 +183,7 @@ class Spillover(Noun, frozen=True):
     """How much (0-1] of an origin's demand for a model the plan may move per second, failures excepted."""
 
 
-class SpilloverLimit(Noun, frozen=True):
+class SpilloverLimit(PolicyStruct, frozen=True):
     """How far and how much of demand may leave where it landed while it could stay; an empty matcher matches all."""
 
     name: str
@@ -194,16 +198,16 @@ class SpilloverLimit(Noun, frozen=True):
     """The file and line it was written at."""
 
 
-class Failover(Noun, frozen=True):
+class Failover(PolicyStruct, frozen=True):
     """When a region counts as lost, and how it comes back."""
 
     probe_interval_s: float = 0.25
     """Time (s) between two probes of a peer region."""
     probe_timeout_s: float = 0.5
     """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
-    misses_to_fail: int = 2
+    unhealthy_threshold: int = 2
     """Consecutive misses that turn suspect into failed."""
-    hits_to_rise: int = 3
+    healthy_threshold: int = 3
     """Consecutive good probes that a failed region needs."""
     hold_down_s: float = 5.0
     """Least time (s) a failed region stays failed, so that a flapping one does not drag traffic about."""
@@ -223,7 +227,7 @@ class PlanLogic(StrEnum):
     """Home up to its target, then the next nearest permitted region: weighs no costs and keeps no room."""
 
 
-class Objective(Noun, frozen=True):
+class Objective(PolicyStruct, frozen=True):
     """How plans are made: by what logic, what it minimises, weighed in milliseconds of latency, and keeps in reserve.
 
     A round trip counts as itself. Serving beats reserve and reserve beats all of these, whatever the weights.
@@ -236,15 +240,15 @@ class Objective(Noun, frozen=True):
     queueing_weight: float = 0.1
     """How many milliseconds of round trip one millisecond of expected queueing is worth: less than one, since what
     would wait may still be spilled by credit. The more, the sooner demand leaves a pool that fills."""
-    change_ms: float = 5.0
+    change_penalty_ms: float = 5.0
     """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; a tenth for home."""
     survive_one_loss: bool = True
     """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
-    forecast_ahead_s: float = 10.0
+    forecast_horizon_s: float = 10.0
     """How far ahead (s) demand is forecast; a plan is for most of that where it is more than what is measured."""
 
 
-class GuardRails(Noun, frozen=True):
+class GuardRails(PolicyStruct, frozen=True):
     """What operators may do by an override without saying that they know what it does."""
 
     max_withdrawn_share: float = 0.5
@@ -259,7 +263,7 @@ class Recurrence(StrEnum):
     WEEKLY = "weekly"
 
 
-class MaintenanceWindow(Noun, frozen=True):
+class MaintenanceWindow(PolicyStruct, frozen=True):
     """When regions are emptied, so that people may work on them."""
 
     name: str
@@ -277,7 +281,7 @@ class MaintenanceWindow(Noun, frozen=True):
     """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
 
 
-class RolloutRules(Noun, frozen=True):
+class RolloutRules(PolicyStruct, frozen=True):
     """How a change of policy reaches the fleet."""
 
     shadow_s: float = 10.0
@@ -288,11 +292,11 @@ class RolloutRules(Noun, frozen=True):
     """Regions that obey the new policy before all others; none tries it nowhere first."""
     canary_s: float = 300.0
     """How long (s), at least, they do so before the others follow."""
-    acknowledge_within_s: float = 15.0
+    acknowledge_timeout_s: float = 15.0
     """An agent there that has not taken it after this long (s) is reason to roll back."""
-    least_requests: int = 100
+    min_requests: int = 100
     """Requests that must have ended there before anything is judged by them, and before the others follow."""
-    max_failures_added: float = 0.02
+    max_failure_increase: float = 0.02
     """How much (0-1) the part of requests that fail or are refused may grow."""
     max_latency_factor: float = 1.5
     """How many times as long as before the mean time to the first byte may become."""
@@ -300,7 +304,7 @@ class RolloutRules(Noun, frozen=True):
     """How long (s) it is watched, by the same limits, once every region obeys it."""
 
 
-class Policy(Noun, frozen=True, dict=True):
+class Policy(PolicyStruct, frozen=True, dict=True):
     """One accepted revision of the bundle, compiled. Equal content has equal digest, whoever compiled it."""
 
     regions: dict[str, Region]

@@ -44,7 +44,7 @@ class Mask(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
 
 
-def names_sender(rule: ResidencyRule, facts: RequestFacts) -> bool:
+def matches_tenant(rule: ResidencyRule, facts: RequestFacts) -> bool:
     """Whether a rule is about requests of this tenant and data class, wherever their clients are."""
     return (not rule.tenants or facts.tenant in rule.tenants) and (
         not rule.data_classes or facts.data_class in rule.data_classes
@@ -56,7 +56,7 @@ def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
 
     All that `mask` knows of a request is what this answers for each rule, so requests with equal answers have one mask.
     """
-    if not names_sender(rule, facts):
+    if not matches_tenant(rule, facts):
         return False
     if not rule.client_countries and not rule.client_subdivisions:
         return True

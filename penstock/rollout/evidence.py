@@ -119,13 +119,13 @@ def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float
     silent = sorted(set(rollout.canary) - {word.region for word in there.values()})
     lagging = [name for name, word in there.items() if word.policy_digest != rollout.candidate]
     if silent or lagging:
-        if now - max(rollout.since, evidence.heard_since) < rules.acknowledge_within_s:
+        if now - max(rollout.since, evidence.heard_since) < rules.acknowledge_timeout_s:
             return None
         if silent:
             return Event.ABSENT, f"no agent of {', '.join(silent)} is heard"
-        return Event.UNACKNOWLEDGED, f"{_named(lagging)} did not take it within {rules.acknowledge_within_s:g} s"
+        return Event.UNACKNOWLEDGED, f"{_named(lagging)} did not take it within {rules.acknowledge_timeout_s:g} s"
     seen = _since(rollout.marks, there)
-    if now - rollout.since < rules.canary_s or seen.ended < rules.least_requests:
+    if now - rollout.since < rules.canary_s or seen.ended < rules.min_requests:
         return None
     return Event.PROVEN, f"{seen.ended} requests in {', '.join(rollout.canary)} ended as well as before"
 
@@ -143,7 +143,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
         return rollout.digest_for(word.region) == rollout.candidate
 
     now = _since(rollout.marks, _those(evidence, obeys))
-    enough = max(1, rules.least_requests)
+    enough = max(1, rules.min_requests)
     if now.ended < enough:
         return None
     usual = _sum(one for region, one in rollout.before.items() if rollout.digest_for(region) == rollout.candidate)
@@ -152,7 +152,7 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
         usual, against = _since(rollout.marks, _those(evidence, lambda word: not obeys(word))), "elsewhere"
     if usual.ended < enough:
         usual, against = RequestCounts(), "of none known"
-    if now.failed_share > usual.failed_share + rules.max_failures_added:
+    if now.failed_share > usual.failed_share + rules.max_failure_increase:
         return Event.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {against}"
     if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.max_latency_factor:
         told = f"answers begin after {now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {against}"
@@ -167,7 +167,7 @@ def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[
     elsewhere = together(one for region in kept.keys() - obeying for one in kept[region])
     for region in obeying:
         before = together(rollout.kept_before.get(region, ()))
-        told = broken(together(kept[region]), before, elsewhere, max(1, rules.least_requests))
+        told = broken(together(kept[region]), before, elsewhere, max(1, rules.min_requests))
         if told is not None:
             return Event.REGRESSED, f"in {region}, {told}"
     return None

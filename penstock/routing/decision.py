@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.planning.plan import NONE_CLOSED, RegionPlan
 from penstock.planning.spillover_limits import bounds
-from penstock.policy.entry_map import mapped_first
+from penstock.policy.entry_map import order_by_entry_map
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
@@ -44,7 +44,9 @@ def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts
             Reason.MISDIRECTED,
             f"residency forbids {origin}; use a permitted region",
             verdict.rejected,
-            try_regions=mapped_first(policy, facts.location, policy.nearest_first(origin, verdict.permitted.regions)),
+            try_regions=order_by_entry_map(
+                policy, facts.location, policy.nearest_first(origin, verdict.permitted.regions)
+            ),
         )
     return verdict
 

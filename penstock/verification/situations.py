@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.policy import Policy
-from penstock.policy.residency import RequestFacts, applies, names_sender
+from penstock.policy.residency import RequestFacts, applies, matches_tenant
 
 MAX_LISTED = 4
 """Names in a row, before the others are only counted."""
@@ -69,7 +69,7 @@ def situations(policy: Policy) -> list[Situation]:
     senders: dict[tuple[bool, ...], dict[str, str]] = {}
     for tenant in policy.tenants.values():
         facts = RequestFacts(tenant.name, tenant.data_class)
-        named = tuple(names_sender(rule, facts) for rule in policy.residency)
+        named = tuple(matches_tenant(rule, facts) for rule in policy.residency)
         senders.setdefault(named, {})[tenant.name] = tenant.data_class
     everywhere = places(policy)
     return [one for tenants in senders.values() for one in _of_alike(policy, tenants, everywhere)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from penstock.policy.countries import COUNTRIES
+from penstock.policy.geography import COUNTRIES
 from penstock.policy.policy import Policy
 from penstock.what_if.outcomes import Asked, Capacity
 

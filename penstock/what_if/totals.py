@@ -10,8 +10,7 @@ import numpy as np
 
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.waiting_cost import waiting
-from penstock.policy.policy import Policy
-from penstock.policy.units import MS_PER_S, SECONDS_PER_HOUR
+from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
 from penstock.what_if.outcomes import Asked, Capacity, Fate
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from adapters.geoip import parse_address
-from penstock.policy.countries import country_flaw
-from penstock.policy.geography import Location
+from penstock.policy.geography import Location, country_error
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 
@@ -98,7 +97,7 @@ def _query(target: bytes) -> dict[str, list[str]]:
 def _location(runtime: AgentRuntime, given: dict[str, str]) -> Location:
     if "ip" not in given:
         country = given.get("country")
-        if country is not None and (flaw := country_flaw(country)) is not None:
+        if country is not None and (flaw := country_error(country)) is not None:
             raise BadQuestion(f"country: {flaw}")
         return Location(given.get("country"), given.get("subdivision"))
     address = parse_address(given["ip"])

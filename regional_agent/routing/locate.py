@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from adapters.geoip import IpAddress, IpNetwork, parse_address
 from adapters.geoip_lookup import GeoIpLookup
-from penstock.policy.countries import COUNTRIES
-from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 
 MAX_CACHED = 65_536
 """Prefixes and addresses remembered; the oldest goes first."""

@@ -191,7 +191,7 @@ async def test_a_region_without_a_ready_engine_is_not_there(one: Observer, agent
 
 
 async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Observer, agents: list[Agent]) -> None:
-    slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0, misses_to_fail=4))
+    slow = msgspec.structs.replace(POLICY, failover=Failover(probe_interval_s=30.0, unhealthy_threshold=4))
     one.peers.use(slow)
     await one.reaches(RegionState.HEALTHY)
     for _ in range(10):
@@ -204,7 +204,7 @@ async def test_a_request_that_breaks_has_the_region_looked_at_at_once(one: Obser
 
 
 async def test_own_lag_is_no_evidence_against_a_peer(one: Observer, agents: list[Agent]) -> None:
-    quick = msgspec.structs.replace(POLICY, failover=Failover(probe_timeout_s=0.1, misses_to_fail=1))
+    quick = msgspec.structs.replace(POLICY, failover=Failover(probe_timeout_s=0.1, unhealthy_threshold=1))
     one.peers.use(quick)
     await one.reaches(RegionState.HEALTHY)
     agents[0].silent = True

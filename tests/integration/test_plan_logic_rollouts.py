@@ -38,7 +38,7 @@ RULES: Mapping[str, object] = {
     "shadow_s": 2,
     "canary_regions": f"[{CANARY}]",
     "canary_s": 4,
-    "acknowledge_within_s": 15,
+    "acknowledge_timeout_s": 15,
     "watch_s": 2,
 }
 
@@ -114,7 +114,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
 async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_late_goes_back(
     serving: Callable[[], Serving], repository: PolicyRepository, store: EtcdStore, operator: Operator
 ) -> None:
-    limits = {"max_moved_share": 0.25, "least_requests": 300, "max_latency_factor": 2, "canary_s": 30}
+    limits = {"max_moved_share": 0.25, "min_requests": 300, "max_latency_factor": 2, "canary_s": 30}
     repository.commit(files("waterfall", **limits))
     with serving() as (server,):
         async with ObedientAgents(store, [server.url]) as agents:

@@ -12,10 +12,10 @@ from dulwich import porcelain
 from dulwich.porcelain import NoneStream
 
 from control_plane.policy.bundle_limits import MAX_FILE_BYTES
-from control_plane.policy.source.judgement import Origin
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.readers import Unreadable
 from control_plane.policy.source.repository import RepositoryReader
+from control_plane.policy.source.revision import Origin
 from tests.support.git_repositories import LINK, SUBMODULE, PolicyRepository, bundle_files, git_over_http
 from tests.support.paths import PLANET
 
@@ -86,7 +86,7 @@ async def test_a_poisoned_commit_changes_nothing_and_the_good_one_after_it_does(
     await source.poll()
     assert target(source) == 0.7
     assert (source.refused, source.refused_provenance) == ((), None)
-    assert [bool(one.digest) for one in source.judgements] == [True, False, True]
+    assert [bool(one.digest) for one in source.results] == [True, False, True]
 
 
 BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(

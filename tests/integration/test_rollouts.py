@@ -31,7 +31,7 @@ from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.wait import found, until_told
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
-RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_within_s=10, watch_s=3)
+RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=6, acknowledge_timeout_s=10, watch_s=3)
 
 
 def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:

@@ -218,7 +218,7 @@ def test_a_short_surge_of_requests_of_very_different_lengths_moves_nothing_once_
     steady = slots / SERVICE_S * 0.35 / 2
     prices = {name: msgspec.structs.replace(one, cost_per_gpu_hour=1.0) for name, one in POLICY.regions.items()}
     prices["a"] = msgspec.structs.replace(prices["a"], cost_per_gpu_hour=1.15)
-    objective = Objective(latency_ms_per_cost=20_000, queueing_weight=0.1, change_ms=5)
+    objective = Objective(latency_ms_per_cost=20_000, queueing_weight=0.1, change_penalty_ms=5)
     one = world(
         lambda at: even(steady, a=4 * steady) if began_s <= at < began_s + SHORT_S else even(steady),
         policy=msgspec.structs.replace(POLICY, regions=prices, objective=objective),

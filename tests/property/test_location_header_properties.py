@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
-from penstock.policy.countries import COUNTRIES
-from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.policy import Model, Policy, Region, Tenant
 from penstock.routing.cost_estimate import Expectations
 from penstock.wire.signing import FleetKey

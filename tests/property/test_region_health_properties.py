@@ -6,8 +6,8 @@ from penstock.policy.policy import Failover
 
 failovers = st.builds(
     Failover,
-    misses_to_fail=st.integers(1, 5),
-    hits_to_rise=st.integers(1, 5),
+    unhealthy_threshold=st.integers(1, 5),
+    healthy_threshold=st.integers(1, 5),
     hold_down_s=st.floats(0, 10),
     failback_ramp_s=st.floats(0, 60),
 )
@@ -25,15 +25,15 @@ def test_any_history_has_a_place_in_the_table_and_keeps_the_promises(
         misses, hits = (0, hits + 1) if good else (misses + 1, 0)
         assert 0.0 <= health.weight(now, failover) <= 1.0
         assert (health.misses, health.hits) == (misses, hits)
-        if misses >= failover.misses_to_fail:
+        if misses >= failover.unhealthy_threshold:
             assert health.state is RegionState.FAILED
         if health.state is RegionState.FAILED and before.state is not RegionState.FAILED:
-            assert misses >= failover.misses_to_fail
+            assert misses >= failover.unhealthy_threshold
             failed_at = now
         if before.state is RegionState.FAILED and health.state is not RegionState.FAILED:
             assert failed_at is not None
             assert health.state is RegionState.RECOVERING
-            assert hits >= failover.hits_to_rise
+            assert hits >= failover.healthy_threshold
             assert now - failed_at >= failover.hold_down_s
 
 

@@ -20,9 +20,9 @@ rules = st.builds(
     shadow_s=seconds,
     max_moved_share=st.sampled_from([0.0, 0.5, 1.0]),
     canary_s=seconds,
-    acknowledge_within_s=st.sampled_from([1.0, 10.0]),
-    least_requests=st.sampled_from([0, 10]),
-    max_failures_added=st.sampled_from([0.0, 0.5]),
+    acknowledge_timeout_s=st.sampled_from([1.0, 10.0]),
+    min_requests=st.sampled_from([0, 10]),
+    max_failure_increase=st.sampled_from([0.0, 0.5]),
     max_latency_factor=st.sampled_from([1.0, 2.0]),
     watch_s=seconds,
 )

@@ -270,9 +270,9 @@ def rollout_rules(**fields: object) -> bytes:
         "max_moved_share": 1,
         "canary_regions": "[]",
         "canary_s": 0,
-        "acknowledge_within_s": 15,
-        "least_requests": 0,
-        "max_failures_added": 0.05,
+        "acknowledge_timeout_s": 15,
+        "min_requests": 0,
+        "max_failure_increase": 0.05,
         "max_latency_factor": 10,
         "watch_s": 0,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.judgement import Origin
 from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.revision import Origin
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 

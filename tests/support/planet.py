@@ -28,7 +28,7 @@ EU_ONLY = ResidencyRule(
 
 
 AT_ONCE = RolloutRules(
-    shadow_s=0.0, max_moved_share=1.0, canary_s=0.0, least_requests=0, max_failures_added=1.0, watch_s=0.0
+    shadow_s=0.0, max_moved_share=1.0, canary_s=0.0, min_requests=0, max_failure_increase=1.0, watch_s=0.0
 )
 """Rollout rules under which every change of policy is in force at once."""
 

@@ -86,8 +86,8 @@ apiVersion: penstock/v1
 kind: Failover
 probe_interval_s: 0.25
 probe_timeout_s: 0.5
-misses_to_fail: 2
-hits_to_rise: 3
+unhealthy_threshold: 2
+healthy_threshold: 3
 hold_down_s: 1.0
 failback_ramp_s: 8.0
 ---
@@ -96,9 +96,9 @@ kind: Objective
 plan_logic: waterfall
 latency_ms_per_cost: 20000
 queueing_weight: 1.0
-change_ms: 5
+change_penalty_ms: 5
 survive_one_loss: false
-forecast_ahead_s: 10
+forecast_horizon_s: 10
 ---
 apiVersion: penstock/v1
 kind: Rollout
@@ -106,9 +106,9 @@ shadow_s: 10
 max_moved_share: 0.25
 canary_regions: [eu-de]
 canary_s: 60
-acknowledge_within_s: 15
-least_requests: 50
-max_failures_added: 0.02
+acknowledge_timeout_s: 15
+min_requests: 50
+max_failure_increase: 0.02
 max_latency_factor: 1.5
 watch_s: 300
 """,

@@ -16,7 +16,7 @@ from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.policy.suggestion import suggestion
+from control_plane.policy.bundle_errors import suggest
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus, endpoint_statuses
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
@@ -127,12 +127,12 @@ def _check_filters(policy: Policy | None, page: Page[Any], region: str | None, m
     if region is not None and region not in policy.regions:
         raise _no_region(policy, region)
     if model is not None and model not in policy.models:
-        remedy = suggestion(model, policy.models, "GET /v1/pools lists the reported models")
+        remedy = suggest(model, policy.models, "GET /v1/pools lists the reported models")
         raise Problem(404, f"the policy in force has no model {model!r}; {remedy}")
 
 
 def _no_region(policy: Policy | None, name: str) -> Problem:
-    remedy = suggestion(name, policy.regions if policy is not None else (), "GET /v1/regions lists them")
+    remedy = suggest(name, policy.regions if policy is not None else (), "GET /v1/regions lists them")
     return Problem(404, f"the policy in force has no region {name!r}; {remedy}")
 
 

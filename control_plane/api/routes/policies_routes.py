@@ -20,8 +20,8 @@ from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.source.judgement import Revision, RevisionPage
-from control_plane.policy.source.policy_revisions import Revisions
+from control_plane.policy.source.revision import Revision, RevisionPage
+from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.tarball import read_tar
 from control_plane.rollout.rollout_actions import NotKept, OrderRefused, Orders
 from control_plane.rollout.rollout_records import Stored
@@ -79,7 +79,7 @@ class PolicyChanges(msgspec.Struct, frozen=True):
     """By kind, name and field; empty if the policies are equivalent."""
 
 
-def routes(actions: Orders, revisions: Revisions, view: FleetView) -> APIRouter:
+def routes(actions: Orders, revisions: RevisionStore, view: FleetView) -> APIRouter:
     """Return the router of policies."""
     router = APIRouter(prefix="/v1/policies", tags=["policies"])
     validating = asyncio.Lock()

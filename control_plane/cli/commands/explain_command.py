@@ -18,11 +18,10 @@ from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.explain_view import explanation_view
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
-from control_plane.policy.suggestion import suggestion
+from control_plane.policy.bundle_errors import suggest
 from control_plane.status.explain_response import Explained
 from penstock.health.region_health import RegionState
-from penstock.policy.countries import country_flaw
-from penstock.policy.geography import Location
+from penstock.policy.geography import Location, country_error
 from penstock.policy.policy import Policy
 from penstock.routing.explain import ExplainQuery, Explanation, tenant_by_key
 from penstock.routing.explain import explain as explained
@@ -104,7 +103,7 @@ def _check(
         raise UsageFault("--tenant and --key-file both say whose it is; give one of them")
     if session is not None and agent is None:
         raise UsageFault("--session is known to agents alone; give --agent")
-    if country is not None and (flaw := country_flaw(country)) is not None:
+    if country is not None and (flaw := country_error(country)) is not None:
         raise UsageFault(f"--country: {flaw}")
 
 
@@ -136,7 +135,7 @@ def _by_agent(
 ) -> tuple[Explanation, list[str]]:
     agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
     if name not in agents:
-        raise UsageFault(f"there is no agent {name!r}; {suggestion(name, agents, '`penstock status` shows regions')}")
+        raise UsageFault(f"there is no agent {name!r}; {suggest(name, agents, '`penstock status` shows regions')}")
     query: dict[str, str | list[str] | None] = {
         "model": asked.model,
         "tenant": asked.tenant,
@@ -166,7 +165,7 @@ def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explan
 
 def _known(policy: Policy, region: str) -> None:
     if region not in policy.regions:
-        remedy = suggestion(region, policy.regions, f"it has {len(policy.regions)} regions")
+        remedy = suggest(region, policy.regions, f"it has {len(policy.regions)} regions")
         raise UsageFault(f"the bundle has no region {region!r}; {remedy}")
 
 
@@ -199,6 +198,6 @@ def _tried(given: list[str]) -> dict[str, Reason]:
             tried[region] = Reason(reason or Reason.UNREACHABLE)
         except ValueError:
             raise UsageFault(
-                f"--tried {one}: {suggestion(reason, list(Reason), 'docs/errors.md lists the reasons')}"
+                f"--tried {one}: {suggest(reason, list(Reason), 'docs/errors.md lists the reasons')}"
             ) from None
     return tried

@@ -13,7 +13,7 @@ from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.plan_view import plan_diff_view, plan_view, plans_view
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
-from control_plane.policy.suggestion import suggestion
+from control_plane.policy.bundle_errors import suggest
 from penstock.planning.plan import RegionPlan
 
 app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
@@ -43,7 +43,7 @@ def show(
         slices = _slices(api, generation)
         if origin is not None:
             if origin not in slices:
-                raise UsageFault(f"the plan has no region {origin!r}; {suggestion(origin, slices, 'it is empty')}")
+                raise UsageFault(f"the plan has no region {origin!r}; {suggest(origin, slices, 'it is empty')}")
             slices = {origin: slices[origin]}
     print_as(output, slices, lambda: plan_view(slices))
 

@@ -13,7 +13,7 @@ from control_plane.cli.commands.rollout_commands import LIMIT, request_action
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.rollout_view import revisions_view
-from control_plane.policy.source.judgement import Revision, RevisionPage
+from control_plane.policy.source.revision import Revision, RevisionPage
 
 PolicyArgument = Annotated[
     str, typer.Argument(help="Digest of the policy, or a prefix of it, as `policy revisions` prints it.")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from control_plane.policy.kinds.base import PolicyDocument
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
-from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
-from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.operations import (
+    GuardRailsDocument,
+    MaintenanceWindowDocument,
+    ObjectiveDocument,
+    RolloutDocument,
+)
 from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
-from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -17,7 +21,6 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
     SpilloverLimitDocument,
 )
-from control_plane.policy.kinds.shape import PolicyDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClassDocument, TenantDocument
 
 

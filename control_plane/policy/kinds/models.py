@@ -7,10 +7,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, ModelName, PolicyDocument, Shape, SomeOf, Text
+from control_plane.policy.kinds.base import REMEDY, ModelName, NonEmptyList, PolicyDocument, StrictModel, Text
 
 
-class CostShape(Shape):
+class CostSpec(StrictModel):
     """What a model's requests cost: time on an H100, alone. A prior; agents learn the rest from traffic."""
 
     unit: Literal["token", "megapixel_step", "audio_second", "request"]
@@ -22,7 +22,7 @@ class CostShape(Shape):
     """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
 
 
-class ServiceObjectiveShape(Shape):
+class ServiceObjectiveSpec(StrictModel):
     """How soon most answers should begin, as clients see it: waiting, round trips and other regions are in it."""
 
     first_byte_s: float = Field(gt=0, le=600)
@@ -44,17 +44,17 @@ class ModelDocument(PolicyDocument):
     """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
     response_bytes: float = Field(4_000.0, ge=0, le=1e9)
     """Mean size (bytes) of an answer's body: what comes back from there."""
-    cost: CostShape = CostShape(unit="request", input_unit_s=0.0, output_unit_s=5.0)
+    cost: CostSpec = CostSpec(unit="request", input_unit_s=0.0, output_unit_s=5.0)
     """What its requests cost an endpoint: where least work is sought, and for how long a request will hold its slot."""
     fallback: ModelName | None = None
     """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
     and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
-    service_objective: ServiceObjectiveShape | None = None
+    service_objective: ServiceObjectiveSpec | None = None
     """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, a change of
     policy that breaks it comes back, and nothing is planned by it. null where nothing is wanted."""
 
 
-class VersionShape(Shape):
+class VersionSpec(StrictModel):
     """One of the models that a name stands for."""
 
     model: ModelName
@@ -76,7 +76,7 @@ class ModelVersionsDocument(PolicyDocument):
     """The name that clients use; a model of the same name must be among the versions."""
     description: Text = Field("", max_length=500)
     """For people: what is being tried, and until when."""
-    versions: SomeOf[VersionShape]
+    versions: NonEmptyList[VersionSpec]
     """In an order that is kept while percentages change."""
 
     @model_validator(mode="after")

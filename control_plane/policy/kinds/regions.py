@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from control_plane.policy.kinds.shape import BlocName, EachOnce, Label, PolicyDocument, SomeOf, Text
+from control_plane.policy.kinds.base import BlocName, Label, NonEmptyList, PolicyDocument, Text, UniqueList
 
 
 class RegionDocument(PolicyDocument):
@@ -30,7 +30,7 @@ class RegionDocument(PolicyDocument):
     bias_ms: float = Field(0.0, ge=0, le=10_000)
     """Distance (ms) that is added to this region's real one, for every origin and client, its own included. With 30, a
     client or origin that is less than 30 ms nearer to this region than to another one uses the other one."""
-    spillover_order: EachOnce[Label] = Field(default_factory=list)
+    spillover_order: UniqueList[Label] = Field(default_factory=list)
     """Names of the regions that receive this region's overflow first: each is filled to its target before the next; the
     others follow, nearest and cheapest first."""
 
@@ -41,5 +41,5 @@ class BlocDocument(PolicyDocument):
     kind: Literal["Bloc"]
     name: BlocName
     """Unique name that is no country's code, such as `EU`."""
-    members: SomeOf[str]
+    members: NonEmptyList[str]
     """ISO 3166-1 alpha-2 codes of countries, and names of other blocs whose countries all belong."""

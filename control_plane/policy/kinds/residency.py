@@ -7,34 +7,42 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, Label, PolicyDocument, Shape, SomeOf, SubdivisionCode, Text
+from control_plane.policy.kinds.base import (
+    REMEDY,
+    Label,
+    NonEmptyList,
+    PolicyDocument,
+    StrictModel,
+    SubdivisionCode,
+    Text,
+)
 
 
-class Match(Shape):
+class Match(StrictModel):
     """Which requests a rule is about: those that fit every field given. `{}` is all of them.
 
     A field that is absent narrows nothing; one that is there but empty is refused, since it reads like "none".
     """
 
-    tenants: SomeOf[Label] = Field(default_factory=list)
+    tenants: NonEmptyList[Label] = Field(default_factory=list)
     """Names of tenants."""
-    data_classes: SomeOf[Label] = Field(default_factory=list)
+    data_classes: NonEmptyList[Label] = Field(default_factory=list)
     """Names of data classes."""
-    countries: SomeOf[str] = Field(default_factory=list)
+    countries: NonEmptyList[str] = Field(default_factory=list)
     """Where the client is: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a request
     that fits otherwise is refused while its location is unknown."""
-    subdivisions: SomeOf[SubdivisionCode] = Field(default_factory=list)
+    subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
     """Where the client is, more closely: ISO 3166-2 codes of a country's first level, such as `US-CA`, as GeoIP City
     databases have them. A client in one of `countries` or of these fits. With this field the rule governs too: while
     only a client's country is known, and some of these are in it, its request is refused."""
 
 
-class Places(Shape):
+class Places(StrictModel):
     """Regions, by name or by the jurisdiction they lie in; a region in either list counts."""
 
-    regions: SomeOf[Label] = Field(default_factory=list)
+    regions: NonEmptyList[Label] = Field(default_factory=list)
     """Names of regions."""
-    jurisdictions: SomeOf[str] = Field(default_factory=list)
+    jurisdictions: NonEmptyList[str] = Field(default_factory=list)
     """ISO 3166-1 alpha-2 codes of countries and names of blocs."""
 
     @classmethod
@@ -81,7 +89,7 @@ class AcceptedLossDocument(PolicyDocument):
     kind: Literal["AcceptedLoss"]
     name: Label
     """Unique name."""
-    regions: SomeOf[Label]
+    regions: NonEmptyList[Label]
     """All the regions that the residency class permits."""
     because: Text = Field(min_length=1, max_length=500)
     """For people: why this is accepted, and what becomes of such requests meanwhile."""

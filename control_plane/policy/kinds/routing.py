@@ -7,13 +7,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import (
+from control_plane.policy.kinds.base import (
     REMEDY,
     Label,
     ModelName,
+    NonEmptyList,
     PolicyDocument,
-    Shape,
-    SomeOf,
+    StrictModel,
     SubdivisionCode,
     Text,
 )
@@ -29,12 +29,12 @@ class GeoRoutingDocument(PolicyDocument):
     """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
 
 
-class ClientPlaces(Shape):
+class ClientLocations(StrictModel):
     """Where clients are; those in either list count."""
 
-    countries: SomeOf[str] = Field(default_factory=list)
+    countries: NonEmptyList[str] = Field(default_factory=list)
     """ISO 3166-1 alpha-2 codes and names of blocs."""
-    subdivisions: SomeOf[SubdivisionCode] = Field(default_factory=list)
+    subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
     """ISO 3166-2 codes of a country's first level, such as `US-CA`; they go before a map of the whole country."""
 
     @model_validator(mode="after")
@@ -54,9 +54,9 @@ class EntryMapDocument(PolicyDocument):
     """Unique name; of several maps about one client, the first by name counts."""
     description: Text = Field("", max_length=500)
     """For people: why they should."""
-    clients: ClientPlaces
+    clients: ClientLocations
     """Whom it is about; clients whose place is not known are in no map."""
-    regions: SomeOf[Label]
+    regions: NonEmptyList[Label]
     """Names of regions, best first; the other permitted ones follow, the nearest first."""
 
 
@@ -86,9 +86,9 @@ class SpilloverLimitDocument(PolicyDocument):
     """Unique name; plans and explanations cite it."""
     description: Text = Field("", max_length=500)
     """For people: why."""
-    origins: SomeOf[Label] = Field(default_factory=list)
+    origins: NonEmptyList[Label] = Field(default_factory=list)
     """Names of the regions whose overflow it is about; absent for all."""
-    models: SomeOf[ModelName] = Field(default_factory=list)
+    models: NonEmptyList[ModelName] = Field(default_factory=list)
     """Names of the models that it is about; absent for all."""
     max_cost_per_gpu_hour: float | None = Field(None, ge=0, le=1e6)
     """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
@@ -113,9 +113,9 @@ class FailoverDocument(PolicyDocument):
     """Time (s) between two probes of a peer region."""
     probe_timeout_s: float = Field(0.5, ge=0.05, le=60)
     """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
-    misses_to_fail: int = Field(2, ge=1, le=100)
+    unhealthy_threshold: int = Field(2, ge=1, le=100)
     """Consecutive misses that turn suspect into failed."""
-    hits_to_rise: int = Field(3, ge=1, le=100)
+    healthy_threshold: int = Field(3, ge=1, le=100)
     """Consecutive good probes that a failed region needs."""
     hold_down_s: float = Field(5.0, ge=0, le=3600)
     """Least time (s) that a failed region stays failed, so that a flapping one does not drag traffic about."""

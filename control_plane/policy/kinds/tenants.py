@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import REMEDY, EachOnce, KeyDigest, Label, PolicyDocument, Shape, Text
+from control_plane.policy.kinds.base import REMEDY, KeyDigest, Label, PolicyDocument, StrictModel, Text, UniqueList
 
 
 class DataClassDocument(PolicyDocument):
@@ -20,7 +20,7 @@ class DataClassDocument(PolicyDocument):
     """For people: what belongs to it."""
 
 
-class QuotaShape(Shape):
+class QuotaSpec(StrictModel):
     """How much a tenant may ask of each region that its clients come to. A region's agents enforce equal parts of it:
     where clients spread over agents unevenly, some are refused before the whole is used."""
 
@@ -50,9 +50,9 @@ class TenantDocument(PolicyDocument):
     """Name of the data class of everything in its requests."""
     priority: int = Field(0, ge=-1000, le=1000)
     """Higher goes first where something must wait."""
-    quota: QuotaShape | None = None
+    quota: QuotaSpec | None = None
     """What it may ask for at most; beyond it requests are refused with 429 `quota_exceeded`. null for no limit."""
-    key_digests: EachOnce[KeyDigest] = Field(default_factory=list)
+    key_digests: UniqueList[KeyDigest] = Field(default_factory=list)
     """SHA-256 of each of its API keys in lower-case hexadecimal. Never the keys."""
 
 

@@ -24,7 +24,7 @@ from dulwich.objects import S_ISGITLINK, Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import MemoryRepo
 
 from control_plane.policy.bundle_errors import WHOLE_BUNDLE, PolicyError
-from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, belongs, count_error, text_of
+from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, count_error, is_policy_file, text_of
 from control_plane.policy.source.repository_url import shown, without_secrets
 from penstock.policy.provenance import Provenance
 
@@ -162,7 +162,7 @@ def _files(repository: MemoryRepo, commit: Commit, folder: str) -> tuple[dict[st
             return {}, [PolicyError(folder, 0, "", "is no folder in this commit", remedy)]
         tree = repository[ObjectID(sha)]
     assert isinstance(tree, Tree)
-    entries = [entry for entry in tree.items() if belongs(entry.path.decode("utf-8", "replace"))]
+    entries = [entry for entry in tree.items() if is_policy_file(entry.path.decode("utf-8", "replace"))]
     wrong = count_error(len(entries), folder or shown(commit.id.decode()))
     if wrong is not None:
         return {}, [wrong]

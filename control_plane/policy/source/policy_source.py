@@ -15,8 +15,8 @@ from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.stored_policies import FromNewerRelease, read_policy
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.source.judgement import MAX_ERRORS, Judgement, Origin
 from control_plane.policy.source.readers import Bundle, BundleReader, Unreadable
+from control_plane.policy.source.revision import MAX_ERRORS, Origin, RevisionResult
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
@@ -32,12 +32,12 @@ class PolicySource:
 
     Args:
         reader: reads the bundle.
-        on_doubt: called when what was read may be outdated; must not block.
+        on_stale: called when what was read may be outdated; must not block.
     """
 
-    def __init__(self, reader: BundleReader, on_doubt: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, reader: BundleReader, on_stale: Callable[[], None] = lambda: None) -> None:
         self._reader = reader
-        self._on_doubt = on_doubt
+        self._on_doubt = on_stale
         self._judged: Bundle | None = None
         self._before: Bundle | None = None
         self._doubts = 0
@@ -51,7 +51,7 @@ class PolicySource:
         self.refused_provenance: Provenance | None = None
         self.unreadable = ""
         """Why the source could not be read the last time; empty when it could."""
-        self.judgements: deque[Judgement] = deque(maxlen=MAX_JUDGEMENTS)
+        self.results: deque[RevisionResult] = deque(maxlen=MAX_JUDGEMENTS)
         """Oldest first; whoever records one takes it out."""
 
     @property
@@ -64,7 +64,7 @@ class PolicySource:
         """Whether a look that began after the last `doubt` has ended well."""
         return self._dispelled >= self._doubts
 
-    def doubt(self) -> None:
+    def mark_stale(self) -> None:
         """What was read so far may be old: another control plane may have seen more."""
         self._doubts += 1
         self._on_doubt()
@@ -133,12 +133,12 @@ class PolicySource:
         self.origin = Origin.REPOSITORY if provenance is not None else Origin.FOLDER
         self.refused, self.refused_provenance = (), None
         digest = policy.digest()
-        self.judgements.append(Judgement(digest, provenance, time.time()))
+        self.results.append(RevisionResult(digest, provenance, time.time()))
         _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
     def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
         self.refused, self.refused_provenance = tuple(errors[:MAX_ERRORS]), provenance
-        self.judgements.append(Judgement("", provenance, time.time(), self.refused))
+        self.results.append(RevisionResult("", provenance, time.time(), self.refused))
         kept = self.current.digest() if self.current is not None else None
         for error in self.refused:
             _log.error("policy refused", error=error, source=self._reader.place, commit=_commit(provenance), kept=kept)

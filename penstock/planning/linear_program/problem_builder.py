@@ -17,8 +17,7 @@ from penstock.planning.linear_program.problem import Held, Problem, Shape
 from penstock.planning.linear_program.waiting_cost import pieces
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Policy
-from penstock.policy.units import MS_PER_S, SECONDS_PER_HOUR
+from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Model, Policy
 
 MIN_DEMAND_PER_S = 1e-3
 """The demand (requests/s) that a class without demand is planned for, so that it has shares."""
@@ -108,7 +107,7 @@ class ProblemBuilder:
             origin=origin,
             kept=np.where((origin >= 0) & (slots > 0.0)[origin], self._kept(shape, interventions), 0.0),
             held=_held(shape, before),
-            change_s=objective.change_ms / MS_PER_S,
+            change_s=objective.change_penalty_ms / MS_PER_S,
             survive_one_loss=objective.survive_one_loss,
         )
 

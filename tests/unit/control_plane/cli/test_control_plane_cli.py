@@ -23,7 +23,7 @@ from control_plane.auth.admin_token import AdminToken
 from control_plane.cli.api_client import ApiClient, NoLeader, may_follow
 from control_plane.cli.main import app
 from control_plane.cli.status_view import status_view
-from control_plane.policy.source.judgement import Origin
+from control_plane.policy.source.revision import Origin
 from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.status import (
     AgentStatus,

@@ -27,7 +27,7 @@ POLICY = Policy(
     models={"m": Model("m")},
     tenants={},
     residency=(),
-    objective=Objective(forecast_ahead_s=300.0),
+    objective=Objective(forecast_horizon_s=300.0),
 )
 CLASS = residency_class(WHERE).name
 
@@ -128,7 +128,7 @@ async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failur
     by_price = msgspec.structs.replace(
         POLICY,
         regions=POLICY.regions | {"b": cheap_b},
-        objective=Objective(latency_ms_per_cost=1e8, forecast_ahead_s=0.0),
+        objective=Objective(latency_ms_per_cost=1e8, forecast_horizon_s=0.0),
     )
     greedily = msgspec.structs.replace(
         by_price, objective=msgspec.structs.replace(by_price.objective, plan_logic=PlanLogic.WATERFALL)

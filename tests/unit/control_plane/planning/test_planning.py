@@ -220,7 +220,7 @@ async def test_a_failed_region_loses_its_share_at_once(office: Office) -> None:
         await office.tick(*whole_fleet())
     lost = (PeerReport("eu-de", RegionState.FAILED, 0.0),)
     others = [report("eu-es", peers=lost), report("us-east", peers=lost)]
-    for _ in range(POLICY.failover.misses_to_fail + 1):
+    for _ in range(POLICY.failover.unhealthy_threshold + 1):
         await office.tick(report("eu-de", offered(10.0, *EU)), *others)
     assert await office.shares() == {"eu-es": 1.0}
 
@@ -300,7 +300,7 @@ async def test_a_new_leader_goes_on_with_the_ramp_of_a_region_that_was_lost(offi
         await office.tick(*whole_fleet())
     lost = (PeerReport("eu-de", RegionState.FAILED, 0.0),)
     others = [report("eu-es", peers=lost), report("us-east", peers=lost)]
-    for _ in range(POLICY.failover.misses_to_fail + 1):
+    for _ in range(POLICY.failover.unhealthy_threshold + 1):
         await office.tick(report("eu-de", offered(10.0, *EU)), *others)
     told = (await office.plan("eu-de")).health  # type: ignore[union-attr]
     assert told is not None

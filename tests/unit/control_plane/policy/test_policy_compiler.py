@@ -12,14 +12,17 @@ import pytest
 from pydantic import TypeAdapter
 
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.kinds.models import CostShape, ModelDocument, ServiceObjectiveShape, VersionShape
-from control_plane.policy.kinds.operating import GuardRailsDocument, MaintenanceWindowDocument
-from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.base import StrictModel
+from control_plane.policy.kinds.models import CostSpec, ModelDocument, ServiceObjectiveSpec, VersionSpec
+from control_plane.policy.kinds.operations import (
+    GuardRailsDocument,
+    MaintenanceWindowDocument,
+    ObjectiveDocument,
+    RolloutDocument,
+)
 from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.rollout import RolloutDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
-from control_plane.policy.kinds.shape import Shape
-from control_plane.policy.kinds.tenants import QuotaShape, TenantDocument
+from control_plane.policy.kinds.tenants import QuotaSpec, TenantDocument
 from penstock.policy.policy import (
     Cost,
     CostUnit,
@@ -247,7 +250,7 @@ def test_every_value_arrives() -> None:
     assert policy.models["llama-3.1-8b"].expected_service_s == 5
     assert policy.models["llama-3.1-8b"].cost == Cost(CostUnit.TOKEN, 0.0001, 0.01)
     assert (policy.failover.failback_ramp_s, policy.spillover.target_utilisation) == (8.0, 0.8)
-    assert (policy.objective.survive_one_loss, policy.objective.change_ms) == (False, 5)
+    assert (policy.objective.survive_one_loss, policy.objective.change_penalty_ms) == (False, 5)
     assert policy.objective.plan_logic is PlanLogic.WATERFALL
     assert policy.anonymous_tenant is None
     assert policy.guard_rails.max_withdrawn_share == 0.5
@@ -256,7 +259,7 @@ def test_every_value_arrives() -> None:
     assert datetime.fromtimestamp(window.starts_at, UTC).isoformat() == "2026-12-01T02:00:00+00:00"
 
 
-RESOLVED_WHEN_COMPILED = {(QuotaShape, "burst_requests"), (QuotaShape, "requests_per_s"), (QuotaShape, "concurrent")}
+RESOLVED_WHEN_COMPILED = {(QuotaSpec, "burst_requests"), (QuotaSpec, "requests_per_s"), (QuotaSpec, "concurrent")}
 """Fields whose compiled form has no default: what their absence means depends on other fields."""
 
 
@@ -265,11 +268,11 @@ RESOLVED_WHEN_COMPILED = {(QuotaShape, "burst_requests"), (QuotaShape, "requests
     [
         (RegionDocument, Region, {"jurisdictions"}),
         (ModelDocument, Model, set()),
-        (VersionShape, Version, set()),
-        (CostShape, Cost, set()),
-        (ServiceObjectiveShape, ServiceObjective, set()),
+        (VersionSpec, Version, set()),
+        (CostSpec, Cost, set()),
+        (ServiceObjectiveSpec, ServiceObjective, set()),
         (TenantDocument, Tenant, set()),
-        (QuotaShape, Quota, set()),
+        (QuotaSpec, Quota, set()),
         (SpilloverDocument, Spillover, set()),
         (FailoverDocument, Failover, set()),
         (ObjectiveDocument, Objective, set()),
@@ -279,7 +282,7 @@ RESOLVED_WHEN_COMPILED = {(QuotaShape, "burst_requests"), (QuotaShape, "requests
     ],
 )
 def test_every_field_of_the_policy_is_written_in_its_document(
-    document: type[Shape], noun: type[msgspec.Struct], compiled: set[str]
+    document: type[StrictModel], noun: type[msgspec.Struct], compiled: set[str]
 ) -> None:
     assert set(document.model_fields) - {"api_version", "kind"} == set(noun.__struct_fields__) - compiled
     defaults = {field.name: field.default for field in msgspec.structs.fields(noun)}

@@ -16,7 +16,7 @@ from control_plane.policy import compiler
 from control_plane.policy.bundle_errors import MAX_ERRORS
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.kinds import KINDS
-from control_plane.policy.kinds.shape import EachOnce
+from control_plane.policy.kinds.base import UniqueList
 from control_plane.policy.references import MAX_SUGGESTIONS
 from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
 
@@ -45,7 +45,7 @@ SHAPE = [
     ("operating.yaml", "2026-12-01T02:00Z", "2026-13-01T02:00Z", "operating.yaml:9: starts_at: is not a valid date and time; write a date and time of the calendar, such as 2026-12-01T02:00Z"),
     ("operating.yaml", "duration_s: 7200", "duration_s: 604700", "operating.yaml:5: the window would never close; make lead_s and duration_s together shorter than the time between two of them"),
     ("residency.yaml", "penstock/v1", "penstock/v2", "residency.yaml:1: apiVersion: is not known; write 'penstock/v1'"),
-    ("serving.yaml", "hits_to_rise: 3", "hits_to_rise: 2.5", "serving.yaml:28: hits_to_rise: input should be a valid integer; write a number, without quotes"),
+    ("serving.yaml", "healthy_threshold: 3", "healthy_threshold: 2.5", "serving.yaml:28: healthy_threshold: input should be a valid integer; write a number, without quotes"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: input should be a valid number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; give a number for one, or write `quota: null`"),
     ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is no field here; use one of burst_requests, concurrent, requests_per_s"),
@@ -182,7 +182,7 @@ def test_what_is_listed_twice_is_found_without_comparing_all_with_all() -> None:
         __hash__ = int.__hash__
 
     items = [Item(number) for number in range(1_000)]
-    listed: TypeAdapter[list[Item]] = TypeAdapter(EachOnce[Any])
+    listed: TypeAdapter[list[Item]] = TypeAdapter(UniqueList[Any])
     assert listed.validate_python(items) == items
     assert len(compared) < 10 * len(items)
 

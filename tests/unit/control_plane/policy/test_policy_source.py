@@ -13,8 +13,8 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.memory_store import MemoryStore
 from control_plane.policy.folder import FolderReader
-from control_plane.policy.source.judgement import Origin
 from control_plane.policy.source.policy_source import PolicySource
+from control_plane.policy.source.revision import Origin
 from penstock.planning.plan import RegionPlan
 from tests.support import planet
 from tests.support.paths import PLANET
@@ -93,15 +93,15 @@ async def test_a_folder_that_vanishes_keeps_the_last_good(folder: Path) -> None:
 
 async def test_after_a_doubt_only_a_look_that_began_later_counts(folder: Path) -> None:
     doubts: list[bool] = []
-    source = PolicySource(FolderReader(folder), on_doubt=lambda: doubts.append(source.fresh))
+    source = PolicySource(FolderReader(folder), on_stale=lambda: doubts.append(source.fresh))
     assert not source.fresh
     await source.load()
     assert source.fresh
-    source.doubt()
+    source.mark_stale()
     assert not source.fresh
     looking = asyncio.create_task(source.poll())
     await asyncio.sleep(0)
-    source.doubt()
+    source.mark_stale()
     await looking
     assert not source.fresh
     await source.poll()

@@ -40,9 +40,9 @@ RULES = RolloutRules(
     max_moved_share=0.25,
     canary_regions=("eu-es",),
     canary_s=5.0,
-    acknowledge_within_s=3.0,
-    least_requests=0,
-    max_failures_added=0.05,
+    acknowledge_timeout_s=3.0,
+    min_requests=0,
+    max_failure_increase=0.05,
     max_latency_factor=2.0,
     watch_s=5.0,
 )

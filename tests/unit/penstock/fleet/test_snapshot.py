@@ -35,7 +35,7 @@ POLICY = Policy(
     models={"m": Model("m")},
     tenants={},
     residency=(),
-    failover=Failover(misses_to_fail=2, hits_to_rise=2, hold_down_s=1.0, failback_ramp_s=10.0),
+    failover=Failover(unhealthy_threshold=2, healthy_threshold=2, hold_down_s=1.0, failback_ramp_s=10.0),
 )
 POOL = PoolReport("m", endpoints=4, ready=4, slots=32, in_flight=3, service_s=2.0)
 

@@ -3,7 +3,7 @@ import pytest
 from penstock.health.region_health import TRANSITIONS, RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Failover
 
-FAILOVER = Failover(misses_to_fail=2, hits_to_rise=3, hold_down_s=1.0, failback_ramp_s=10.0)
+FAILOVER = Failover(unhealthy_threshold=2, healthy_threshold=3, hold_down_s=1.0, failback_ramp_s=10.0)
 
 
 def after(*probes: tuple[bool, float], start: RegionHealth | None = None) -> RegionHealth:

@@ -10,7 +10,7 @@ import pytest
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from control_plane.policy.kinds.planning import ObjectiveDocument
+from control_plane.policy.kinds.operations import ObjectiveDocument
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.entry_map import mapped, mapped_first
+from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.geography import Location
 from penstock.policy.policy import EntryMap
 from penstock.policy.residency import RequestFacts
@@ -39,8 +39,8 @@ def test_the_closest_map_counts(location: Location, regions: tuple[str, ...]) ->
 
 
 def test_what_is_not_mapped_follows_in_its_order() -> None:
-    assert mapped_first(MAPPED, Location("US", "CA"), ("eu-de", "us-east")) == ("us-east", "eu-de")
-    assert mapped_first(MAPPED, Location("DE"), ("eu-de", "us-east")) == ("eu-de", "us-east")
+    assert order_by_entry_map(MAPPED, Location("US", "CA"), ("eu-de", "us-east")) == ("us-east", "eu-de")
+    assert order_by_entry_map(MAPPED, Location("DE"), ("eu-de", "us-east")) == ("eu-de", "us-east")
 
 
 def test_a_client_at_the_wrong_door_is_sent_by_its_map_but_only_where_it_may_be() -> None:

@@ -32,9 +32,9 @@ RULES = RolloutRules(
     max_moved_share=0.25,
     canary_regions=("b",),
     canary_s=60.0,
-    acknowledge_within_s=15.0,
-    least_requests=50,
-    max_failures_added=0.02,
+    acknowledge_timeout_s=15.0,
+    min_requests=50,
+    max_failure_increase=0.02,
     max_latency_factor=1.5,
     watch_s=300.0,
 )
@@ -211,7 +211,7 @@ class TestTheCanary:
 class TestServiceObjectives:
     """Nothing fails in these stories and the mean is as it was: only what is late, and wanted in time, tells."""
 
-    SLOW = RolloutRules(shadow_s=10.0, canary_regions=("b",), canary_s=60.0, least_requests=50, watch_s=300.0)
+    SLOW = RolloutRules(shadow_s=10.0, canary_regions=("b",), canary_s=60.0, min_requests=50, watch_s=300.0)
     SOON = ("m", 1.0, 0.99)
 
     def seen(

@@ -7,7 +7,7 @@ from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
 
-FAILOVER = Failover(misses_to_fail=2, hits_to_rise=3, hold_down_s=1.0, failback_ramp_s=10.0)
+FAILOVER = Failover(unhealthy_threshold=2, healthy_threshold=3, hold_down_s=1.0, failback_ramp_s=10.0)
 ONE, TWO = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 
 

@@ -9,7 +9,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, Unchanged
-from control_plane.policy.source.judgement import Judgement, Revision
+from control_plane.policy.source.revision import Revision, RevisionResult
 
 MAX_REVISIONS = 100
 """Revisions that are kept."""
@@ -17,7 +17,7 @@ MAX_REVISIONS = 100
 _log = structlog.get_logger(__name__)
 
 
-class Revisions:
+class RevisionStore:
     """Reads and records revisions."""
 
     def __init__(self, store: ConfigStore) -> None:
@@ -37,7 +37,7 @@ class Revisions:
                 _log.warning("revision cannot be read", key=item.key, reason=str(error))
         return sorted(found, key=lambda one: -one.number)
 
-    async def record(self, judged: deque[Judgement], epoch: int) -> None:
+    async def record(self, judged: deque[RevisionResult], epoch: int) -> None:
         """Record for the leader of `epoch` what was judged, and take it out; what is recorded already is not again.
 
         Raises:
@@ -60,7 +60,7 @@ class Revisions:
             judged.popleft()
 
 
-def _is_known(one: Judgement, known: list[Revision]) -> bool:
+def _is_known(one: RevisionResult, known: list[Revision]) -> bool:
     """Another leader may have recorded it: a commit's fate at any time, a folder's if nothing came after it."""
     candidates = known if one.provenance is not None else known[:1]
     return any(

@@ -1,4 +1,4 @@
-"""What becomes of a policy source: where the policy in force is from, and how each revision was judged."""
+"""Revisions of the policy source: where the policy in force is from, and the result of checking each revision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Origin(StrEnum):
     """The source has never been good since the start, so what the plan in force names was taken instead."""
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class RevisionResult(msgspec.Struct, frozen=True):
     """What became of one revision of the source: accepted whole, or refused whole."""
 
     digest: str

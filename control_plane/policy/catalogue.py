@@ -11,11 +11,10 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError
+from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, suggest
 from control_plane.policy.documents import Document, Path
 from control_plane.policy.kinds import KINDS
-from control_plane.policy.kinds.shape import API_VERSION, REMEDY, REMEDY_BY_PATTERN, PolicyDocument
-from control_plane.policy.suggestion import suggestion
+from control_plane.policy.kinds.base import API_VERSION, REMEDY, REMEDY_BY_PATTERN, PolicyDocument
 
 Shape = TypeVar("Shape", bound=PolicyDocument)
 
@@ -93,7 +92,7 @@ def check(documents: Sequence[Document], unread: Iterable[str] = ()) -> tuple[Ca
 def _unknown_kind(document: Document, kind: Any) -> PolicyError:
     if kind is None:
         return document.error((), "says no kind", f"write `kind`, one of {', '.join(KINDS)}")
-    remedy = suggestion(str(kind), KINDS, f"use one of {', '.join(KINDS)}")
+    remedy = suggest(str(kind), KINDS, f"use one of {', '.join(KINDS)}")
     return document.error(("kind",), "is no kind of policy document", remedy)
 
 
@@ -155,7 +154,7 @@ def _remedy_for_blank(shape: type[BaseModel], path: Path) -> str:
 def _field_suggestion(shape: type[BaseModel], path: Path) -> str:
     """A remedy that names the known field closest to the unknown one at `path`."""
     known = [field.alias or name for name, field in _model_at(shape, path).model_fields.items()]
-    return suggestion(str(path[-1]), known, "remove it; policies/schema.json describes every field")
+    return suggest(str(path[-1]), known, "remove it; policies/schema.json describes every field")
 
 
 def _model_at(shape: type[BaseModel], path: Path) -> type[BaseModel]:

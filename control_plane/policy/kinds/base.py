@@ -61,11 +61,13 @@ ModelName = Annotated[str, Field(pattern=MODEL)]
 BlocName = Annotated[str, Field(pattern=BLOC)]
 KeyDigest = Annotated[str, Field(pattern=DIGEST)]
 SubdivisionCode = Annotated[str, Field(pattern=SUBDIVISION)]
-EachOnce = Annotated[list[Item], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})]
-SomeOf = Annotated[list[Item], AfterValidator(_each_once), Field(min_length=1, json_schema_extra={"uniqueItems": True})]
+UniqueList = Annotated[list[Item], AfterValidator(_each_once), Field(json_schema_extra={"uniqueItems": True})]
+NonEmptyList = Annotated[
+    list[Item], AfterValidator(_each_once), Field(min_length=1, json_schema_extra={"uniqueItems": True})
+]
 
 
-class Shape(BaseModel):
+class StrictModel(BaseModel):
     """A mapping whose every field is known, written, and of the type it says."""
 
     model_config = ConfigDict(
@@ -73,7 +75,7 @@ class Shape(BaseModel):
     )
 
 
-class PolicyDocument(Shape):
+class PolicyDocument(StrictModel):
     """What every document begins with, besides its kind."""
 
     api_version: Literal["penstock/v1"] = Field(alias="apiVersion")

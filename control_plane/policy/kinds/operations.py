@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from control_plane.policy.kinds.shape import MOMENT, REMEDY, Label, PolicyDocument, SomeOf
+from control_plane.policy.kinds.base import MOMENT, REMEDY, Label, NonEmptyList, PolicyDocument, UniqueList
 
 PERIOD_S = {"daily": 86_400.0, "weekly": 7 * 86_400.0}
 
@@ -20,6 +20,49 @@ def _on_the_calendar(moment: str) -> str:
         remedy = {"remedy": "write a date and time of the calendar, such as 2026-12-01T02:00Z"}
         raise PydanticCustomError(REMEDY, "is not a valid date and time", remedy) from None
     return moment
+
+
+class ObjectiveDocument(PolicyDocument):
+    """How plans are made; what they minimise is weighed in milliseconds of latency. Exactly one a bundle."""
+
+    kind: Literal["Objective"]
+    plan_logic: Literal["linear_program", "waterfall"] = "linear_program"
+    """How plans are computed. `linear_program`: the cheapest shares for all demand at once; the other fields are its
+    parameters. `waterfall`: home up to its target, then the next nearest region; it uses forecast_horizon_s alone."""
+    latency_ms_per_cost: float = Field(20_000.0, ge=0, le=1e9)
+    """Latency (ms) that a request may gain to save one unit of the bundle's currency on GPU time and egress."""
+    queueing_weight: float = Field(0.1, ge=0, le=1000)
+    """How many milliseconds of round trip one millisecond of expected queueing is worth."""
+    change_penalty_ms: float = Field(5.0, ge=0, le=60_000)
+    """How much sooner (ms) elsewhere than where the plan in force has it before demand moves; a tenth for home."""
+    survive_one_loss: bool = True
+    """Keep room, within residency, for what any one region serves, in case that region is lost (N-1)."""
+    forecast_horizon_s: float = Field(10.0, ge=0, le=3600)
+    """How far ahead (s) demand is forecast; a plan is for the higher of the forecast and what is measured."""
+
+
+class RolloutDocument(PolicyDocument):
+    """How a change of policy reaches the fleet. Exactly one a bundle; the one in force rules the way of the next."""
+
+    kind: Literal["Rollout"]
+    shadow_s: float = Field(10.0, ge=0, le=86_400)
+    """How long (s) both plans are made and compared before any region obeys the new policy; 0 compares nothing."""
+    max_moved_share: float = Field(0.25, ge=0, le=1)
+    """The part (0-1) of all demand that the new plan may serve elsewhere; beyond it a person must say how to go on."""
+    canary_regions: UniqueList[Label] = Field(default_factory=list)
+    """Regions that obey the new policy before all others; `[]` tries it nowhere first."""
+    canary_s: float = Field(300.0, ge=0, le=86_400)
+    """How long (s), at least, they do so before the others follow."""
+    acknowledge_timeout_s: float = Field(15.0, gt=0, le=3600)
+    """An agent there that has not taken it after this long (s) is reason to roll back; reports come once a second."""
+    min_requests: int = Field(100, ge=0, le=1_000_000_000)
+    """Requests that must have ended there before anything is judged by them, and before the others follow."""
+    max_failure_increase: float = Field(0.02, ge=0, le=1)
+    """How much (0-1) the part of requests that fail or are refused may grow."""
+    max_latency_factor: float = Field(1.5, ge=1, le=1000)
+    """How many times as long as before the mean time to the first byte may become."""
+    watch_s: float = Field(600.0, ge=0, le=86_400)
+    """How long (s) it is watched, by the same limits, once every region obeys it; then it is stable."""
 
 
 class GuardRailsDocument(PolicyDocument):
@@ -39,7 +82,7 @@ class MaintenanceWindowDocument(PolicyDocument):
     kind: Literal["MaintenanceWindow"]
     name: Label
     """Unique name; overrides and warnings cite it."""
-    regions: SomeOf[Label]
+    regions: NonEmptyList[Label]
     """Names of the regions that are to be empty."""
     starts_at: Annotated[str, Field(pattern=MOMENT), AfterValidator(_on_the_calendar)]
     """By when they are, the first time: date and minute in UTC, such as `2026-12-01T02:00Z`; or as the clocks of
