@@ -1,11 +1,13 @@
-"""Which endpoints know a request already: its conversation, the beginning of its prompt, or the model it asks for.
+"""Which endpoints already hold part of a request: its conversation, the beginning of its prompt, or the model that it
+asks for.
 
-An endpoint that has a prompt's beginning in its cache is spared that part of prefill, and the chooser reckons with it.
-Beyond that nobody is kept waiting for the sake of a cache: a request stays with the endpoint that holds something of it
-only until that one is a bounded time behind the best (`who.choose_endpoint`). Unbounded affinity collapses under skew
-(Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018, for the same reason).
+An endpoint with the beginning of a prompt in its cache is spared that part of prefill, and endpoint selection accounts
+for it. Beyond that, a request stays with such an endpoint only while the endpoint is a bounded time behind the best
+(`choose_endpoint`). Unbounded affinity collapses under skew (Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with
+Bounded Loads", SODA 2018, for the same reason).
 
-What is held is not asked of engines but remembered from where requests were sent: bounded, and forgotten with time.
+Engines are not asked for what they hold. The agent remembers where it sent requests, in bounded memory and for a
+limited time.
 """
 
 from __future__ import annotations
@@ -14,45 +16,46 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 BLOCK_BYTES = 1024
-"""Prompts are compared in blocks of this size: about 256 tokens, a few of the blocks that engines share."""
+"""Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
 
 MAX_BLOCKS = 64
-"""Blocks of one prompt that are looked at; what is shared beyond is rarely told apart by more."""
+"""Blocks of one prompt that are compared; what prompts share beyond these rarely tells them apart."""
 
 MAX_KEYS = 65_536
-"""Prefix blocks and sessions that are remembered by one agent; the least recently used goes first."""
+"""Prefix blocks and sessions that one agent remembers; the least recently used is evicted first."""
 
 NOTED_S = 1.0
-"""A block whose holder was noted so lately (s) is not noted again for it: what is remembered is to be minutes."""
+"""A holder noted less than this time (s) ago is not noted again for the same block: entries are kept for minutes."""
 
 MAX_HOLDERS = 4
-"""Endpoints that are remembered for one of them; the latest are."""
+"""Endpoints remembered for one block or session; the latest are kept."""
 
 HELD_S = 300.0
-"""A prefix or session that was last sent to an endpoint so long ago (s) has likely left its cache."""
+"""After this time (s) since it was last sent to an endpoint, a prefix or session has likely left the endpoint's
+cache."""
 
 PREFIX_GAP_S = 0.25
-"""How much later (s) than at the best an endpoint may be done that holds a part of the prompt, besides what the part
-spares: for the sake of the next turn of the same conversation."""
+"""How much later (s) than the best an endpoint with part of the prompt may complete the request, beyond what the part
+spares: the next turn of the conversation then finds all of it."""
 
 SESSION_GAP_S = 0.5
-"""The same for the endpoint that had the session's request before."""
+"""The same for the endpoint that had the session's previous request."""
 
 MODEL_GAP_S = 0.5
-"""The same for an endpoint whose last request was for this model, among those that serve several."""
+"""The same for an endpoint whose last request was for this model, where endpoints serve several models."""
 
 KEEPS_UNDER = 0.5
-"""An endpoint under this much pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
-queued in it as it runs) gives up what it holds: nothing there counts as kept."""
+"""An endpoint at or above this pressure (see `engine_signals.pressure`: KV cache used to 95 %, or half as many requests
+queued in it as it runs) evicts what it holds, so nothing there counts as held."""
 
 
 class Held(NamedTuple):
-    """What is known of a request at some endpoints, by name."""
+    """What some endpoints hold of a request, by endpoint name."""
 
     blocks: Mapping[str, int]
-    """How many leading blocks of its prompt."""
+    """Leading blocks of its prompt."""
     gap_s: float
-    """How much later than at the best such an endpoint may be done and still get it, in seconds."""
+    """How much later (s) than the best such an endpoint may complete the request and still be chosen."""
 
 
 NOTHING = Held({}, 0.0)
@@ -62,8 +65,8 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """A key for each whole leading block of a prompt; equal beginnings have equal keys, within one process.
 
     Args:
-        scope: tenant and model: neither knows of another's prompts.
-        prompt: the text as it came, JSON and all; a conversation's next turn begins with the same bytes.
+        scope: tenant and model; neither shares prompts with another.
+        prompt: the text as received, JSON included; the next turn of a conversation begins with the same bytes.
     """
     keys = []
     key = hash(scope)
@@ -79,20 +82,20 @@ def session_key(scope: str, session: bytes) -> int:
 
 
 class Holdings:
-    """Where requests went lately, by what they have in common."""
+    """Where recent requests went, by what they have in common."""
 
     def __init__(self, most: int = MAX_KEYS) -> None:
-        """Nothing has been sent anywhere; remembers at most so many keys."""
+        """Create an empty record of at most `most` keys."""
         self._most = most
         self._holders: dict[int, tuple[float, tuple[str, ...]]] = {}
         self._models: dict[str, tuple[str, float]] = {}
-        """Of each endpoint, the model that it ran last and when, by how long ago that was."""
+        """The model that each endpoint ran last and when, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def sent(self, endpoint: str, prefix: Iterable[int], session: int | None, model: str, now: float) -> None:
-        """A request has gone to an endpoint."""
+        """Record that a request went to an endpoint."""
         holders, lately = self._holders, now - NOTED_S
         for key in prefix:
             found = holders.get(key)
@@ -108,7 +111,7 @@ class Holdings:
             del models[oldest]
 
     def held(self, prefix: list[int], session: int | None, now: float) -> Held:
-        """Which endpoints hold something of a request, and how much of its prompt."""
+        """Which endpoints hold something of a request, and how many blocks of its prompt."""
         blocks = self._blocks(prefix, now)
         names = self._names(session, now) if session is not None else ()
         if names:
@@ -117,11 +120,13 @@ class Holdings:
         return Held(blocks, PREFIX_GAP_S) if blocks else NOTHING
 
     def running(self, model: str, now: float) -> list[str]:
-        """Endpoints whose last request, not long ago, was for this model: it is loaded there."""
+        """Endpoints whose last request, less than HELD_S ago, was for this model: the model is loaded there."""
         return [name for name, (last, at) in self._models.items() if last == model and now - at < HELD_S]
 
     def _blocks(self, prefix: list[int], now: float) -> dict[str, int]:
-        """How many leading blocks each endpoint holds. Mostly the same ones hold all of them, so only changes cost."""
+        """Leading blocks that each endpoint holds. Mostly the same endpoints hold all blocks, so only changes cost
+        time.
+        """
         blocks: dict[str, int] = {}
         holding: tuple[str, ...] = ()
         last: tuple[str, ...] | None = None
@@ -130,7 +135,7 @@ class Holdings:
             found = holders.get(key)
             names = found[1] if found is not None and found[0] > oldest else ()
             if names != last:
-                before, holding = holding, names if last is None else tuple([one for one in holding if one in names])
+                before, holding = holding, names if last is None else tuple([name for name in holding if name in names])
                 last = names
                 for name in before:
                     if name not in holding:

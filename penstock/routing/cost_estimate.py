@@ -1,9 +1,9 @@
-"""What a request will cost, guessed from its body before anybody has run it, in time on the reference accelerator.
+"""Estimates the cost of a request from its body before it runs, in time on the reference accelerator.
 
-Prompt tokens are guessed from the body's size and answers from how long this tenant's were lately: what part of their
-limit, of requests with a like limit if there were some. Where clients set `max_tokens` to what they need, it tells long
-answers from short ones, and where all set the same it tells nothing. Guesses are corrected by what engines say a
-request took (`usage` in OpenAI's answers).
+Prompt tokens are estimated from the size of the body. Answer tokens are estimated from the tenant's recent answers: as
+a part of the requested limit, from requests with a similar limit if there were any. Where clients set `max_tokens` to
+what they need, the limit separates long answers from short ones; where all clients set the same limit it does not.
+Estimates are corrected by the usage that engines report (`usage` in OpenAI's responses).
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from penstock.routing.work import CostInputs, Work
 Key = TypeVar("Key")
 
 BYTES_PER_TOKEN: Final = 4.0
-"""English text under the tokenizers of GPT-3 and Llama alike, until usage has been seen."""
+"""English text under the tokenizers of GPT-3 and Llama alike; used until an engine has reported usage."""
 
 OVERHEAD_BYTES: Final = 120
-"""What of a request's JSON is not prompt: braces, field names, the model, roles."""
+"""Bytes of a request's JSON that are not prompt: braces, field names, the model, roles."""
 
 ANSWER_TOKENS: Final = 211.0
-"""Mean answer of a chat service (Azure LLM inference trace 2023, conversation), until usage has been seen."""
+"""Mean answer of a chat service (Azure LLM inference trace 2023, conversation); used until an engine has reported
+usage."""
 
 TEXT_BYTES_PER_SECOND: Final = 15.0
 """Characters of English in a second of speech: about 150 words a minute."""
 
 MEMORY_REQUESTS: Final = 50
-"""A mean remembers about this many requests."""
+"""Requests that a mean remembers, about."""
 
 LIKE_ENOUGH: Final = 2
-"""Answers to requests with a like limit after which their mean is what counts."""
+"""Answers to requests with a similar limit from which on their mean is used."""
 
 NEAREST_LIMITS = (0, -1, 1, -2, 2)
-"""Where to look for those, in steps of half a doubling: limits twice or half as large are still of the same kind of
-request, and the largest ones, which cost most, are too rare to wait for two of each."""
+"""Size classes of limits to look in, in steps of half a doubling: requests with half or twice the limit are similar
+enough, and those with the largest limits, which cost most, are too rare to have two in each class."""
 
 LEARN_EVERY_S: Final = 0.02
-"""Least time (s) between two answers that one mean takes in: it is to remember seconds, whatever the rate."""
+"""Minimum time (s) between two answers that one mean takes in, so that it remembers seconds at any rate."""
 
 MAX_FOLLOWED: Final = 4096
-"""Means by (tenant, model) that are kept, and as many by limit; the least recently seen goes first."""
+"""Means by (tenant, model) that are kept, and as many by limit; the least recently updated is evicted first."""
 
 DEFAULT_PIXELS: Final = 1024 * 1024
 DEFAULT_STEPS: Final = 30
-"""Where a request does not say: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
+"""Used where a request states neither: near the defaults of Stable Diffusion XL in Hugging Face's diffusers."""
 
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -54,28 +55,28 @@ _TOKEN: Final = CostUnit.TOKEN
 
 
 class Expectations:
-    """How long prompts and answers have been lately: what makes a guess out of an `CostInputs`."""
+    """Recent lengths of prompts and answers, from which the cost of a request is estimated."""
 
     def __init__(self) -> None:
-        """Nothing has been seen."""
+        """Create expectations without observations."""
         self._tokens_per_byte: dict[str, _Mean] = {}
         self._answer_tokens: dict[tuple[str, str], _Mean] = {}
         self._used_of_limit: dict[tuple[str, str, int], _Mean] = {}
-        """What part of its limit an answer was, of requests with a like limit."""
+        """Used part of the limit, of requests with a similar limit."""
 
     def tokens_per_byte(self, model: str) -> float:
-        """How many tokens a byte of a prompt has, about."""
+        """Tokens in a byte of a prompt, about."""
         ratio = self._tokens_per_byte.get(model)
         return ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN
 
     def prompt_tokens(self, model: str, body_bytes: int) -> float:
-        """How many tokens the prompt in a body of this size likely has."""
+        """Expected tokens of the prompt in a body of this size."""
         ratio = self._tokens_per_byte.get(model)
         tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
         return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
 
     def answer_tokens(self, tenant: str, model: str, max_tokens: int | None) -> float:
-        """How many tokens an answer to this tenant likely has."""
+        """Expected tokens of an answer to this tenant."""
         if max_tokens is None:
             mean = self._answer_tokens.get((tenant, model))
             return mean.value if mean is not None else ANSWER_TOKENS
@@ -92,7 +93,7 @@ class Expectations:
         return (likely if likely > 1.0 else 1.0) if likely <= most else most
 
     def guess(self, cost: Cost, tenant: str, model: str, ask: CostInputs) -> Work:
-        """What a request will cost."""
+        """The estimated cost of a request."""
         if cost.unit is _TOKEN:
             answer_s = 0.0
             if ask.answers:
@@ -101,12 +102,12 @@ class Expectations:
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
     def wants(self, tenant: str, model: str, now: float) -> bool:
-        """Whether what a request of this tenant took is worth reading: not so many of them lately (s)."""
+        """Whether to learn from a request of this tenant that ends now (s): at most one each LEARN_EVERY_S."""
         mean = self._answer_tokens.get((tenant, model))
         return mean is None or now >= mean.taken_at + LEARN_EVERY_S
 
     def saw(self, tenant: str, model: str, ask: CostInputs, usage: Usage, now: float) -> None:
-        """Take in what a finished request took. `now` is monotonic, in seconds."""
+        """Learn from the usage of a finished request. `now` is monotonic, in seconds."""
         if usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
             per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
             _follow(self._tokens_per_byte, model, per_byte, now)
@@ -119,7 +120,7 @@ class Expectations:
 
 
 def worked(cost: Cost, usage: Usage) -> Work:
-    """The work that a finished request turned out to be."""
+    """The actual work of a finished request."""
     uncached = max(1, usage.prompt_tokens - usage.cached_tokens)
     return Work(cost.input_unit_s * uncached, cost.output_unit_s * usage.answer_tokens)
 
@@ -133,14 +134,14 @@ def _units(unit: CostUnit, ask: CostInputs) -> float:
 
 
 def _magnitude(tokens: int) -> int:
-    """A limit's size class: limits of one class are taken for alike. Two classes to each doubling."""
+    """The size class of a limit, two to each doubling. Limits of one class are treated as equal."""
     tokens = tokens if tokens > 2 else 2
     bits = tokens.bit_length()
     return 2 * bits + (tokens >> (bits - 2) & 1)
 
 
 class _Mean:
-    """A plain mean at first, an exponentially weighted one once it remembers MEMORY_REQUESTS."""
+    """An arithmetic mean at first, an exponentially weighted one after MEMORY_REQUESTS observations."""
 
     __slots__ = ("count", "taken_at", "value")
 
@@ -151,7 +152,7 @@ class _Mean:
 
 
 def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float) -> None:
-    """Take a value into the mean of `key`, which becomes the most recently seen."""
+    """Add a value to the mean of `key`, which becomes the most recently updated."""
     mean = means.pop(key, None) or _Mean()
     mean.count += 1
     mean.taken_at = now

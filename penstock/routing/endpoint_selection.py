@@ -1,12 +1,13 @@
-"""Who runs it: the endpoint of a pool where a request would be done soonest, near ties broken at random.
+"""Selects the endpoint that would complete a request soonest; near ties are broken at random.
 
-A request is done after what is reserved ahead of it, and its own work at that endpoint's speed; how much later it makes
-the others there counts as well. Until speeds are known the same is asked of request counts: least request. Both beat
-round-robin and local views; past about a tenth of a mean service time the view is too old to be trusted for a scan, and
-two random choices on it do better (Mitzenmacher, "How useful is old information?", IEEE TPDS 2000).
+A request completes after the work that is reserved ahead of it and its own work at that endpoint's speed; the delay
+that it adds to the other requests there counts as well. Until speeds are known, the same rule applies to request
+counts: least request. Both beat round-robin and local views. A view older than about a tenth of a mean service time is
+too old for a scan, and two random choices on it do better (Mitzenmacher, "How useful is old information?", IEEE TPDS
+2000).
 
-What an endpoint contributes to every score is worked out when the endpoint changes and not when it is compared, so a
-choice among a hundred costs three multiplications and additions each.
+An endpoint's contribution to every score is computed when the endpoint changes and not when it is compared, so a choice
+among a hundred endpoints costs three multiplications and additions each.
 """
 
 from __future__ import annotations
@@ -26,64 +27,64 @@ STALE_SHARE_OF_SERVICE: Final = 0.1
 
 NEAR_TIE: Final = 0.02
 NEAR_TIE_S: Final = 0.05
-"""Scores that are worse than the best by this share of it, at most by so long (s), are as good as equal: guesses are
-not more exact, and agents that see the same view must not all choose the same endpoint."""
+"""Scores that are worse than the best by at most this share of it, and at most this time (s), count as equal: estimates
+are no more exact, and agents with the same view must not all choose the same endpoint."""
 
 NEWCOMER_S: Final = 1e6
-"""What counts against an endpoint (s) that has more requests than it has earned: all others come first."""
+"""Penalty (s) of a new endpoint that has more requests than its completions justify: all others come first."""
 
 NEWCOMER_UNTIL: Final = 8
-"""Completions after which an endpoint is no newcomer."""
+"""Completions after which an endpoint is no longer new."""
 
 ZONE_GAP_S: Final = 0.05
-"""How much later (s) a request may be done in its own zone rather than in another."""
+"""How much later (s) than elsewhere a request may complete in its agent's zone."""
 
 NOTHING_HELD: Mapping[int, float] = {}
 
-NOBODY: Final = float("inf")
+NO_SCORE: Final = float("inf")
 """The score of an endpoint that may not have the request."""
 
 MAX_S: Final = float_info.max
-"""What every other score is below."""
+"""Every other score is below this."""
 
 MAX_DRAWS: Final = 8
-"""Endpoints that are drawn at random to find two open ones, before all are looked at for it."""
+"""Random draws for two open endpoints, before all endpoints are scanned for them."""
 
-CLOSED = (NOBODY, 0.0, 0.0)
-"""The terms of an endpoint that may take nothing."""
+CLOSED = (NO_SCORE, 0.0, 0.0)
+"""The coefficients of an endpoint that may take no request."""
 
 AT_ONCE = (0.0, 0.0, 0.0)
-"""Of one that waits for the request on trial."""
+"""The coefficients of an endpoint on trial, which gets the next request."""
 
 
 @dataclass(slots=True, eq=False)
 class EndpointView:
-    """One endpoint as the chooser sees it. Its owner updates it in place and then calls `update_score`."""
+    """One endpoint as endpoint selection sees it. Its owner updates it in place and then calls `update_score`."""
 
     name: str
     slots: int
     """Requests that it runs at once without queueing."""
     limit: int
-    """Requests, running or queued on it, past which it takes no more; at least `slots`."""
+    """Requests, running or queued on it, from which on it takes no more; at least `slots`."""
     ready: bool = False
     draining: bool = False
     in_flight: int = 0
-    """Requests on it now from every agent that is known of."""
+    """Requests on it now, from every agent that reports."""
     trial: bool = False
-    """It was ejected, and its next request says whether it stays so: others should soon know."""
+    """It was ejected, and its next request decides whether it stays so: other agents should see this soon."""
     weight: float = 1.0
-    """Its warm-up: 1 when warm, less while it should get less."""
+    """Its warm-up: 1 when warm, less while it should get fewer requests."""
     pressure: float = 0.0
-    """How close to full its engine says it is, beyond what requests on it say: 0 not at all, 1 wholly; faded with
-    age. A hint: it closes nothing."""
+    """How close to full its engine reports to be (0-1), beyond what the requests on it show; faded with age. A hint
+    that closes no endpoint."""
     prefill_us: int = 0
-    """Reserved for prefill that has not ended, by every agent that is known of (microseconds at its own speed)."""
+    """Reserved for prefill that has not ended, by every agent that reports (microseconds at its own speed)."""
     decode_us: int = 0
     """Reserved for the rest of the requests on it (microseconds at its own speed)."""
     completions: int = 0
-    """Requests that it has finished for this agent."""
+    """Requests that it has completed for this agent."""
     speed: Speed | None = None
-    """How fast it works; None until anything is known of any endpoint of its pool."""
+    """Its speed; None until that of some endpoint of its pool is known."""
     service_s: float = 1.0
     """Mean time (s) a request holds one of its slots."""
     score_coefficients: tuple[float, float, float] = CLOSED
@@ -95,11 +96,11 @@ class EndpointView:
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may have one more request."""
-        return self.score_coefficients[0] < NOBODY
+        """Whether it may take one more request."""
+        return self.score_coefficients[0] < NO_SCORE
 
     def update_score(self) -> None:
-        """Work out `score_coefficients` again; whoever changes anything else does this."""
+        """Compute `score_coefficients` again; called after every other change."""
         streams = self.in_flight + 1
         if streams > self.limit or not self.ready or self.draining:
             self.score_coefficients = CLOSED
@@ -120,13 +121,13 @@ class EndpointView:
         if self.pressure > 0.0:
             ahead_s += self.pressure * self.service_s
         if streams > self.slots:
-            # It cannot begin before others end, and nobody can move it any more: a whole service time of each that is
-            # too many, and not the part of one that it would wait, keeps time to first token down. It is worth that
-            # to a long answer, which would take much longer at a slow endpoint with a free slot.
+            # The request cannot begin before others end, and can no longer move: a whole service time of each that is
+            # too many, and not the part that it would wait, keeps time to first token low. That is worth it even for
+            # a long answer, which would take much longer at a slow endpoint with a free slot.
             ahead_s += (streams - self.slots) * self.service_s
         if self.completions < NEWCOMER_UNTIL and streams > 2 * self.completions + 2:
             ahead_s += NEWCOMER_S
-        # Whoever is there waits for each pass over a prompt as the newcomer does, for its next token.
+        # The requests there wait for each pass over a prompt as the new one does, for their next token.
         prefill = speed.prefill * streams
         decode = speed.decode + speed.crowding * streams
         if weight == 1.0:
@@ -136,7 +137,7 @@ class EndpointView:
 
 
 Candidate = tuple[int, EndpointView]
-"""An endpoint and its position in the pool."""
+"""An endpoint and its index in the pool."""
 
 
 def choose_endpoint(
@@ -151,16 +152,16 @@ def choose_endpoint(
     view_age_s: float = 0.0,
     service_s: float = 1.0,
 ) -> EndpointChoice:
-    """Pick the endpoint that would be done soonest, of those that can take one more request.
+    """Choose the endpoint that would complete the request soonest, of those that may take one more.
 
     Args:
         endpoints: the pool.
         rng: breaks ties, so that agents do not herd onto the first.
-        work: what the request is guessed to be.
-        tried: names that this request has failed on already.
-        held: prefill (s, reference) that each endpoint which knows this request's prefix or session would be spared.
-        held_gap_s: how much later (s) than at the best such an endpoint may be done and still get it.
-        same_zone: the endpoints in the agent's zone; preferred where they are done at most ZONE_GAP_S later.
+        work: the estimated work of the request.
+        tried: names of endpoints that did not start this request.
+        held: prefill (s, reference) spared on each endpoint that holds this request's prefix or session, by index.
+        held_gap_s: how much later (s) than the best such an endpoint may complete the request and still be chosen.
+        same_zone: indexes of the endpoints in the agent's zone; preferred while at most ZONE_GAP_S later.
         view_age_s: age of the oldest number in the view, in seconds.
         service_s: mean time a request holds its slot, in seconds.
     """
@@ -170,14 +171,14 @@ def choose_endpoint(
     elif tried or same_zone:
         candidates = [one for one in candidates if one[1].name not in tried]
     best, as_good = _soonest(candidates, work)
-    # Nothing but a trial is done at once: that comes before what somebody holds.
+    # Only a trial completes at once: it comes before endpoints that hold something.
     if held and best > 0.0:
         holders = _spared(endpoints, work, held, tried)
         index = min(holders, key=holders.__getitem__)
         best = min(best, holders[index])
         if holders[index] <= min(best + held_gap_s, MAX_S):
             return EndpointChoice(index)
-    if best == NOBODY:
+    if best == NO_SCORE:
         return EndpointChoice(None, rejections(endpoints, tried))
     if same_zone:
         near, near_good = _soonest([one for one in candidates if one[0] in same_zone], work)
@@ -194,14 +195,14 @@ def consider(
     held: Mapping[int, float] = NOTHING_HELD,
     same_zone: Sequence[int] = (),
 ) -> tuple[ConsideredEndpoint, ...]:
-    """What `choose_endpoint` compares, soonest first; args are those of it."""
+    """What `choose_endpoint` compares, soonest first; the args are those of it."""
     scores = [_done_s(one, work, tried) for one in endpoints]
     for index, score in _spared(endpoints, work, held, tried).items():
         scores[index] = score
     seen = [
         ConsideredEndpoint(
             one.name,
-            score if score < NOBODY else None,
+            score if score < NO_SCORE else None,
             one.in_flight,
             _reject(one, tried),
             index in held,
@@ -213,18 +214,19 @@ def consider(
 
 
 def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) -> tuple[Rejection, ...]:
-    """Every endpoint that may not take a request, and why."""
+    """Every endpoint that may not take the request, and the reason."""
     reasons = [(endpoint.name, _reject(endpoint, tried)) for endpoint in endpoints]
     return tuple(Rejection(name, reason) for name, reason in reasons if reason is not None)
 
 
 def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[int]]:
-    """When the first of them would be done (s from now; NOBODY where none may have it), and who is as good as that.
+    """When the soonest would complete the request (s from now; NO_SCORE where none may have it), and the indexes that tie
+    with it.
 
-    One look at each: this is the choice's only step that grows with the pool.
+    The one pass over the pool: only this step grows with its size.
     """
     prefill_s, decode_s = work.prefill_s, work.decode_s
-    best, bound = NOBODY, MAX_S
+    best, bound = NO_SCORE, MAX_S
     found: list[tuple[float, int]] = []
     for index, one in candidates:
         ahead_s, prefill, decode = one.score_coefficients
@@ -238,15 +240,15 @@ def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[i
 
 
 def _done_s(one: EndpointView, work: Work, tried: Container[str]) -> float:
-    """When an endpoint would be done with the request, in seconds from now; infinite where it may not have it."""
+    """When an endpoint would complete the request (s from now); infinite where it may not have it."""
     ahead_s, prefill, decode = one.score_coefficients
-    return NOBODY if one.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
+    return NO_SCORE if one.name in tried else ahead_s + work.prefill_s * prefill + work.decode_s * decode
 
 
 def _spared(
     endpoints: Sequence[EndpointView], work: Work, held: Mapping[int, float], tried: Container[str]
 ) -> dict[int, float]:
-    """The same for those that hold something of the request, by position: less what that spares them."""
+    """The same for the endpoints that hold something of the request, by index: less what that spares them."""
     return {
         index: _done_s(endpoints[index], work, tried)
         - min(spared_s, work.prefill_s) * endpoints[index].score_coefficients[1]
@@ -255,20 +257,20 @@ def _spared(
 
 
 def _two_open(endpoints: Sequence[EndpointView], tried: Container[str], rng: Random) -> list[Candidate]:
-    """Two open endpoints at random; fewer where there are no more. Drawn until found, for most are open."""
+    """Two random open endpoints; fewer where there are no more. Drawn until found, for most endpoints are open."""
     found: list[Candidate] = []
     count, draw = len(endpoints), rng.random
     for _ in range(MAX_DRAWS):
         index = int(draw() * count)
         one = endpoints[index]
-        if one.score_coefficients[0] < NOBODY and one.name not in tried and (not found or index != found[0][0]):
+        if one.score_coefficients[0] < NO_SCORE and one.name not in tried and (not found or index != found[0][0]):
             found.append((index, one))
             if len(found) == 2:
                 return found
     open_ = [
         (index, one)
         for index, one in enumerate(endpoints)
-        if one.score_coefficients[0] < NOBODY and one.name not in tried
+        if one.score_coefficients[0] < NO_SCORE and one.name not in tried
     ]
     return rng.sample(open_, 2) if len(open_) > 2 else open_
 

@@ -1,7 +1,7 @@
-"""Why a request goes where it goes: every region considered, kept or rejected by what, and what would be chosen.
+"""Explains where a request would go: every region considered, kept or rejected and why, and the choice.
 
-Nothing is decided here. The functions that the live router asks (`decision`, `residency`, `where`, `who`) are asked
-once more, and their answers are laid side by side, region by region.
+Nothing is decided here. The functions that the live router calls (`decision`, `residency`, `region_selection`,
+`endpoint_selection`) are called once more, and their results are arranged by region.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from penstock.routing.region_selection import RegionChoice, RegionOption, Region
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
-    """A request as far as it matters where it runs."""
+    """What of a request decides where it runs."""
 
     origin: str
-    """The region that it lands on."""
+    """The region that it arrives at."""
     model: str
     tenant: str | None = None
-    """None: no key was sent, so it is the anonymous tenant's, where policy has one."""
+    """None: no key was sent, so the request is the anonymous tenant's, where policy has one."""
     location: Location = NOWHERE
-    """Of its client."""
+    """The location of its client."""
     tried: dict[str, Reason] = {}
-    """Regions that did not start it, and why each did not."""
+    """Regions that did not start it, and the reason of each."""
     overflow: bool = False
-    """Its origin is full, so that it may only go where a spill credit is held."""
+    """Its origin is full, so it may only go where a spill credit is held."""
 
 
 class Standing(StrEnum):
-    """What becomes of a region in the decision."""
+    """The result for a region."""
 
     SERVES = "serves"
-    """It would be chosen, always or with some chance."""
+    """It would be chosen, always or with some probability."""
     SPARE = "spare"
-    """It could serve, and is not needed: the plan gives it nothing, and nothing nearer has failed."""
+    """It could serve and is not needed: the plan gives it nothing, and nothing nearer has failed."""
     REJECTED = "rejected"
     """Permitted, but it cannot serve this request now."""
     FORBIDDEN = "forbidden"
-    """Residency takes it away; nothing ever brings it back."""
+    """Residency forbids it; no failure ever permits it."""
     UNCONSIDERED = "unconsidered"
-    """The request is refused before this region is looked at."""
+    """The request is refused before this region is considered."""
 
 
 class Considering(msgspec.Struct, frozen=True):
@@ -59,40 +59,41 @@ class Considering(msgspec.Struct, frozen=True):
     region: str
     standing: Standing
     reasons: tuple[Rejection, ...] = ()
-    """Why not, or why not more: each with the rule's file and line, or the number that was over a limit."""
+    """Reasons against it, or against a larger share: each with the rule's file and line, or the number that was over a
+    limit."""
     chance: float = 0.0
-    """Of being chosen (0-1), as things are."""
+    """Probability (0-1) of being chosen now."""
     why: ArcReason | None = None
     """Why it would be chosen."""
     spends_credit: bool = False
-    """Choosing it is spillover beyond the plan, and uses up a credit of its."""
+    """Choosing it is spillover beyond the plan, and uses one of its credits."""
     arc: Arc | None = None
     """What the plan gives it."""
     fallback: int | None = None
-    """Its place (from 1) among the plan's fallbacks."""
+    """Its position (from 1) among the plan's fallbacks."""
     closed: bool = False
-    """An operator has closed it: it gets what its arc still gives it, and nothing else."""
+    """An operator has closed it: it receives what its arc still gives it, and nothing else."""
     round_trip_ms: float | None = None
     """From the origin, in milliseconds."""
     view: RegionView | None = None
-    """What is known of it; None where nothing is."""
+    """Its state as the origin sees it; None where the origin has none."""
 
 
 class RuleSeen(msgspec.Struct, frozen=True):
-    """A residency rule that is about the request, or may be."""
+    """A residency rule that applies to the request, or may apply."""
 
     name: str
     source: str
     """File and line."""
     applies: bool | None
-    """None where that depends on what is not known of the client's location, so that the request is refused."""
+    """None where that depends on an unknown part of the client's location, so that the request is refused."""
     allows: tuple[str, ...] | None
     """Regions; None where the rule only denies."""
     denies: tuple[str, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The whole answer."""
+    """The whole explanation."""
 
     asked: ExplainQuery
     data_class: str | None
@@ -102,21 +103,21 @@ class Explanation(msgspec.Struct, frozen=True):
     """Of the origin's plan; None where there is none."""
     plan_epoch: int | None
     planned: bool
-    """Whether the plan has an entry for this traffic class; without one the nearest serves."""
+    """Whether the plan has an entry for this traffic class; without one the nearest region serves."""
     residency: str | None
     """Name of the residency class; None where the request is refused before it has one."""
     rules: tuple[RuleSeen, ...]
-    """The residency rules that make it so, in the order in which they are applied."""
+    """The residency rules that apply, in the order of application."""
     regions: tuple[Considering, ...]
     """Every region of the policy, in the order of `Standing`, the likeliest first and then the nearest."""
     chosen: RegionChoice | None
     """One draw of the decision; another request may draw another region, by the chances above."""
     refusal: Refusal | None = None
-    """What the client is told instead."""
+    """The refusal that the client receives instead."""
     endpoints: tuple[ConsideredEndpoint, ...] = ()
-    """Those of the origin for the model, soonest first, where they are known."""
+    """The origin's endpoints for the model, soonest first, where they are known."""
     versions: tuple[Version, ...] = ()
-    """What the name stands for, where several models serve it; explained is the one that has the name itself."""
+    """The models that the name selects from, where there are several; the model of the same name is explained."""
 
 
 def explain(
@@ -131,9 +132,9 @@ def explain(
 
     Args:
         plan: the origin's.
-        views: what the origin knows of each region, for this model.
+        views: the state of each region for this model, as the origin sees it.
         rng: makes the draw, as the router's would.
-        endpoints: what is known of the origin's endpoints.
+        endpoints: the origin's endpoints, if known.
 
     Raises:
         KeyError: policy has no region of the origin's name.
@@ -166,7 +167,7 @@ def explain(
 
 
 def _nothing_yet(policy: Policy, plan: RegionPlan | None, asked: ExplainQuery) -> Explanation:
-    """What is known before anything is decided."""
+    """The explanation before anything is decided."""
     return Explanation(
         asked,
         data_class=None,
@@ -189,7 +190,7 @@ def _chosen(
     views: Mapping[str, RegionView],
     rng: Random,
 ) -> Explanation:
-    """With every region that may be drawn, and one draw."""
+    """The explanation with every region that may be drawn, and one draw."""
     asked = told.asked
     decision = decide(
         policy, plan, asked.origin, asked.model, admitted, views, rng, tried=asked.tried, overflow=asked.overflow
@@ -203,11 +204,11 @@ def _chosen(
 
 
 def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
-    """The tenant of that name; without one, the one that requests without a key belong to."""
+    """The tenant of that name; without a name, the anonymous tenant."""
     if name is None:
         name = policy.anonymous_tenant
         if name is None:
-            return Refusal(Reason.INVALID_API_KEY, "no key is sent, and policy lets no anonymous requests in")
+            return Refusal(Reason.INVALID_API_KEY, "no API key was sent, and policy allows no anonymous requests")
     return policy.tenants.get(name) or Refusal(Reason.INVALID_API_KEY, f"policy has no tenant {name!r}")
 
 
@@ -227,7 +228,7 @@ def _rules(policy: Policy, facts: RequestFacts) -> tuple[RuleSeen, ...]:
 
 
 def _refused(policy: Policy, told: Explanation, views: Mapping[str, RegionView], refusal: Refusal) -> Explanation:
-    """Refused before any region was chosen among."""
+    """The explanation of a request that is refused before a region is selected."""
     regions = _regions(policy, told, views, None, None, (), refusal.rejected)
     return msgspec.structs.replace(told, regions=regions, refusal=refusal)
 
@@ -241,7 +242,7 @@ def _regions(
     ways: tuple[RegionOption, ...],
     noted: tuple[Rejection, ...],
 ) -> tuple[Considering, ...]:
-    """Every region, with all that was said of it on the way."""
+    """Every region, with all reasons that were given on the way."""
     origin = told.asked.origin
     said = (*admitted.rejected, *noted) if admitted is not None else noted
     forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
@@ -275,7 +276,7 @@ def _regions(
 
 
 _OF_OVERFLOW = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
-"""Why overflow does not go somewhere; what the plan sends there does all the same."""
+"""Reasons that keep overflow from a region; what the plan sends there still goes there."""
 
 
 def _standing(

@@ -1,4 +1,4 @@
-"""Why something was rejected: the stable, machine-readable vocabulary that every decision answers in."""
+"""Why something was rejected: the stable, machine-readable codes that every decision uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Reason(StrEnum):
-    """A stable code; clients, metrics and audits rely on these words, so they are never renamed."""
+    """A stable code. Clients, metrics and audits rely on the values, so they are never renamed after a release."""
 
     # the request itself
     INVALID_API_KEY = "invalid_api_key"
@@ -29,7 +29,7 @@ class Reason(StrEnum):
     MISDIRECTED = "misdirected"
     # admit
     QUOTA_EXCEEDED = "quota_exceeded"
-    # where
+    # region selection
     REGION_UNKNOWN = "region_unknown"
     REGION_FAILED = "region_failed"
     REGION_DRAINING = "region_draining"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     ALREADY_TRIED = "already_tried"
     UNREACHABLE = "unreachable"
     NONE_READY = "none_ready"
-    # who
+    # endpoint selection
     ENDPOINT_NOT_READY = "endpoint_not_ready"
     ENDPOINT_DRAINING = "endpoint_draining"
     ENDPOINT_FULL = "endpoint_full"
@@ -48,7 +48,7 @@ class Reason(StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_TIMEOUT = "engine_timeout"
     STREAM_STALLED = "stream_stalled"
-    # a forwarded request, at the server
+    # a forwarded request, at the serving region
     BAD_ROUTE_CONTEXT = "bad_route_context"
     ROUTE_CONTEXT_EXPIRED = "route_context_expired"
     TOO_MANY_HOPS = "too_many_hops"
@@ -56,13 +56,13 @@ class Reason(StrEnum):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """One region or endpoint that was considered and not taken, and why."""
+    """One region or endpoint that was considered and not chosen, and the reason."""
 
     what: str
     """Name of the region or endpoint."""
     reason: Reason
     detail: str = ""
-    """What a person needs besides: the rule's name and source, the number that was over a limit."""
+    """Details for people: the rule's name and source, the number that was over a limit."""
 
 
 class EndpointChoice(msgspec.Struct, frozen=True):
@@ -92,12 +92,12 @@ class ConsideredEndpoint(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A whole request that cannot go on, with everything that was considered on the way."""
+    """The refusal of a request, with everything that was considered before."""
 
     reason: Reason
     detail: str
     rejected: tuple[Rejection, ...] = ()
     retry_after_s: float | None = None
-    """When trying again makes sense; None where it never will."""
+    """When a retry makes sense (s from now); None where it never does."""
     try_regions: tuple[str, ...] = ()
-    """Entry regions that may take this request instead, best first."""
+    """Entry regions that may take this request instead, the best first."""

@@ -1,10 +1,10 @@
-"""How fast each endpoint works, learned from what it finishes, and the work that is reserved on it, in time.
+"""Learns how fast each endpoint works from its completions, and converts work to reserved time.
 
-Two things are learned of an endpoint, each a straight line that begins as its accelerator's prior and forgets slowly:
-time to the first byte against the prefill ahead of it, and time per unit of decode against the streams beside it.
-Policy's costs may be far off, so an endpoint's first answers say by how much, and the lines go on from there.
-Everything is relative to the reference accelerator, so endpoints of different make, and requests of different models,
-are comparable (see `penstock.routing.cost_estimate`).
+Two relations are learned for each endpoint, each a straight line that starts as its accelerator's prior and forgets
+slowly: time to the first byte against the prefill ahead of it, and time per unit of decode against the concurrent
+streams. Policy's costs may be far off, so an endpoint's first responses calibrate the decode line. All values are
+relative to the reference accelerator, so endpoints of different hardware, and requests for different models, are
+comparable (see `penstock.routing.cost_estimate`).
 """
 
 from __future__ import annotations
@@ -18,54 +18,56 @@ from penstock.policy.accelerators import PACES, Pace
 from penstock.routing.work import Speed, Work
 
 MEMORY: Final = 50.0
-"""About how many observations a line remembers."""
+"""Observations that a line remembers, about."""
 
 PRIOR_WEIGHT: Final = 2.0
-"""The prior counts as this many observations."""
+"""Observations that the prior counts as."""
 
 CROWDING: Final = 0.02
-"""How much (as a share of a lone stream's time) each further stream slows a decode, until it has been learned: batches
-are read once for all of them, so it is little (Yu et al., "Orca", OSDI 2022)."""
+"""How much (as a share of a lone stream's time) each further stream slows a decode, until that is learned: a batch is
+read once for all its streams, so it is little (Yu et al., "Orca", OSDI 2022)."""
 
 CALIBRATED_AFTER: Final = 4
-"""Observations after which an endpoint's own speed is believed instead of its prior."""
+"""Observations after which an endpoint's own speed replaces its prior."""
 
 MIN_RATIO: Final = 1e-6
-"""No endpoint is more times as fast as its prior: nothing takes no time."""
+"""Lower bound of an endpoint's time relative to its prior: nothing takes no time."""
 
 LEARN_EVERY_S: Final = 0.02
-"""Least time (s) between two answers that a learner takes in: what it remembers is to be seconds, whatever the rate."""
+"""Minimum time (s) between two responses that a learner takes in, so that it remembers seconds at any rate."""
 
 MAX_SURPRISE: Final = 4.0
-"""An observation counts as at most this many times, and at least this part, of what was expected: one hang or one lucky
-hit must not turn a line over."""
+"""An observation counts as at most this many times, and at least this part, of the expectation: one hang or one lucky
+hit must not overturn a line."""
 
 MIN_OF_PRIOR: Final = 0.05
-"""A slope falls to no less than this share of the prior: more of the same is never free."""
+"""Lower bound of a slope as a share of its prior: more work is never free."""
 
 FRESH_S, FADED_S = 30.0, 180.0
-"""What was seen of an endpoint counts in full until what is known of its siblings is so much newer (s), then fades, and
-counts for nothing from the second on: one that was slow for a while is tried again, and does not stand idle for ever.
-Where all of them are silent nothing fades. Within a line, what is older than its newest fades likewise."""
+"""Observations of an endpoint count in full until those of its siblings are newer by the first (s), then fade, and
+count for nothing from the second on: an endpoint that was slow for a while is tried again. Where all endpoints are
+silent nothing fades. Within a line, observations fade likewise by how much older they are than its newest."""
 
 LEFT_WEIGHT: Final = 1.0
-"""What has faded in a line counts as this many observations."""
+"""Observations that the faded part of a line counts as."""
 
 MICROSECONDS: Final = 1_000_000
 
 
 def left_of(age_s: float) -> float:
-    """What part (0-1) of an observation of this age (s) counts."""
+    """The part (0-1) of an observation of this age (s) that counts."""
     return max(0.0, min(1.0, (FADED_S - age_s) / (FADED_S - FRESH_S)))
 
 
 class OnlineRegression:
-    """y against x as a straight line, by least squares over exponentially forgotten observations. Never falls."""
+    """y against x as a straight line: least squares over exponentially forgotten observations, with a slope above
+    zero.
+    """
 
     __slots__ = ("_cross", "_mean_x", "_mean_y", "_min_slope", "_square", "_weight", "at_zero", "mean_at", "slope")
 
     def __init__(self, at_zero: float, slope: float) -> None:
-        """The prior."""
+        """Create the line of the prior."""
         self.at_zero = at_zero
         self.slope = slope
         self._min_slope = slope * MIN_OF_PRIOR
@@ -75,11 +77,11 @@ class OnlineRegression:
         """Mean time (s) of the observations that it remembers."""
 
     def at(self, x: float) -> float:
-        """What to expect."""
+        """The expected y."""
         return self.at_zero + self.slope * x
 
     def see(self, x: float, y: float, now: float) -> None:
-        """Take in one observation; `now` is monotonic, in seconds."""
+        """Add one observation; `now` is monotonic, in seconds."""
         expected = self.at(x)
         y = max(expected / MAX_SURPRISE, min(expected * MAX_SURPRISE, y))
         if self._weight == 0.0:
@@ -95,7 +97,7 @@ class OnlineRegression:
         self._fit()
 
     def _fit(self) -> None:
-        # Where x hardly varies, data say nothing of the slope, and the one before it holds.
+        # Where x hardly varies, the data do not determine the slope, and the previous slope is kept.
         ridge = PRIOR_WEIGHT * self._mean_x * self._mean_x + 1e-12
         self.slope = max(self._min_slope, (self._cross + self.slope * ridge) / (self._square + ridge))
         self.at_zero = self._mean_y - self.slope * self._mean_x
@@ -104,13 +106,13 @@ class OnlineRegression:
 
 
 def prior(accelerator: str) -> Speed | None:
-    """What to believe of an accelerator before completions; None for one that is not in the table."""
+    """The speed assumed for an accelerator before completions; None for one that is not in the table."""
     pace = PACES.get(accelerator.lower())
     return None if pace is None else _speed_of(pace)
 
 
 class SpeedLearner:
-    """One endpoint's speed, as its completions show it."""
+    """One endpoint's speed, learned from its completions."""
 
     __slots__ = (
         "_decode",
@@ -123,66 +125,66 @@ class SpeedLearner:
     )
 
     def __init__(self, accelerator: str) -> None:
-        """`accelerator` as the endpoints file names it; one that is not known begins as the reference."""
+        """Create a learner; an `accelerator` (as in the endpoints file) that is not known starts as the reference."""
         self._prior = prior(accelerator)
         start = self._prior or _speed_of(Pace(1.0, 1.0))
         self._first_byte = OnlineRegression(start.start_s, start.prefill)
         self._decode = OnlineRegression(start.decode, start.crowding)
         self._early: list[float] = []
-        """How many times as long as its prior the first ones took."""
+        """The first decodes, relative to the prior."""
         self._wants_at = self._wants_first_at = 0.0
         self.observations = 0
         """Requests that it has learned from."""
 
     @property
     def prior(self) -> Speed | None:
-        """What was believed at first; None where nothing was known."""
+        """The speed assumed at first; None where the accelerator is not known."""
         return self._prior
 
     @property
     def learned(self) -> Speed | None:
-        """What completions show; None before there are enough of them."""
+        """The learned speed; None before there are enough completions."""
         return self.now if self.observations >= CALIBRATED_AFTER else None
 
     @property
     def seen_at(self) -> float:
-        """Mean time (s) of those that it remembers."""
+        """Mean time (s) of the completions that it remembers."""
         return self._decode.mean_at
 
     @property
     def now(self) -> Speed:
-        """The prior as far as completions have corrected it."""
+        """The prior as corrected by completions."""
         return Speed(self._first_byte.at_zero, self._first_byte.slope, self._decode.at_zero, self._decode.slope)
 
     def wants(self, now: float) -> bool:
-        """Whether to tell it of an answer that ends now (s, monotonic); once true, not again for a while."""
+        """Whether to learn from a response that ends now (s, monotonic); once true, false for LEARN_EVERY_S."""
         if now < self._wants_at:
             return False
         self._wants_at = now + LEARN_EVERY_S
         return True
 
     def wants_first_byte(self, now: float) -> bool:
-        """The same of an answer that begins now."""
+        """The same for a response that begins now."""
         if now < self._wants_first_at:
             return False
         self._wants_first_at = now + LEARN_EVERY_S
         return True
 
     def saw_first_byte(self, prefill_s: float, took_s: float, now: float) -> None:
-        """The first byte of an answer came.
+        """Learn from the first byte of a response.
 
         Args:
-            prefill_s: the prefill (s, reference) that was ahead of it when it was sent, its own included.
-            took_s: time (s) since it was sent.
+            prefill_s: prefill (s, reference) that preceded it when the request was sent, its own included.
+            took_s: time (s) since the request was sent.
             now: seconds, monotonic.
         """
         self._first_byte.see(prefill_s, max(0.0, took_s), now)
 
     def saw_end(self, decode_s: float, took_s: float, streams: float, now: float) -> None:
-        """An answer is whole.
+        """Learn from a whole response.
 
         Args:
-            decode_s: the decode (s, reference) that it was.
+            decode_s: its decode (s, reference).
             took_s: time (s) since its first byte.
             streams: requests on the endpoint meanwhile, itself included.
             now: seconds, monotonic.
@@ -192,8 +194,8 @@ class SpeedLearner:
         pace = max(0.0, took_s) / decode_s
         self.observations += 1
         if self.observations <= CALIBRATED_AFTER:
-            # What policy says of costs may be wrong many times over: then whoever was seen more often would look faster
-            # than its siblings, get what they do not get, and be seen more often yet.
+            # Policy's costs may be wrong by a large factor: endpoints with more completions would then look faster
+            # than their siblings, get more requests, and have more completions yet.
             self._early.append(pace / self._decode.at(streams))
             if self.observations == CALIBRATED_AFTER:
                 ratio = max(MIN_RATIO, median(self._early))
@@ -203,10 +205,10 @@ class SpeedLearner:
 
 
 def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
-    """The speed to reckon with for each endpoint of a pool: its own, else its prior as its siblings correct it.
+    """The speed to use for each endpoint of a pool: its own, else its prior as its siblings correct it.
 
-    Its own fades as its siblings' become newer. One that has neither goes by the mean of those that have. Where nobody
-    has, all are None: least request, then.
+    An endpoint's own speed fades as its siblings' become newer. Endpoints with neither use the mean of those that have
+    one. Where no endpoint has one, all are None, and least request applies.
     """
     learners = list(learners)
     newest = max((one.seen_at for one in learners), default=-inf)
@@ -221,16 +223,16 @@ def speeds(learners: Iterable[SpeedLearner]) -> list[Speed | None]:
 
 
 class _Known(NamedTuple):
-    """What there is to say of one endpoint."""
+    """What is known of one endpoint."""
 
     learned: Speed | None
     prior: Speed | None
     left: float
-    """What part (0-1) of what was learned still counts."""
+    """The part (0-1) of the learned speed that still counts."""
 
 
 def _likely(known: list[_Known]) -> list[Speed | None]:
-    """The prior of each as its siblings correct it; None where there is none."""
+    """The prior of each endpoint as its siblings correct it; None where there is none."""
     ratios = [(one.learned, one.prior, one.left) for one in known if one.learned is not None and one.prior is not None]
     prefill = _mean([(learned.prefill / before.prefill, left) for learned, before, left in ratios])
     decode = _mean([(learned.decode / before.decode, left) for learned, before, left in ratios])
@@ -256,7 +258,7 @@ def _middle(known: list[_Known], likely: list[Speed | None]) -> Speed | None:
 
 
 def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | None:
-    """What was learned as far as it counts, and for the rest what is likely."""
+    """The learned speed as far as it counts, and the likely one for the rest."""
     if learned is None or left >= 1.0 or likely is None:
         return learned or likely
     return Speed(
@@ -270,10 +272,10 @@ def _mixed(likely: Speed | None, learned: Speed | None, left: float) -> Speed | 
 def microseconds(work: Work, speed: Speed | None, streams: int, spared_s: float = 0.0) -> tuple[int, int]:
     """What a request reserves on an endpoint: its prefill and its decode there, in whole microseconds.
 
-    Whole numbers, so that sums over requests return to exactly zero when they have ended.
+    Whole numbers, so that sums over requests return to exactly zero when the requests have ended.
 
     Args:
-        speed: of the endpoint; None reckons with the reference.
+        speed: of the endpoint; None uses the reference.
         streams: requests on it, this one included.
         spared_s: prefill (s, reference) that its cache spares.
     """
@@ -293,6 +295,6 @@ def _scaled(speed: Speed, start_s: float, prefill: float, decode: float) -> Spee
 
 
 def _mean(values: list[tuple[float, float]], otherwise: float = 1.0) -> float:
-    """Of values with their weights."""
+    """The weighted mean of (value, weight) pairs."""
     weight = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / weight if weight > 0.0 else otherwise

@@ -1,7 +1,8 @@
-"""Spill credits: headroom that a receiver has granted to one origin, so that nobody is pushed more than they offered.
+"""Spill credits: headroom that a receiving region grants to one origin, so that no region receives more spillover than
+it granted.
 
-A receiver's unexpired grants never sum to more than the headroom it had when granting. A grant replaces the one
-before it and dies soon, so a lost or dead origin gives its credits back by doing nothing.
+A receiver's unexpired grants never sum to more than its headroom at the time of granting. A grant replaces the previous
+one to the same origin and expires soon, so a lost or dead origin returns its credits by doing nothing.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from math import ceil
 import msgspec
 
 MAX_WANTED = 10_000
-"""No origin asks one receiver for more credits than this at once."""
+"""Credits that one origin requests from one receiver at most."""
 
 
 class Credit(msgspec.Struct, frozen=True):
-    """Some requests that one origin may send beyond the plan, for a while."""
+    """Requests that one origin may send beyond the plan until the credit expires."""
 
     requests: int
     expires_at: float
-    """In the holder's own clock (s); only durations cross the wire."""
+    """By the holder's own clock (s); only durations cross the wire."""
 
 
 class Grants(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class Grants(msgspec.Struct, frozen=True):
     by_origin: dict[str, Credit] = {}
 
     def outstanding(self, now: float, besides: str | None = None) -> int:
-        """Requests that origins (all but `besides`) may still send."""
+        """Requests that origins (all except `besides`) may still send."""
         return sum(
             credit.requests
             for origin, credit in self.by_origin.items()
@@ -37,7 +38,7 @@ class Grants(msgspec.Struct, frozen=True):
 
 
 def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, ttl_s: float) -> tuple[Grants, int]:
-    """Answer an origin that asks for `wanted` credits; returns the new state and how many it gets.
+    """Grant up to `wanted` credits to an origin; returns the new state and the number granted.
 
     Args:
         headroom: requests that the receiver could take now, in slots.
@@ -52,10 +53,10 @@ def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, t
 
 
 def fair_part(headroom: int, rank: int, agents: int) -> int:
-    """What one of a region's `agents` may grant of the headroom that all of them see; the parts sum to it.
+    """The part of the headroom that one of a region's agents may grant; the parts sum to the headroom.
 
     Args:
-        rank: the agent's place (0-based) in an order that all of them agree on.
+        rank: the agent's position (0-based) in an order on which all agents agree.
     """
     whole, rest = divmod(max(0, headroom), max(1, agents))
     return whole + (1 if rank < rest else 0)
@@ -64,9 +65,9 @@ def fair_part(headroom: int, rank: int, agents: int) -> int:
 def wanted(
     in_flight: int, slots: int, target_utilisation: float, service_s: float, requests_per_s: float, ttl_s: float
 ) -> int:
-    """How many credits an origin asks each receiver for: by how much it will be past its target when they expire.
+    """How many credits an origin requests from each receiver: by how much it will exceed its target when they expire.
 
-    An origin that stays below its target asks for none, so that it does not hold what others need.
+    An origin that stays below its target requests none, so that it does not hold credits that others need.
 
     Args:
         in_flight: requests on its own pool now.
@@ -81,7 +82,7 @@ def wanted(
 
 
 class Wallet(msgspec.Struct, frozen=True):
-    """What one origin holds, by (receiver, model)."""
+    """The credits of one origin, by (receiver, model)."""
 
     credits: dict[tuple[str, str], Credit] = {}
 
@@ -91,14 +92,14 @@ class Wallet(msgspec.Struct, frozen=True):
         return credit.requests if credit is not None and credit.expires_at > now else 0
 
     def received(self, region: str, model: str, requests: int, now: float, ttl_s: float) -> Wallet:
-        """The receiver's newest word replaces what it said before."""
+        """The wallet after a new grant, which replaces the previous one."""
         return Wallet({**self.credits, (region, model): Credit(requests, now + ttl_s)})
 
     def spent(self, region: str, model: str) -> Wallet:
-        """One credit fewer.
+        """The wallet with one credit fewer.
 
         Raises:
-            KeyError: nothing was ever granted, so the caller did not ask `available` first.
+            KeyError: no credit was ever granted, so the caller did not check `available` first.
         """
         credit = self.credits[region, model]
         return Wallet({**self.credits, (region, model): Credit(credit.requests - 1, credit.expires_at)})

@@ -1,7 +1,7 @@
-"""Where a client should come in: the permitted entry regions, best first, for DNS, SDKs and workers at the edge.
+"""Advises where a client should enter: the permitted entry regions, the best first, for DNS, SDKs and edge workers.
 
-An entry region reads the request, so residency masks it as it masks every other step, by the same function. Advice
-about an unknown tenant must be right for every tenant: it is what all of them permit, and may be nothing.
+An entry region reads the request, so residency masks the advice with the same function as every other step. Advice for
+an unknown tenant must hold for every tenant: it names the regions that all of them permit, which may be none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 
 STEADY_TTL_S = 60.0
-"""How long (s) advice may be kept while every permitted region is well."""
+"""How long (s) advice may be cached while every permitted region is healthy."""
 
 CHANGING_TTL_S = 5.0
-"""The same while some region is not, so that a return or a failure is soon heard of."""
+"""The same while some permitted region is not healthy, so that clients soon see a return or a failure."""
 
 MAX_MASKS = 16_384
-"""Masks that are remembered: senders x places asked about lately."""
+"""Masks that are cached: recent senders x places."""
 
 _RANK = {
     RegionState.HEALTHY: 0,
@@ -37,39 +37,39 @@ _RANK = {
     RegionState.DRAINING: 3,
     RegionState.FAILED: 4,
 }
-"""Which states come first. A region that fails or drains is advised only where nothing better is permitted; a degraded
-one keeps its clients as it keeps its traffic, for the plan sends on what it has no room for."""
+"""Order of the states. A failed or draining region is advised only where nothing better is permitted; a degraded one
+keeps its clients, for the plan forwards what it has no room for."""
 
 _ABSENT = {RegionState.DRAINING: Reason.REGION_DRAINING, RegionState.FAILED: Reason.REGION_FAILED}
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Who asks for advice, as far as it is known."""
+    """The client that asks for advice, as far as it is known."""
 
     location: Location = NOWHERE
     tenant: str | None = None
-    """None where the adviser cannot know it, as in DNS: then whatever every tenant may use."""
+    """None where the adviser cannot know it, as in DNS: then only what every tenant may use is advised."""
     model: str | None = None
-    """None where it may be any."""
+    """None for any model."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One region to come in by."""
+    """One entry region."""
 
     region: str
     state: RegionState
     round_trip_ms: float | None
-    """Expected from the client, in milliseconds; None where nobody knows where the client is."""
+    """Expected from the client, in milliseconds; None where the client's location is unknown."""
     serves_model: bool | None
-    """Whether the model asked for is ready there, so that nothing need be forwarded; None where none was named."""
+    """Whether the requested model is ready there, so that nothing need be forwarded; None where no model was named."""
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """Entry regions, best first; empty where none is permitted, with the refusal that says why."""
+    """Entry regions, the best first; empty where none is permitted, with the refusal that says why."""
 
     entries: tuple[Entry, ...]
     ttl_s: float
-    """How long it may be kept, in seconds."""
+    """How long it may be cached, in seconds."""
     residency: str | None = None
     """Name of the residency class."""
     rejected: tuple[Rejection, ...] = ()
@@ -77,7 +77,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 class Steer:
-    """Advises under one policy; what residency permits is remembered by sender and place."""
+    """Advises under one policy; residency masks are cached by sender and place."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -87,7 +87,7 @@ class Steer:
         """The entry regions for a client.
 
         Args:
-            states: of the regions; one that is missing counts as unknown.
+            states: of the regions; a region without one counts as unknown.
             ready: pairs of region and model of which some endpoint is ready.
         """
         models = models_for(self._policy, client.model) if client.model is not None else ()
@@ -122,7 +122,7 @@ class Steer:
         return Advice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
 
     def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
-        """How far (ms) it is by way of an entry to the nearest region that has the model."""
+        """How far (ms) it is through an entry region to the nearest region that has the model."""
         to_entry_ms = (entry.round_trip_ms or 0.0) + self._policy.bias_ms.get(entry.region, 0.0)
         if not servers or entry.region in servers:
             return to_entry_ms
@@ -139,7 +139,7 @@ class Steer:
 
 
 def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
-    """The regions that may read what a client sends; without a tenant those that may read any tenant's."""
+    """The regions that may read what a client sends; without a tenant, those that may read any tenant's requests."""
     if client.tenant is not None:
         tenant = policy.tenants.get(client.tenant)
         if tenant is None:
@@ -159,18 +159,17 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
 
 
 def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
-    """Facts that stand for every tenant: those that a rule names, and one of each data class for the others."""
+    """Facts that represent every tenant: those that a rule names, and one of each data class for the others."""
     named = {name for rule in policy.residency for name in rule.tenants}
     kinds = {(one.name if one.name in named else "", one.data_class) for one in policy.tenants.values()}
     return [RequestFacts(name, data_class, location) for name, data_class in sorted(kinds)]
 
 
 def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
-    """The round trip (ms) to expect between a client and each region; none where nothing is known of the client.
+    """The expected round trip (ms) between a client and each region; empty where nothing is known of the client.
 
     Geography, corrected by how much longer or shorter than geography the path to a region is measured to be from the
-    region that is nearest to the client. A client of which only the country is
-    known is taken to be where that country's first region is.
+    region nearest to the client. A client of which only the country is known is placed at that country's first region.
     """
     regions = sorted(policy.regions.values(), key=lambda region: region.name)
     latitude_deg, longitude_deg = location.latitude_deg, location.longitude_deg

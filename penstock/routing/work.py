@@ -1,4 +1,4 @@
-"""What a request asks for, how much work that is, and how fast an endpoint works: plain values, for all who reckon."""
+"""What decides the cost of a request, how much work it is, and how fast an endpoint works: plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CostInputs(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     """The client's limit on the answer, in tokens."""
     count: int = 1
-    """Answers or images that are asked for at once."""
+    """Answers or images requested at once."""
     pixels: int | None = None
     """Of one image."""
     steps: int | None = None
@@ -27,16 +27,16 @@ class Work(msgspec.Struct, frozen=True):
     """The two parts of a request's work: time (s) on the reference accelerator, alone."""
 
     prefill_s: float
-    """Until the first byte, beyond what caches spare: shared by nobody, it delays everybody behind it."""
+    """Until the first byte, without what caches spare. Prefills run one after the other."""
     decode_s: float
-    """From the first byte to the end; many requests' decodes run side by side."""
+    """From the first byte to the end. The decodes of several requests run side by side."""
 
 
 NO_WORK = Work(0.0, 0.0)
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """How fast an endpoint is: what the chooser multiplies work by."""
+    """The speed of an endpoint, by which work is multiplied."""
 
     start_s: float
     """Time (s) to the first byte besides prefill."""
@@ -45,4 +45,4 @@ class Speed(msgspec.Struct, frozen=True):
     decode: float
     """Time per second of reference decode, alone."""
     crowding: float
-    """What each stream beside adds to that."""
+    """Added to `decode` for each concurrent stream."""
