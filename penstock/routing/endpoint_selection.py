@@ -220,8 +220,9 @@ def rejections(endpoints: Sequence[EndpointView], tried: Container[str] = ()) ->
 
 
 def _soonest(candidates: Iterable[Candidate], work: Work) -> tuple[float, list[int]]:
-    """When the soonest would complete the request (s from now; NO_SCORE where none may have it), and the indexes that tie
-    with it.
+    """When the soonest would complete the request (s from now), and the indexes of all that tie with it.
+
+    The time is NO_SCORE where none may have the request.
 
     The one pass over the pool: only this step grows with its size.
     """
