@@ -311,7 +311,7 @@ class AgentRuntime:
             plan_generation=plan.generation if plan else 0,
             refused_plan=self.active_config.refused,
             refused_digest=self.active_config.refused_digest,
-            answers=self.request_tally.report(),
+            request_counts=self.request_tally.report(),
             objectives=self.request_tally.report_objectives(self._clock()),
             endpoints=told.endpoints,
             endpoints_omitted=told.left_out,

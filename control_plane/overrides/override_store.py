@@ -20,7 +20,7 @@ from control_plane.auth.callers import Caller, Role
 from penstock.overrides.guard_rails import Objection, objection
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
-from penstock.overrides.overrides import MAX_OVERRIDES, Override, OverrideSet, flaw, lifted, same_aim
+from penstock.overrides.overrides import MAX_OVERRIDES, Override, OverrideSet, duplicate_of, lifted, validation_error
 from penstock.policy.policy import Policy
 
 MAX_TRIES = 20
@@ -127,13 +127,13 @@ class Ledger:
             OverrideRefused: it is not set; each kind says why.
             StoreError: the store is away; whether it was set is unknown.
         """
-        if (wrong := flaw(wanted, policy)) is not None:
+        if (wrong := validation_error(wanted, policy)) is not None:
             raise Flawed(wrong)
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
             now = self._clock()
             kept = before.without_ended(now, policy.failover.failback_ramp_s)
-            standing = same_aim((*kept.overrides, *windows(policy, now)), wanted, now)
+            standing = duplicate_of((*kept.overrides, *windows(policy, now)), wanted, now)
             if standing is not None:
                 raise Standing(f"{_named(standing)} does this already, set by {standing.author}", standing)
             if len(kept.overrides) >= MAX_OVERRIDES:

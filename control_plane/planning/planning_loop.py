@@ -25,7 +25,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
-from penstock.rollout.evidence import words
+from penstock.rollout.evidence import observations
 from penstock.rollout.shadow import shadow
 
 TICK_S = 0.5
@@ -123,7 +123,7 @@ class Planning:
         try:
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
-                staged = await self.staging.step(epoch, now, snapshot, heard_since=self._leading_since)
+                staged = await self.staging.step(epoch, now, snapshot, receiving_since=self._leading_since)
                 self._metrics.show_rollout(staged.rollout.phase)
                 await self._publisher.plan_epoch.overtake(snapshot.agents.values(), self._publisher.generation)
                 self._conclude(await self._publish(staged, self._publisher.plan_epoch.value, now))
@@ -240,7 +240,7 @@ class Planning:
     def _show_fleet(self, policy: Policy, now: float) -> None:
         snapshot = self._fleet.snapshot
         newest = {region: snapshot.newest(region) for region in policy.regions}
-        refusing = Counter(word.region for word in words(snapshot, now).values() if word.refused)
+        refusing = Counter(word.region for word in observations(snapshot, now).values() if word.refused)
         self._metrics.show_regions(
             {
                 region: RegionGauges(

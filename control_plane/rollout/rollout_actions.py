@@ -13,7 +13,7 @@ from control_plane.policy.source.policy_source import NotForUs, PolicySource, st
 from control_plane.rollout.rollout_records import RolloutRecords, Stored, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.rollout.state_machine import Event, Rollout, begin, follow, restore
+from penstock.rollout.state_machine import Rollout, RolloutEvent, begin, restore, transition
 
 MAX_REASON = 500
 """Characters of a reason."""
@@ -59,7 +59,7 @@ class Orders:
             raise NotKept(f"no policy {digest[:12]} is kept")
         return policy
 
-    async def advance(self, caller: Caller, seen: Stored, event: Event, reason: str) -> Rollout:
+    async def advance(self, caller: Caller, seen: Stored, event: RolloutEvent, reason: str) -> Rollout:
         """Halt, resume, promote or roll back what is under way.
 
         Raises:
@@ -69,7 +69,7 @@ class Orders:
         """
         before = _some(seen)
         try:
-            after = follow(before, event, self._clock(), why=reason, by=caller.name)
+            after = transition(before, event, self._clock(), why=reason, by=caller.name)
         except KeyError:
             raise OrderRefused(f"rollout {before.number} is {before.phase.value}: it cannot {_verb(event)}") from None
         return await self._write(caller, seen, f"rollout.{event.value}", reason, [after])
@@ -126,7 +126,7 @@ class Orders:
         return await self._write(caller, seen, "policy.rollback", reason, [*states, after])
 
     def _put_away(self, rollout: Rollout, now: float, caller: Caller, reason: str) -> Rollout:
-        return follow(rollout, Event.ROLL_BACK, now, why=reason, by=caller.name)
+        return transition(rollout, RolloutEvent.ROLL_BACK, now, why=reason, by=caller.name)
 
     def _offered(self) -> str:
         return self._source.current.digest() if self._source.current is not None else ""
@@ -160,5 +160,5 @@ def _told(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _verb(event: Event) -> str:
-    return "be rolled back" if event is Event.ROLL_BACK else event.value
+def _verb(event: RolloutEvent) -> str:
+    return "be rolled back" if event is RolloutEvent.ROLL_BACK else event.value

@@ -21,9 +21,19 @@ from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.rollout.evidence import Evidence, observe, words
+from penstock.rollout.evidence import Evidence, observations, observe
 from penstock.rollout.shadow import Shadow
-from penstock.rollout.state_machine import IN_CANARY, IN_SHADOW, Event, Phase, Rollout, begin, first, follow, offered
+from penstock.rollout.state_machine import (
+    IN_CANARY,
+    IN_SHADOW,
+    Phase,
+    Rollout,
+    RolloutEvent,
+    begin,
+    first_rollout,
+    on_source_policy,
+    transition,
+)
 
 MAX_TRIES = 3
 """Of a step, while an operator's command comes between."""
@@ -100,12 +110,12 @@ class Staging:
             if stored.rollout is not None:
                 self.staged = await self._staged(stored.rollout)
 
-    async def step(self, epoch: int, now: float, snapshot: Snapshot, *, heard_since: float) -> Staged:
+    async def step(self, epoch: int, now: float, snapshot: Snapshot, *, receiving_since: float) -> Staged:
         """One step of the leader of `epoch`.
 
         Args:
             now: our clock, in seconds.
-            heard_since: when we began to hear agents, by it.
+            receiving_since: when we began to hear agents, by it.
 
         Raises:
             Fenced: another leads.
@@ -115,7 +125,7 @@ class Staging:
         for _ in range(MAX_TRIES):
             stored = await self._records.newest()
             states = await self._offered(stored, now)
-            states[-1] = await self._observed(states[-1], now, snapshot, heard_since)
+            states[-1] = await self._observed(states[-1], now, snapshot, receiving_since)
             newest = states[-1]
             if len(states) == 1 and newest == stored.rollout:
                 break
@@ -141,7 +151,7 @@ class Staging:
             if newest is None:
                 held = source or self._held()
                 await self._keep(held)
-                return [first(held.digest, held.provenance, now)]
+                return [first_rollout(held.digest, held.provenance, now)]
         if source is None:
             return [newest]
         if newest.is_over and source.digest == newest.stable and source.provenance != newest.stable_provenance:
@@ -149,14 +159,14 @@ class Staging:
             told = source.provenance
             of_candidate = told if newest.candidate == newest.stable else newest.provenance
             return [msgspec.structs.replace(newest, provenance=of_candidate, stable_provenance=told)]
-        after, may_begin = offered(newest, source.digest, now)
+        after, may_begin = on_source_policy(newest, source.digest, now)
         if not may_begin:
             return [after]
         await self._keep(source)
         began = begin(after, source.digest, source.provenance, await self._canary(after.stable, source.policy), now)
         return [began] if after == stored.rollout else [after, began]
 
-    async def _observed(self, rollout: Rollout, now: float, snapshot: Snapshot, heard_since: float) -> Rollout:
+    async def _observed(self, rollout: Rollout, now: float, snapshot: Snapshot, receiving_since: float) -> Rollout:
         if rollout.is_over:
             return rollout
         stable = await self._policy(rollout.stable)
@@ -164,11 +174,11 @@ class Staging:
         try:
             candidate = await self._policy(rollout.candidate)
         except NotForUs as error:
-            return follow(rollout, Event.ROLL_BACK, now, why=str(error))
+            return transition(rollout, RolloutEvent.ROLL_BACK, now, why=str(error))
         if candidate is None:
-            return follow(rollout, Event.ROLL_BACK, now, why="its policy is not in the store")
+            return transition(rollout, RolloutEvent.ROLL_BACK, now, why="its policy is not in the store")
         moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None
-        return observe(rollout, stable.rollout, Evidence(words(snapshot, now), moved, heard_since), now)
+        return observe(rollout, stable.rollout, Evidence(observations(snapshot, now), moved, receiving_since), now)
 
     async def _staged(self, rollout: Rollout) -> Staged:
         stable = await self._accepted(rollout.stable, rollout.stable_provenance)
@@ -197,7 +207,7 @@ class Staging:
         newest = max(plans.values(), key=lambda plan: (plan.epoch, plan.generation), default=None)
         if newest is None or await self._policy(newest.policy_digest) is None:
             return None
-        return first(newest.policy_digest, newest.provenance, now)
+        return first_rollout(newest.policy_digest, newest.provenance, now)
 
     async def _canary(self, stable: str, candidate: Policy) -> tuple[str, ...]:
         """The regions that the stable policy names, where both have them."""

@@ -71,7 +71,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Why the agent rejected the newest published plan or policy; empty if it accepted it."""
     refused_digest: str = ""
     """Digest of the rejected policy; empty if nothing was rejected, or the policy could not be read yet."""
-    answers: RequestCounts = RequestCounts()
+    request_counts: RequestCounts = RequestCounts()
     """Results of its clients' requests since this epoch of the agent began."""
     objectives: tuple[ObjectiveReport, ...] = ()
     """Recent attainment of the service objectives of the agent's policy, one entry per model with an objective."""

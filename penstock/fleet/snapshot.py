@@ -354,7 +354,7 @@ def _is_valid(report: AgentReport) -> bool:
         and 0 <= report.plan_generation <= MAX_PLAN_NUMBER
         and all(0 <= n <= MAX_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= MAX_COUNT for rate in rates)
-        and report.answers.are_valid
+        and report.request_counts.are_valid
         and all(objective.is_possible for objective in report.objectives)
         and len(endpoints) <= MAX_ENDPOINTS
         and 0 <= report.endpoints_omitted <= MAX_COUNT

@@ -1,8 +1,8 @@
-"""What an override may not do unless its author says that it is meant: empty a residency class, or too much of a fleet.
+"""Guard rails: an override may not empty a residency class or withdraw too much capacity unless its author insists.
 
-It is judged together with every other override that will hold with it and with the policy's maintenance windows, at
-its beginning and at each moment at which a window begins during it. Whoever writes it sees to it that nothing else was
-written since it was judged, so that two that are harmless alone do no harm together.
+An override is judged together with every other override in force at the same time and with the policy's maintenance
+windows: when it begins, and at the beginning of each window during it. The caller must write it only if no other
+override was written since, so that two overrides, each acceptable alone, cannot exceed the limits together.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from penstock.policy.residency import Mask, ResidencyClass, mask
 from penstock.verification.situations import situations
 
 MAX_TENANTS = 20
-"""As many tenants of a class are named."""
+"""Tenants named per residency class."""
 
 EPSILON = 1e-9
 
 
 class EmptiedClass(msgspec.Struct, frozen=True):
-    """A residency class that would be left without a region for a model."""
+    """A residency class that would have no region left for a model."""
 
     residency: str
     model: str
     tenants: tuple[str, ...]
-    """The first few of those whose requests are of the class."""
+    """The first few tenants with requests of this class."""
 
 
 class Objection(msgspec.Struct, frozen=True):
-    """Why an override is not set as it is."""
+    """The reason to reject an override."""
 
     detail: str
-    """For people."""
+    """For operators."""
     classes: tuple[EmptiedClass, ...]
     withdrawn: Mapping[str, float]
-    """By model, how much (0-1) of the fleet's capacity overrides would take out of use, where that is too much."""
+    """Share (0-1) of the fleet's capacity that overrides would withdraw, for each model that exceeds the limit."""
 
 
 def tenants_by_class(policy: Policy) -> dict[ResidencyClass, tuple[str, ...]]:
-    """Every residency class that requests under a policy can be of, and whose requests those are."""
+    """Returns every residency class that requests can have under a policy, with the tenants of those requests."""
     found: dict[ResidencyClass, set[str]] = {}
-    for one in situations(policy):
-        masked = mask(policy, one.facts)
+    for situation in situations(policy):
+        masked = mask(policy, situation.facts)
         if isinstance(masked, Mask):
-            found.setdefault(masked.permitted, set()).update(one.tenants)
+            found.setdefault(masked.permitted, set()).update(situation.tenants)
     return {permitted: tuple(sorted(tenants)) for permitted, tenants in found.items()}
 
 
@@ -60,27 +60,27 @@ def objection(
     capacity: Mapping[tuple[str, str], float],
     now: float,
 ) -> Objection | None:
-    """What speaks against an override; None where nothing does.
+    """Returns the reason to reject an override; None if it is within the guard rails.
 
     Args:
-        overrides: those that are set already.
-        capacity: slots by (region, model) of what stands now; empty where nobody has reported, and then every region
-            counts as having one slot for every model.
+        overrides: the overrides already set.
+        capacity: available slots by (region, model); if empty (no reports), every region counts as having one slot for
+            every model.
         now: Unix time, in seconds.
     """
     if wanted.kind is OverrideKind.FREEZE or wanted.region is None:
         return None
     slots = capacity or {(region, model): 1.0 for region in policy.regions for model in policy.models}
     begins_at = max(now, wanted.begins_at)
-    standing = [one for one in overrides if one.id != wanted.id]
+    standing = [override for override in overrides if override.id != wanted.id]
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
     for at in (begins_at, *openings(policy, begins_at, wanted.ends_at)):
-        without = [one for one in (*standing, *windows(policy, at)) if one.holds(at)]
+        without = [override for override in (*standing, *windows(policy, at)) if override.holds(at)]
         before, after = Interventions(without, 0.0, at), Interventions([*without, wanted], 0.0, at)
         for model in policy.models if wanted.model is None else (wanted.model,):
-            for one in _emptied(policy, before, after, wanted, model, slots):
-                classes[one.residency, model] = one
+            for emptied in _emptied(policy, before, after, wanted, model, slots):
+                classes[emptied.residency, model] = emptied
             share = _withdrawn(policy, after, model, slots)
             if (
                 share > policy.guard_rails.max_withdrawn_share
@@ -90,7 +90,7 @@ def objection(
     if not classes and not withdrawn:
         return None
     found = tuple(classes[key] for key in sorted(classes))
-    return Objection(_told(policy, wanted, found, withdrawn), found, withdrawn)
+    return Objection(_describe(policy, wanted, found, withdrawn), found, withdrawn)
 
 
 def _emptied(
@@ -101,9 +101,10 @@ def _emptied(
     model: str,
     slots: Mapping[tuple[str, str], float],
 ) -> Iterable[EmptiedClass]:
-    """Classes that have an open region before and none after, or no last resort any more, at any origin."""
+    """Yields classes that lose their last open region, or their last resort, at any origin."""
     having = {region for (region, of), amount in slots.items() if of == model and amount > 0.0}
-    origins = {wanted.origin} if wanted.origin is not None else {None, *(one.origin for one in before.overrides)}
+    named = {override.origin for override in before.overrides}
+    origins = {wanted.origin} if wanted.origin is not None else {None, *named}
     for residency, tenants in tenants_by_class(policy).items():
         standing = residency.regions & having
         if wanted.region not in standing:
@@ -119,15 +120,15 @@ def _emptied(
 
 
 def _shut(orders: Orders) -> frozenset[str]:
-    """Regions that do not even serve what no other can."""
+    """Returns the regions that do not serve even as a last resort."""
     return orders.closed - orders.last_resort
 
 
 def _withdrawn(
     policy: Policy, interventions: Interventions, model: str, slots: Mapping[tuple[str, str], float]
 ) -> float:
-    """The part (0-1) of a model's capacity that is out of use: the mean over all origins, so that a region that is
-    drained for one after the other counts in the end as one that is drained."""
+    """Returns the share (0-1) of a model's capacity that is withdrawn: the mean over all origins, so that a region
+    drained for one origin after another finally counts as drained."""
     having = {region: amount for (region, of), amount in slots.items() if of == model}
     total = sum(having.values())
     if not total:
@@ -137,22 +138,25 @@ def _withdrawn(
         weights = interventions.of(origin, model).weights
         return sum(amount * (1.0 - weights.get(region, 1.0)) for region, amount in having.items()) / total
 
-    named = {one.origin for one in interventions.overrides if one.origin in policy.regions}
+    named = {override.origin for override in interventions.overrides if override.origin in policy.regions}
     others = len(policy.regions) - len(named)
     return (sum(map(of, sorted(filter(None, named)))) + others * of(None)) / len(policy.regions)
 
 
-def _told(policy: Policy, wanted: Override, classes: tuple[EmptiedClass, ...], withdrawn: Mapping[str, float]) -> str:
+def _describe(
+    policy: Policy, wanted: Override, classes: tuple[EmptiedClass, ...], withdrawn: Mapping[str, float]
+) -> str:
     what = f"{wanted.kind.value.replace('_', ' ')} of {wanted.region}"
     parts = [
-        f"would leave residency class {one.residency} no region for {one.model} (tenants {', '.join(one.tenants)})"
-        for one in classes[:3]
+        f"would leave residency class {emptied.residency} no region for {emptied.model}"
+        f" (tenants {', '.join(emptied.tenants)})"
+        for emptied in classes[:3]
     ]
     if len(classes) > 3:
         parts.append(f"and {len(classes) - 3} more classes")
-    most = policy.guard_rails.max_withdrawn_share
+    limit = policy.guard_rails.max_withdrawn_share
     parts += [
-        f"would take {share:.0%} of the fleet's capacity for {model} out of use, more than {most:.0%}"
+        f"would withdraw {share:.0%} of the fleet's capacity for {model}, more than {limit:.0%}"
         for model, share in sorted(withdrawn.items())[:3]
     ]
     return f"{what} {'; '.join(parts)}"

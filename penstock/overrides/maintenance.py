@@ -1,6 +1,6 @@
-"""Maintenance windows as overrides: drains that follow from the policy and the moment, and that nobody has to set.
+"""Maintenance windows as drains, derived from the policy and the time; no operator sets them.
 
-The windows of a fleet are few and short, so looking at each occurrence near a moment is cheap enough for every tick.
+The windows of a fleet are few and short, so evaluating each occurrence near a moment is cheap enough for every tick.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
 from penstock.policy.time_zone import local_s, moment
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
-"""Time (s) from one occurrence to the next on the clocks that a window recurs by: UTC has no days of another length."""
+"""Time (s) between two occurrences on the clock that a window recurs by; days of UTC all have the same length."""
 
 MAX_SHIFT_S = 26 * 3600.0
-"""No zone's clocks are further than this (s) from where they once were."""
+"""Maximum difference (s) between the offsets of one time zone."""
 
 WATCHED_AHEAD_S = 8 * 86_400.0
-"""How far ahead (s) windows are looked for: every one that recurs comes within it."""
+"""Time (s) that windows are evaluated ahead: every recurring window occurs within it."""
 
 
 class Occurrence(msgspec.Struct, frozen=True):
-    """One time that a window is open, the draining before it included."""
+    """One occurrence of a window, including the drain before it."""
 
     window: MaintenanceWindow
     drains_at: float
@@ -36,7 +36,7 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 
 def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: float) -> Iterator[Occurrence]:
-    """Each time that a window of a policy drains or is open between two moments (Unix time, s), in order."""
+    """Yields each occurrence of a window that drains or is open between two moments (Unix time, s), in order."""
     for begins_at in _beginnings(policy, window, since):
         found = Occurrence(window, begins_at - window.lead_s, begins_at + window.duration_s)
         if found.drains_at > until:
@@ -46,7 +46,7 @@ def occurrences(policy: Policy, window: MaintenanceWindow, since: float, until: 
 
 
 def _beginnings(policy: Policy, window: MaintenanceWindow, since: float) -> Iterator[float]:
-    """When (Unix time, s) a window begins, from one that ends before `since` on, or from the first."""
+    """Yields the beginnings (Unix time, s) of a window, starting with one that ends before `since`, or the first."""
     period_s = PERIOD_S.get(window.recurrence)
     if period_s is None:
         yield window.starts_at
@@ -55,37 +55,40 @@ def _beginnings(policy: Policy, window: MaintenanceWindow, since: float) -> Iter
     number = max(0, floor((since - window.starts_at - window.duration_s - MAX_SHIFT_S) / period_s))
     first = window.starts_at if zone is None else local_s(zone, window.starts_at)
     while True:
-        shown = first + number * period_s
-        yield shown if zone is None else moment(zone, shown)
+        local = first + number * period_s
+        yield local if zone is None else moment(zone, local)
         number += 1
 
 
 def windows(policy: Policy, now: float) -> tuple[Override, ...]:
-    """The drains that the policy's windows ask for now, and those whose regions are still on their way back."""
+    """Returns the drains of the policy's windows at `now`, including those whose regions are still ramping back."""
     since = now - policy.failover.failback_ramp_s
     return tuple(
-        _drain(one, region)
+        _drain(occurrence, region)
         for window in policy.maintenance
-        for one in occurrences(policy, window, since, now)
+        for occurrence in occurrences(policy, window, since, now)
         for region in sorted(window.regions & policy.regions.keys())
     )
 
 
 def openings(policy: Policy, now: float, until: float) -> tuple[float, ...]:
-    """The moments (Unix time, s) between two at which some window begins to drain; bounded by WATCHED_AHEAD_S."""
+    """Returns the moments (Unix time, s) at which some window begins to drain; bounded by WATCHED_AHEAD_S."""
     until = min(until, now + WATCHED_AHEAD_S)
-    found = {one.drains_at for window in policy.maintenance for one in occurrences(policy, window, now, until)}
+    found = {
+        occurrence.drains_at for window in policy.maintenance for occurrence in occurrences(policy, window, now, until)
+    }
     return tuple(sorted(at for at in found if at >= now))
 
 
-def _drain(one: Occurrence, region: str) -> Override:
-    day = datetime.fromtimestamp(one.ends_at - one.window.duration_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
+def _drain(occurrence: Occurrence, region: str) -> Override:
+    window = occurrence.window
+    day = datetime.fromtimestamp(occurrence.ends_at - window.duration_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
     return Override(
-        id=f"window-{one.window.name}-{day}-{region}",
+        id=f"window-{window.name}-{day}-{region}",
         kind=OverrideKind.DRAIN,
-        reason=f"maintenance window {one.window.name}",
-        author=f"policy {one.window.source}" if one.window.source else "policy",
-        begins_at=one.drains_at,
+        reason=f"maintenance window {window.name}",
+        author=f"policy {window.source}" if window.source else "policy",
+        begins_at=occurrence.drains_at,
         region=region,
-        expires_at=one.ends_at,
+        expires_at=occurrence.ends_at,
     )

@@ -1,7 +1,7 @@
-"""What operators want for a while, whatever the plan would do: drain, fail over, weigh, freeze.
+"""Temporary instructions of operators that take precedence over the plan: drain, fail over, weight, freeze.
 
-An override is a fact. What it does at a moment follows from the fact and the moment alone, so every control plane says
-the same of it, a new leader has nothing to remember, and one that has ended still grants its region the failback ramp.
+An override is immutable data. Its effect at a moment follows from the data and the time alone, so every control plane
+computes the same effect, a new leader needs no other state, and an override that ended still grants its failback ramp.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import msgspec
 from penstock.policy.policy import Policy
 
 MAX_OVERRIDES = 200
-"""As many are kept at once, ended ones that still ramp included: more than a fleet needs, few enough for one value of
-the store."""
+"""Overrides kept at once, including ended ones that still ramp: more than a fleet needs, and few enough for one value
+of the store."""
 
 OUTLASTS_S = 60.0
-"""One that ends less than this (s) after another of the same aim adds nothing to it: it is the same, sent twice."""
+"""An override that ends less than this (s) after another with the same effect is a duplicate of it."""
 
 MAX_REASON = 500
-"""Characters of a reason."""
+"""Maximum length of a reason, in characters."""
 
 
 class OverrideKind(StrEnum):
-    """What an override does."""
+    """Kind of an override."""
 
     DRAIN = "drain"
-    """The region takes no new traffic. Its shares leave it at the rate at which plans may move."""
+    """The region receives no new traffic. Shares leave it at the rate at which plans may change."""
     FAIL_OVER = "fail_over"
-    """As a drain, but at once, as if the region were lost."""
+    """As a drain, but at once, as if the region had failed."""
     WEIGHT = "weight"
-    """The region has at most `value` of its capacity and of any class's traffic, while others can serve the rest."""
+    """The region gets at most `value` of its capacity and of any class's traffic, while others can serve the rest."""
     FREEZE = "freeze"
-    """Shares in force stay, but for emergencies, residency and other overrides."""
+    """Shares in force stay, except for emergencies, residency and other overrides."""
 
 
 WITHDRAWS = frozenset({OverrideKind.DRAIN, OverrideKind.FAIL_OVER})
@@ -43,43 +43,43 @@ WITHDRAWS = frozenset({OverrideKind.DRAIN, OverrideKind.FAIL_OVER})
 
 
 class Override(msgspec.Struct, frozen=True):
-    """One thing that an operator, or a maintenance window of the policy, wants for a while."""
+    """One temporary instruction of an operator, or of a maintenance window of the policy."""
 
     id: str
     kind: OverrideKind
     reason: str
-    """For people: why."""
+    """Why, for operators."""
     author: str
-    """Who wanted it: the name of a caller, or the policy's file and line for a maintenance window."""
+    """Name of the operator; for a maintenance window, the policy's file and line."""
     begins_at: float
-    """Unix time (s) from which it holds."""
+    """Unix time (s) at which it takes effect."""
     region: str | None = None
-    """The serving region that it is about; None for a freeze, which is about plans."""
+    """The serving region that it applies to; None for a freeze, which applies to plans."""
     model: str | None = None
-    """Only this model's traffic; None is every model."""
+    """Limits it to this model's traffic; None for every model."""
     origin: str | None = None
-    """Only what lands on this region; None is every origin."""
+    """Limits it to traffic of this origin; None for every origin."""
     value: float | None = None
-    """Of a weight: 0-1. None for the others."""
+    """0-1, for a weight; None for other kinds."""
     last_resort: bool = True
-    """Whether an emptied region goes on serving what no other permitted region can serve."""
+    """Whether an emptied region keeps serving what no other permitted region can serve."""
     expires_at: float | None = None
-    """Unix time (s) at which it ends by itself; None holds until it is lifted."""
+    """Unix time (s) at which it ends; None to hold until it is lifted."""
     lifted_at: float | None = None
-    """Unix time (s) at which somebody ended it."""
+    """Unix time (s) at which an operator lifted it."""
     lifted_by: str = ""
 
     @property
     def ends_at(self) -> float:
-        """Unix time (s) from which it no longer holds; infinite where nothing says when."""
-        return min(inf if one is None else one for one in (self.expires_at, self.lifted_at))
+        """Unix time (s) at which it ends; infinite without an end."""
+        return min(inf if at is None else at for at in (self.expires_at, self.lifted_at))
 
     def holds(self, now: float) -> bool:
         """Whether it is in force."""
         return self.begins_at <= now < self.ends_at
 
     def over(self, now: float, ramp_s: float) -> bool:
-        """Whether it has ended so long ago that nothing follows from it any more.
+        """Whether it ended so long ago that it has no effect any more.
 
         Args:
             ramp_s: the policy's failback ramp, in seconds.
@@ -87,7 +87,7 @@ class Override(msgspec.Struct, frozen=True):
         return now >= self.ends_at + ramp_s or self.ends_at <= self.begins_at
 
     def weight(self, now: float, ramp_s: float) -> float:
-        """How much (0-1) of its part the region may have: its value while it holds, then up to whole over the ramp."""
+        """Returns the share (0-1) the region may use: `value` while in force, then growing to 1 over the ramp."""
         if self.kind is OverrideKind.FREEZE or now < self.begins_at or self.over(now, ramp_s):
             return 1.0
         least = self.value if self.kind is OverrideKind.WEIGHT and self.value is not None else 0.0
@@ -96,69 +96,70 @@ class Override(msgspec.Struct, frozen=True):
         return least + (1.0 - least) * (now - self.ends_at) / ramp_s
 
     def concerns(self, origin: str | None, model: str) -> bool:
-        """Whether it is about an origin's demand for a model; the origin None stands for those that nothing names."""
+        """Whether it applies to an origin's demand for a model; origin None stands for origins that no override
+        names."""
         return self.origin in (None, origin) and self.model in (None, model)
 
 
 class OverrideSet(msgspec.Struct, frozen=True):
-    """Every override that somebody set and that still matters, as one value, so that two writers never miss each
-    other."""
+    """Every override that was set and still has an effect, as one value, so that concurrent writers always conflict."""
 
     overrides: tuple[Override, ...] = ()
 
     def find(self, override_id: str) -> Override | None:
-        """The one with an id."""
-        return next((one for one in self.overrides if one.id == override_id), None)
+        """Returns the override with this id."""
+        return next((override for override in self.overrides if override.id == override_id), None)
 
     def holding(self, now: float) -> tuple[Override, ...]:
-        """Those that hold, or will."""
-        return tuple(one for one in self.overrides if now < one.ends_at)
+        """Returns the overrides in force now or later."""
+        return tuple(override for override in self.overrides if now < override.ends_at)
 
     def replaced(self, override: Override) -> OverrideSet:
-        """With `override` in the place of the one that has its id, or at the end."""
+        """Returns the set with `override` in place of the one with its id, or appended."""
         if self.find(override.id) is None:
             return OverrideSet((*self.overrides, override))
-        return OverrideSet(tuple(override if one.id == override.id else one for one in self.overrides))
+        return OverrideSet(tuple(override if old.id == override.id else old for old in self.overrides))
 
     def without_ended(self, now: float, ramp_s: float) -> OverrideSet:
-        """Without those from which nothing follows any more."""
-        return OverrideSet(tuple(one for one in self.overrides if not one.over(now, ramp_s)))
+        """Returns the set without overrides that have no effect any more."""
+        return OverrideSet(tuple(override for override in self.overrides if not override.over(now, ramp_s)))
 
 
 def lifted(override: Override, by: str, now: float) -> Override:
-    """The override, ended now."""
+    """Returns the override with its end set to `now`."""
     return msgspec.structs.replace(override, lifted_at=now, lifted_by=by)
 
 
-def flaw(override: Override, policy: Policy) -> str | None:
-    """What is wrong with an override that somebody wants to set under `policy`; None where nothing is."""
+def validation_error(override: Override, policy: Policy) -> str | None:
+    """Returns why an override is invalid under `policy`; None if it is valid."""
     named = (("region", override.region, policy.regions), ("origin", override.origin, policy.regions))
     for field, name, known in (*named, ("model", override.model, policy.models)):
         if name is not None and name not in known:
             return f"{field}: the policy has no {'model' if field == 'model' else 'region'} {name}"
     if override.kind is OverrideKind.FREEZE:
         if override.region is not None:
-            return "region: a freeze is about plans; name the origin whose plan shall stay, or none for all"
+            return "region: a freeze applies to plans; name the origin whose plan is to stay, or none for all origins"
     elif override.region is None:
-        return f"region: a {override.kind.value} needs one"
+        return f"region: required for a {override.kind.value}"
     if (override.kind is OverrideKind.WEIGHT) != (override.value is not None):
-        return "value: a weight needs one, and nothing else has one"
+        return "value: required for a weight, and not allowed for other kinds"
     if override.value is not None and not 0.0 <= override.value < 1.0:
-        return "value: not from 0 to below 1; to give a region all of its part again, lift its overrides"
+        return "value: not from 0 to below 1; to restore a region's full share, lift its overrides"
     if not override.reason.strip() or len(override.reason) > MAX_REASON:
-        return f"reason: say why, in 1 to {MAX_REASON} characters"
+        return f"reason: required, 1 to {MAX_REASON} characters"
     if override.ends_at <= override.begins_at:
-        return "expires_at: is not after it begins"
+        return "expires_at: not after the beginning"
     return None
 
 
-def same_aim(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
-    """One that does to the same traffic what `wanted` would do, or more, and does so for as long; one may outlast
-    another."""
+def duplicate_of(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
+    """Returns an override that already has the effect of `wanted` on the same traffic, or more, for at least as
+    long."""
     aim = (wanted.kind, wanted.region, wanted.model, wanted.origin)
-    for one in overrides:
-        as_long = one.ends_at == inf or wanted.ends_at < one.ends_at + OUTLASTS_S
-        as_much = (one.value or 0.0) <= (wanted.value or 0.0) and one.last_resort <= wanted.last_resort
-        if now < one.ends_at and as_long and as_much and (one.kind, one.region, one.model, one.origin) == aim:
-            return one
+    for override in overrides:
+        as_long = override.ends_at == inf or wanted.ends_at < override.ends_at + OUTLASTS_S
+        as_much = (override.value or 0.0) <= (wanted.value or 0.0) and override.last_resort <= wanted.last_resort
+        same = (override.kind, override.region, override.model, override.origin) == aim
+        if now < override.ends_at and as_long and as_much and same:
+            return override
     return None

@@ -1,4 +1,4 @@
-"""Does a candidate do well? What agents say of it, against what was before and what the others see at the same time."""
+"""Judges a candidate policy: compares what agents report under it with the time before and with the other regions."""
 
 from __future__ import annotations
 
@@ -9,58 +9,57 @@ import msgspec
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.policy import RolloutRules
-from penstock.rollout.objective_evidence import Kept, broken, counted, since, together
-from penstock.rollout.state_machine import IN_CANARY, Event, Mark, Phase, Rollout, follow
+from penstock.rollout.objective_evidence import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
+from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 
 MAX_MARKS = 5_000
-"""Agents whose counters are marked: a rollout has to fit into one value of the store."""
+"""Agents whose counters are marked: a rollout must fit into one value of the store."""
 
 MAX_KEPT = 3_000
-"""Service objectives that are marked with them, those of all agents together: each takes about half of its agent."""
+"""Service objectives in the marks of all agents together: each takes about half the space of its agent."""
 
 MAX_NAMED = 5
-"""Agents that a sentence names."""
+"""Agents that one message names."""
 
 MAX_REFUSAL = 500
-"""Characters of an agent's own words in a sentence."""
+"""Maximum length, in characters, of an agent's own error text in a message."""
 
 
-class AgentWord(msgspec.Struct, frozen=True):
-    """What one agent said last."""
+class AgentObservation(msgspec.Struct, frozen=True):
+    """What one agent reported last."""
 
     region: str
     epoch: int
     policy_digest: str
-    """The policy in force there."""
+    """The policy in force at the agent."""
     refused_digest: str
     refused: str
-    answers: RequestCounts
-    kept: tuple[Kept, ...] = ()
-    """Service objectives."""
+    request_counts: RequestCounts
+    objectives: tuple[ObjectiveCounts, ...] = ()
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Everything that a candidate is judged by at some moment."""
+    """Everything that a candidate is judged by at one moment."""
 
-    agents: Mapping[str, AgentWord]
-    """By `region/agent`; those that are heard."""
+    agents: Mapping[str, AgentObservation]
+    """By `region/agent`; only agents with a recent report."""
     moved_share: float | None = None
-    """How much (0-1) of all demand the candidate's plan serves elsewhere; None where nobody looked."""
-    heard_since: float = 0.0
-    """When whoever leads now began to hear agents (s): silence before says nothing."""
+    """Share (0-1) of all demand that the candidate's plan serves elsewhere; None before the first comparison."""
+    receiving_since: float = 0.0
+    """When the present leader began to receive reports (s): earlier silence is not evidence."""
 
 
-def words(snapshot: Snapshot, now: float) -> dict[str, AgentWord]:
-    """What every agent says that is heard."""
+def observations(snapshot: Snapshot, now: float) -> dict[str, AgentObservation]:
+    """Returns what every agent with a recent report reported, by `region/agent`."""
     return {
-        f"{region}/{name}": AgentWord(
+        f"{region}/{name}": AgentObservation(
             region,
             held.report.epoch,
             held.report.policy_digest,
             held.report.refused_digest,
             held.report.refused_plan,
-            held.report.answers,
-            counted(held.report.objectives),
+            held.report.request_counts,
+            counts_of(held.report.objectives),
         )
         for (region, name), held in sorted(snapshot.agents.items())
         if freshness(now - held.received_at) > 0.0
@@ -68,29 +67,29 @@ def words(snapshot: Snapshot, now: float) -> dict[str, AgentWord]:
 
 
 def observe(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> Rollout:
-    """The rollout after all that the evidence says, however many phases that is; itself where it says nothing.
+    """Returns the rollout after all transitions that the evidence justifies; the same rollout if there is none.
 
     Args:
-        rules: of the stable policy: a candidate does not loosen its own gate.
+        rules: of the stable policy, so that a candidate cannot loosen its own conditions.
         now: the leader's clock, in seconds.
     """
     rollout = _marked(rollout, evidence)
     while not rollout.is_over and (verdict := judge(rollout, rules, evidence, now)) is not None:
         event, why = verdict
-        after = follow(rollout, event, now, why=why)
+        after = transition(rollout, event, now, why=why)
         if rollout.phase is Phase.SHADOW:
             after = msgspec.structs.replace(after, moved_share=evidence.moved_share)
         rollout = _marked(after, evidence)
     return rollout
 
 
-def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[Event, str] | None:
-    """What happens to a rollout that is under way, and why; None: nothing yet."""
+def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
+    """Returns the event that the evidence justifies for a rollout in progress, with its reason; None for no event."""
     elapsed_s = now - rollout.since
     if rollout.phase is Phase.SHADOW:
         return _shadowed(rules, evidence.moved_share, elapsed_s)
     if rollout.phase is Phase.CANARY and not rollout.canary:
-        return Event.PROVEN, "no region is to try it first"
+        return RolloutEvent.PROVEN, "the stable policy names no canary region"
     if rollout.phase not in IN_CANARY and rollout.phase is not Phase.WATCH:
         return None
     bad = _refused(rollout, evidence) or _regressed(rollout, rules, evidence) or _missed(rollout, rules, evidence)
@@ -99,152 +98,160 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
     if rollout.phase is Phase.CANARY:
         return _tried(rollout, rules, evidence, now)
     if rollout.phase is Phase.WATCH and elapsed_s >= rules.watch_s:
-        return Event.SETTLED, f"no trouble within {rules.watch_s:g} s everywhere"
+        return RolloutEvent.SETTLED, f"no regression within {rules.watch_s:g} s in all regions"
     return None
 
 
-def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tuple[Event, str] | None:
+def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tuple[RolloutEvent, str] | None:
     if rules.shadow_s == 0.0:
-        return Event.AGREED, "rules ask for no shadow"
+        return RolloutEvent.AGREED, "the rollout rules have no shadow phase"
     if elapsed_s < rules.shadow_s or moved is None:
         return None
     if moved > rules.max_moved_share:
-        return Event.DIFFERED, f"it would move {moved:.1%} of demand, more than {rules.max_moved_share:.1%}"
-    return Event.AGREED, f"it moves {moved:.1%} of demand"
+        return RolloutEvent.DIFFERED, f"it would move {moved:.1%} of demand, more than {rules.max_moved_share:.1%}"
+    return RolloutEvent.AGREED, f"it moves {moved:.1%} of demand"
 
 
-def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[Event, str] | None:
-    """Whether the canary regions have had enough of it, or never got it."""
-    there = {name: word for name, word in evidence.agents.items() if word.region in rollout.canary}
-    silent = sorted(set(rollout.canary) - {word.region for word in there.values()})
-    lagging = [name for name, word in there.items() if word.policy_digest != rollout.candidate]
+def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
+    """Whether the canary regions have run the candidate for long enough, or did not accept it."""
+    canary = {name: agent for name, agent in evidence.agents.items() if agent.region in rollout.canary}
+    silent = sorted(set(rollout.canary) - {agent.region for agent in canary.values()})
+    lagging = [name for name, agent in canary.items() if agent.policy_digest != rollout.candidate]
     if silent or lagging:
-        if now - max(rollout.since, evidence.heard_since) < rules.acknowledge_timeout_s:
+        if now - max(rollout.since, evidence.receiving_since) < rules.acknowledge_timeout_s:
             return None
         if silent:
-            return Event.ABSENT, f"no agent of {', '.join(silent)} is heard"
-        return Event.UNACKNOWLEDGED, f"{_named(lagging)} did not take it within {rules.acknowledge_timeout_s:g} s"
-    seen = _since(rollout.marks, there)
+            return RolloutEvent.ABSENT, f"no agent of {', '.join(silent)} reports"
+        late = f"{_named(lagging)} did not accept it within {rules.acknowledge_timeout_s:g} s"
+        return RolloutEvent.UNACKNOWLEDGED, late
+    seen = _since(rollout.marks, canary)
     if now - rollout.since < rules.canary_s or seen.ended < rules.min_requests:
         return None
-    return Event.PROVEN, f"{seen.ended} requests in {', '.join(rollout.canary)} ended as well as before"
+    return RolloutEvent.PROVEN, f"no regression in {seen.ended} requests in {', '.join(rollout.canary)}"
 
 
-def _refused(rollout: Rollout, evidence: Evidence) -> tuple[Event, str] | None:
-    for name, word in evidence.agents.items():
-        # An agent that obeys the candidate has not refused it: what it refused is a plan, or it has taken it since.
-        if word.refused_digest == rollout.candidate != word.policy_digest:
-            return Event.REFUSED, f"{name} refuses it: {word.refused[:MAX_REFUSAL]}"
+def _refused(rollout: Rollout, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
+    for name, agent in evidence.agents.items():
+        # An agent that obeys the candidate rejected a plan only, or has accepted the policy since.
+        if agent.refused_digest == rollout.candidate != agent.policy_digest:
+            return RolloutEvent.REFUSED, f"{name} rejects it: {agent.refused[:MAX_REFUSAL]}"
     return None
 
 
-def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[Event, str] | None:
-    def obeys(word: AgentWord) -> bool:
-        return rollout.digest_for(word.region) == rollout.candidate
+def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
+    def obeys(agent: AgentObservation) -> bool:
+        return rollout.digest_for(agent.region) == rollout.candidate
 
-    now = _since(rollout.marks, _those(evidence, obeys))
+    now = _since(rollout.marks, _selected(evidence, obeys))
     enough = max(1, rules.min_requests)
     if now.ended < enough:
         return None
-    usual = _sum(one for region, one in rollout.before.items() if rollout.digest_for(region) == rollout.candidate)
-    against = "before"
+    usual = _sum(
+        counts for region, counts in rollout.counts_before.items() if rollout.digest_for(region) == rollout.candidate
+    )
+    baseline = "before"
     if usual.ended < enough:
-        usual, against = _since(rollout.marks, _those(evidence, lambda word: not obeys(word))), "elsewhere"
+        usual, baseline = _since(rollout.marks, _selected(evidence, lambda agent: not obeys(agent))), "elsewhere"
     if usual.ended < enough:
-        usual, against = RequestCounts(), "of none known"
+        usual, baseline = RequestCounts(), "without a baseline"
     if now.failed_share > usual.failed_share + rules.max_failure_increase:
-        return Event.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {against}"
+        return RolloutEvent.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}"
     if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.max_latency_factor:
-        told = f"answers begin after {now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {against}"
-        return Event.REGRESSED, told
+        means = f"{now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {baseline}"
+        return RolloutEvent.REGRESSED, f"mean time to first byte is {means}"
     return None
 
 
-def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[Event, str] | None:
-    """Whether a region that obeys the candidate breaks a service objective, and did not before or others do not."""
-    kept = {region: _kept_since(rollout.marks, there) for region, there in _by_region(evidence).items()}
-    obeying = [region for region in kept if rollout.digest_for(region) == rollout.candidate]
-    elsewhere = together(one for region in kept.keys() - obeying for one in kept[region])
+def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
+    """Whether a region under the candidate misses a service objective that was met before, or is met elsewhere."""
+    by_region = {region: _objectives_since(rollout.marks, agents) for region, agents in _by_region(evidence).items()}
+    obeying = [region for region in by_region if rollout.digest_for(region) == rollout.candidate]
+    elsewhere = merge_counts(counts for region in by_region.keys() - obeying for counts in by_region[region])
     for region in obeying:
-        before = together(rollout.kept_before.get(region, ()))
-        told = broken(together(kept[region]), before, elsewhere, max(1, rules.min_requests))
-        if told is not None:
-            return Event.REGRESSED, f"in {region}, {told}"
+        before = merge_counts(rollout.objectives_before.get(region, ()))
+        reason = broken_objective(merge_counts(by_region[region]), before, elsewhere, max(1, rules.min_requests))
+        if reason is not None:
+            return RolloutEvent.REGRESSED, f"in {region}, {reason}"
     return None
 
 
 def _marked(rollout: Rollout, evidence: Evidence) -> Rollout:
-    """With the counters that the phase begins with, and what the shadow saw if it is just over.
+    """Returns the rollout with the counters at the beginning of its phase, and the shadow phase's results at its end.
 
-    An agent that is heard later, be it that a restart gave it another name or that another leader hears it first, is
-    judged from then on: a canary region whose agents are all new could prove nothing otherwise.
+    An agent that reports for the first time later (after a restart under another name, or to a new leader) is judged
+    from then on. Otherwise a canary region whose agents are all new could never be judged.
     """
     if rollout.is_over:
         return rollout
     marks = _marks(evidence, rollout.marks or {})
     if rollout.marks is not None and len(marks) == len(rollout.marks):
         return rollout
-    after = msgspec.structs.replace(rollout, marks=marks, earlier=None)
-    if rollout.earlier is None:
+    after = msgspec.structs.replace(rollout, marks=marks, shadow_marks=None)
+    if rollout.shadow_marks is None:
         return after
     by_region = _by_region(evidence)
     return msgspec.structs.replace(
         after,
-        before={region: _since(rollout.earlier, there) for region, there in by_region.items()},
-        kept_before={
-            region: tuple(together(kept).values())
-            for region, there in by_region.items()
-            if (kept := _kept_since(rollout.earlier, there))
+        counts_before={region: _since(rollout.shadow_marks, agents) for region, agents in by_region.items()},
+        objectives_before={
+            region: tuple(merge_counts(counts).values())
+            for region, agents in by_region.items()
+            if (counts := _objectives_since(rollout.shadow_marks, agents))
         },
     )
 
 
 def _marks(evidence: Evidence, known: Mapping[str, Mark]) -> dict[str, Mark]:
-    """The marks that are there, and those of agents that have none yet, as far as there is room."""
+    """Returns the existing marks and those of new agents, up to the limits."""
     marks = dict(known)
-    room = MAX_KEPT - sum(len(mark.kept) for mark in known.values())
-    new = [(name, word) for name, word in evidence.agents.items() if name not in known]
-    for name, word in new[: max(0, MAX_MARKS - len(known))]:
-        marks[name] = Mark(word.epoch, word.answers, word.kept[: max(0, room)])
-        room -= len(marks[name].kept)
+    room = MAX_KEPT - sum(len(mark.objectives) for mark in known.values())
+    new = [(name, agent) for name, agent in evidence.agents.items() if name not in known]
+    for name, agent in new[: max(0, MAX_MARKS - len(known))]:
+        marks[name] = Mark(agent.epoch, agent.request_counts, agent.objectives[: max(0, room)])
+        room -= len(marks[name].objectives)
     return marks
 
 
-def _by_region(evidence: Evidence) -> dict[str, dict[str, AgentWord]]:
-    found: dict[str, dict[str, AgentWord]] = {}
-    for name, word in sorted(evidence.agents.items()):
-        found.setdefault(word.region, {})[name] = word
+def _by_region(evidence: Evidence) -> dict[str, dict[str, AgentObservation]]:
+    found: dict[str, dict[str, AgentObservation]] = {}
+    for name, agent in sorted(evidence.agents.items()):
+        found.setdefault(agent.region, {})[name] = agent
     return found
 
 
-def _those(evidence: Evidence, which: Callable[[AgentWord], bool]) -> dict[str, AgentWord]:
-    return {name: word for name, word in evidence.agents.items() if which(word)}
+def _selected(evidence: Evidence, condition: Callable[[AgentObservation], bool]) -> dict[str, AgentObservation]:
+    return {name: agent for name, agent in evidence.agents.items() if condition(agent)}
 
 
-def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) -> RequestCounts:
-    """How requests ended at these agents since the marks; one without a mark says nothing, a restarted one all."""
+def _since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]) -> RequestCounts:
+    """Returns the results of requests since the marks. Agents without a mark are ignored; a restarted agent's counters
+    count in full."""
     total = RequestCounts()
-    for name, word in agents.items():
+    for name, agent in agents.items():
         mark = (marks or {}).get(name)
         if mark is not None:
-            total += word.answers.since(mark.answers) if mark.epoch == word.epoch else word.answers
+            same_process = mark.epoch == agent.epoch
+            total += agent.request_counts.since(mark.request_counts) if same_process else agent.request_counts
     return total
 
 
-def _kept_since(marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentWord]) -> list[Kept]:
-    """How these agents kept objectives since the marks, with the same exceptions."""
-    found: list[Kept] = []
-    for name, word in agents.items():
+def _objectives_since(
+    marks: Mapping[str, Mark] | None, agents: Mapping[str, AgentObservation]
+) -> list[ObjectiveCounts]:
+    """Returns the objectives' counters since the marks, with the same exceptions."""
+    found: list[ObjectiveCounts] = []
+    for name, agent in agents.items():
         mark = (marks or {}).get(name)
         if mark is not None:
-            found += since(mark.kept, word.kept) if mark.epoch == word.epoch else word.kept
+            same_process = mark.epoch == agent.epoch
+            found += counts_since(mark.objectives, agent.objectives) if same_process else agent.objectives
     return found
 
 
-def _sum(some: Iterable[RequestCounts]) -> RequestCounts:
+def _sum(parts: Iterable[RequestCounts]) -> RequestCounts:
     total = RequestCounts()
-    for one in some:
-        total += one
+    for part in parts:
+        total += part
     return total
 
 

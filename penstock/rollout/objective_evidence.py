@@ -1,7 +1,7 @@
-"""Does a candidate break a service objective? By what agents counted since, against what they did before or others do.
+"""Whether a candidate misses a service objective, compared with the time before it or with the other regions.
 
-Chance alone makes some answers late, and is asked many times while a rollout goes on. So an objective counts as broken
-only where more answers missed it than chance explains, and more than did where it was kept.
+Some answers are late by chance, and the test is repeated many times during a rollout. An objective therefore counts as
+missed only if more answers were late than chance explains, and significantly more than where the objective was met.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import msgspec
 from penstock.policy.service_objective import ObjectiveReport
 
 DEVIATIONS_BROKEN = 3.0
-"""How many standard deviations more answers than may must have missed an objective before it counts as broken."""
+"""Standard deviations by which late answers must exceed the permitted number before an objective counts as missed."""
 
 DEVIATIONS_WORSE = 2.0
-"""How many the share that missed must be above that of whoever kept it: who keeps it just so may have been lucky."""
+"""Standard deviations by which the late share must exceed that of the baseline, which may have met it by chance."""
 
 MIN_MISSED = 5
-"""Fewer answers than this that missed are chance, whatever a deviation of so few says."""
+"""Minimum of late answers: fewer are attributed to chance, since the deviation of so few is unreliable."""
 
 Wanted = tuple[str, float, float]
-"""A model, the time (s) within which its answers should begin, and the share (0-1) that should."""
+"""A model, the time (s) within which its answers should begin, and the share (0-1) of answers that should."""
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """How one model's objective was kept, in two numbers that only grow; or, as a difference, in some span of time."""
+class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Attainment of one model's objective: two counters that only grow; or, as a difference, an interval."""
 
     model: str
     first_byte_s: float
@@ -37,7 +37,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def wanted(self) -> Wanted:
-        """What tells objectives apart."""
+        """Identifies the objective."""
         return self.model, self.first_byte_s, self.share
 
     @property
@@ -47,74 +47,78 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_broken(self) -> bool:
-        """Whether more missed than may, by more than chance."""
+        """Whether significantly more answers were late than the objective permits."""
         missed, may_miss = self.answers - self.within, (1.0 - self.share) * self.answers
         return missed >= MIN_MISSED and missed > may_miss + DEVIATIONS_BROKEN * sqrt(may_miss * self.share)
 
     @property
     def attained(self) -> float:
-        """The part (0-1) that began in time; all of none."""
+        """The share (0-1) of answers that began in time; 1 without answers."""
         return self.within / self.answers if self.answers else 1.0
 
-    def is_worse_than(self, other: Kept) -> bool:
-        """Whether a larger part missed than of the other, which has answers too, by more than chance."""
+    def is_worse_than(self, other: ObjectiveCounts) -> bool:
+        """Whether a significantly larger share was late than in `other`, which has answers too."""
         both = (self.within + other.within) / (self.answers + other.answers)
         deviation = sqrt(both * (1.0 - both) * (1.0 / self.answers + 1.0 / other.answers))
         return other.attained - self.attained > DEVIATIONS_WORSE * deviation
 
 
-def counted(reports: Iterable[ObjectiveReport]) -> tuple[Kept, ...]:
-    """What an agent counted since it began, of the objectives that it knows."""
-    return tuple(Kept(*one.wanted, one.answers_ever, one.within_ever) for one in reports)
+def counts_of(reports: Iterable[ObjectiveReport]) -> tuple[ObjectiveCounts, ...]:
+    """Returns an agent's counters since its start, of the objectives that it knows."""
+    return tuple(ObjectiveCounts(*report.wanted, report.answers_ever, report.within_ever) for report in reports)
 
 
-def since(mark: Iterable[Kept], now: Iterable[Kept]) -> tuple[Kept, ...]:
-    """What came after `mark`; an objective that it does not have says nothing, one that was counted anew says all."""
-    marked = {one.wanted: one for one in mark}
+def counts_since(mark: Iterable[ObjectiveCounts], now: Iterable[ObjectiveCounts]) -> tuple[ObjectiveCounts, ...]:
+    """Returns the difference from `mark`. An objective that the mark lacks is omitted; reset counters count in full."""
+    marked = {counts.wanted: counts for counts in mark}
     return tuple(
-        _less(one, marked[one.wanted]) if one.answers >= marked[one.wanted].answers else one
-        for one in now
-        if one.wanted in marked
+        _difference(counts, marked[counts.wanted]) if counts.answers >= marked[counts.wanted].answers else counts
+        for counts in now
+        if counts.wanted in marked
     )
 
 
-def together(every: Iterable[Kept]) -> dict[Wanted, Kept]:
-    """What several counted of the same objectives."""
-    found: dict[Wanted, Kept] = {}
-    for one in every:
-        other = found.get(one.wanted)
+def merge_counts(parts: Iterable[ObjectiveCounts]) -> dict[Wanted, ObjectiveCounts]:
+    """Returns the sum of several agents' counters, by objective."""
+    found: dict[Wanted, ObjectiveCounts] = {}
+    for part in parts:
+        other = found.get(part.wanted)
         if other is not None:
-            one = msgspec.structs.replace(one, answers=one.answers + other.answers, within=one.within + other.within)
-        found[one.wanted] = one
+            answers, within = part.answers + other.answers, part.within + other.within
+            part = msgspec.structs.replace(part, answers=answers, within=within)
+        found[part.wanted] = part
     return found
 
 
-def broken(
-    now: Mapping[Wanted, Kept], before: Mapping[Wanted, Kept], elsewhere: Mapping[Wanted, Kept], least: int
+def broken_objective(
+    now: Mapping[Wanted, ObjectiveCounts],
+    before: Mapping[Wanted, ObjectiveCounts],
+    elsewhere: Mapping[Wanted, ObjectiveCounts],
+    min_answers: int,
 ) -> str | None:
-    """What to say of the first objective that is broken and was not before; where that is not known, is not elsewhere.
+    """Describes the first objective that is missed now and was met before; without a baseline, is met elsewhere.
 
     Args:
-        least: of fewer answers nothing is said.
+        min_answers: counters with fewer answers are ignored.
     """
-    for wanted, one in sorted(now.items()):
-        if one.answers < least or not one.is_broken:
+    for wanted, counts in sorted(now.items()):
+        if counts.answers < min_answers or not counts.is_broken:
             continue
-        for usual, when in ((before.get(wanted), "before"), (elsewhere.get(wanted), "elsewhere")):
-            if usual is not None and usual.answers >= least:
-                if usual.is_kept and one.is_worse_than(usual):
-                    return _told(one, usual, when)
+        for usual, baseline in ((before.get(wanted), "before"), (elsewhere.get(wanted), "elsewhere")):
+            if usual is not None and usual.answers >= min_answers:
+                if usual.is_kept and counts.is_worse_than(usual):
+                    return _description(counts, usual, baseline)
                 break
     return None
 
 
-def _less(one: Kept, mark: Kept) -> Kept:
-    within = min(max(0, one.within - mark.within), one.answers - mark.answers)
-    return msgspec.structs.replace(one, answers=one.answers - mark.answers, within=within)
+def _difference(counts: ObjectiveCounts, mark: ObjectiveCounts) -> ObjectiveCounts:
+    within = min(max(0, counts.within - mark.within), counts.answers - mark.answers)
+    return msgspec.structs.replace(counts, answers=counts.answers - mark.answers, within=within)
 
 
-def _told(one: Kept, usual: Kept, when: str) -> str:
+def _description(counts: ObjectiveCounts, usual: ObjectiveCounts, baseline: str) -> str:
     return (
-        f"{one.attained:.2%} of answers of {one.model} begin within {one.first_byte_s:g} s, {one.share:.2%} should,"
-        f" and {usual.attained:.2%} did {when}"
+        f"{counts.attained:.2%} of answers of {counts.model} begin within {counts.first_byte_s:g} s;"
+        f" the objective is {counts.share:.2%}, and {usual.attained:.2%} did {baseline}"
     )

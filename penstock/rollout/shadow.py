@@ -11,16 +11,16 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_diff import ArcChange, plan_diff
 
 MAX_CHANGES = 200
-"""Arcs that are told, the largest differences first."""
+"""Arcs that are listed, the largest differences first."""
 
 
 class Shadow(msgspec.Struct, frozen=True):
     """The difference between the stable policy's plan and the candidate's."""
 
     number: int
-    """Of the rollout."""
+    """Number of the rollout."""
     moved_share: float
-    """The part (0-1) of all demand that is served elsewhere."""
+    """Share (0-1) of all demand that is served by a different region."""
     changes: tuple[ArcChange, ...]
     """Arcs whose share differs, at most MAX_CHANGES."""
 
@@ -28,12 +28,12 @@ class Shadow(msgspec.Struct, frozen=True):
 def shadow(
     number: int, before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan], demands: Iterable[Demand]
 ) -> Shadow:
-    """Compare the two plans by the demand that they serve."""
+    """Compares the two plans, weighted by the demand that they serve."""
     total = moved = 0.0
-    for one in demands:
-        old, new = _shares(before.get(one.origin), one), _shares(after.get(one.origin), one)
-        total += one.requests_per_s
-        moved += max(_lost(old, new), _lost(new, old)) * one.requests_per_s
+    for row in demands:
+        old, new = _shares(before.get(row.origin), row), _shares(after.get(row.origin), row)
+        total += row.requests_per_s
+        moved += max(_lost(old, new), _lost(new, old)) * row.requests_per_s
     return Shadow(number, moved / total if total > 0.0 else 0.0, plan_diff(before, after)[:MAX_CHANGES])
 
 
@@ -43,5 +43,5 @@ def _shares(plan: RegionPlan | None, demand: Demand) -> dict[str, float]:
 
 
 def _lost(old: Mapping[str, float], new: Mapping[str, float]) -> float:
-    """The shares that `old` gives and `new` does not."""
+    """Returns the sum of shares that `old` gives and `new` does not."""
     return sum(max(0.0, share - new.get(server, 0.0)) for server, share in old.items())

@@ -1,8 +1,9 @@
-"""How a new policy reaches the fleet: a state machine as a table; what the table lacks is an error.
+"""The rollout of a policy as a table of state transitions; a transition that the table lacks is an error.
 
-A candidate is planned with in shadow first, then obeyed by the canary regions, then by all while it is still watched,
-and only then is it the stable policy: what regions obey that try no candidate, and what everything goes back to in one
-step. Who obeys what follows from the state alone, so whoever leads next goes on where the last one was.
+A candidate is first planned with in shadow, then obeyed by the canary regions, then by all regions while it is still
+judged, and finally becomes the stable policy: the one that regions outside the canary obey, and to which every region
+returns in one step. The state alone determines which region obeys which policy, so a new leader continues where the
+former one stopped.
 """
 
 from __future__ import annotations
@@ -13,52 +14,52 @@ import msgspec
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.provenance import Provenance
-from penstock.rollout.objective_evidence import Kept
+from penstock.rollout.objective_evidence import ObjectiveCounts
 
 MAX_DISMISSED = 50
-"""Policies that are remembered as not to be begun again by themselves."""
+"""Digests remembered as not to be rolled out again automatically."""
 
 
 class Phase(StrEnum):
-    """How far a candidate has come."""
+    """Phase of a rollout."""
 
     SHADOW = "shadow"
-    """Both plans are made, and only the stable policy's is published."""
+    """Both plans are computed; only the stable policy's plan is published."""
     SHADOW_HELD = "shadow_held"
-    """As in shadow, until a person says how to go on."""
+    """As SHADOW, until an operator resumes, promotes or rolls back."""
     CANARY = "canary"
     """The canary regions obey the candidate."""
     CANARY_HELD = "canary_held"
-    """They go on obeying it, and nobody else follows until a person says so."""
+    """The canary regions keep obeying it; no other region follows until an operator decides."""
     WATCH = "watch"
-    """Every region obeys it, and it is still judged."""
+    """Every region obeys the candidate, and it is still judged."""
     DONE = "done"
-    """It is the stable policy now."""
+    """The candidate is the stable policy."""
     ROLLED_BACK = "rolled_back"
     """Every region obeys the stable policy again."""
     SUPERSEDED = "superseded"
-    """The source had another policy before this one was through."""
+    """The source offered another policy before this rollout was complete."""
 
 
-class Event(StrEnum):
-    """What can happen to a rollout."""
+class RolloutEvent(StrEnum):
+    """Event of a rollout."""
 
     AGREED = "agreed"
-    """The shadow's plan moves no more demand than rules allow."""
+    """The candidate's plan moves no more demand than the rules allow."""
     DIFFERED = "differed"
-    """It moves more: a person must look."""
+    """The candidate's plan moves more demand than the rules allow: an operator must decide."""
     PROVEN = "proven"
-    """The canary regions have done well for long enough."""
+    """The canary regions had no regression for long enough."""
     SETTLED = "settled"
-    """So has the fleet."""
+    """The whole fleet had no regression for long enough."""
     REGRESSED = "regressed"
-    """More requests fail, or answers come later, than before; or a service objective is broken that was kept."""
+    """The failure rate or latency increased, or a service objective is missed that was met before."""
     REFUSED = "refused"
-    """An agent refuses it."""
+    """An agent rejects the candidate."""
     UNACKNOWLEDGED = "unacknowledged"
-    """Agents that are heard did not take it in time."""
+    """Agents that report did not accept the candidate in time."""
     ABSENT = "absent"
-    """No agent of a canary region is heard, so nobody can try it."""
+    """No agent of a canary region reports, so the candidate cannot be tried there."""
     HALT = "halt"
     RESUME = "resume"
     PROMOTE = "promote"
@@ -66,9 +67,9 @@ class Event(StrEnum):
     SUPERSEDE = "supersede"
 
 
-_P, _E = Phase, Event
+_P, _E = Phase, RolloutEvent
 
-TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
+TRANSITIONS: dict[tuple[Phase, RolloutEvent], Phase] = {
     (_P.SHADOW, _E.AGREED): _P.CANARY,
     (_P.SHADOW, _E.DIFFERED): _P.SHADOW_HELD,
     (_P.SHADOW, _E.HALT): _P.SHADOW_HELD,
@@ -100,74 +101,77 @@ TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
     (_P.WATCH, _E.ROLL_BACK): _P.ROLLED_BACK,
 }
 
-OVER = frozenset({Phase.DONE, Phase.ROLLED_BACK, Phase.SUPERSEDED})
+FINAL_PHASES = frozenset({Phase.DONE, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 IN_SHADOW = frozenset({Phase.SHADOW, Phase.SHADOW_HELD})
 IN_CANARY = frozenset({Phase.CANARY, Phase.CANARY_HELD})
 
-_AT_FAULT = frozenset({Event.REGRESSED, Event.REFUSED, Event.UNACKNOWLEDGED})
-"""Events after which the candidate is not begun again by itself."""
+_RETURNED = "the policy source returned to the stable policy"
+
+_AT_FAULT = frozenset({RolloutEvent.REGRESSED, RolloutEvent.REFUSED, RolloutEvent.UNACKNOWLEDGED})
+"""Events after which the candidate is not rolled out again automatically."""
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An agent's counters at some moment."""
+    """An agent's counters at one moment."""
 
     epoch: int
-    """Of the agent: a restarted one counts from nothing."""
-    answers: RequestCounts
-    kept: tuple[Kept, ...] = ()
-    """Service objectives."""
+    """Epoch of the agent: a restarted agent counts from zero."""
+    request_counts: RequestCounts
+    objectives: tuple[ObjectiveCounts, ...] = ()
 
 
 class Rollout(msgspec.Struct, frozen=True):
-    """One candidate on its way; `follow` returns the next state. Times are of the leaders' clocks, in seconds."""
+    """State of one rollout; `transition` returns the next one. Times are by the leaders' clocks, in seconds."""
 
     number: int
     """Grows by one with every rollout."""
     candidate: str
     """Digest of the policy that is rolled out."""
     stable: str
-    """Digest of the one that every region goes back to."""
+    """Digest of the policy that every region returns to."""
     phase: Phase
     since: float
     """When the phase was entered."""
     began_at: float
     why: str
-    """A sentence for people: what made the phase so."""
+    """Reason of the last transition, for operators."""
     by: str = ""
-    """Who did, where a person did."""
+    """Name of the operator who caused it; empty for automatic transitions."""
     provenance: Provenance | None = None
     """Of the candidate."""
     stable_provenance: Provenance | None = None
     canary: tuple[str, ...] = ()
-    """Regions that try it before the others."""
+    """Regions that obey the candidate before the others."""
     moved_share: float | None = None
-    """How much (0-1) of all demand the candidate's plan serves elsewhere, as the shadow showed last."""
+    """Share (0-1) of all demand that the candidate's plan serves elsewhere, by the last comparison in shadow."""
     marks: dict[str, Mark] | None = None
-    """Agents' counters when the phase was entered, by `region/agent`; None until somebody who hears them leads."""
-    earlier: dict[str, Mark] | None = None
-    """Those when the shadow began, until `before` is made of them."""
-    before: dict[str, RequestCounts] = {}
-    """How each region's requests ended while it was in shadow: what regressions are measured against."""
-    kept_before: dict[str, tuple[Kept, ...]] = {}
-    """How each region's service objectives were kept meanwhile."""
+    """Agents' counters at the beginning of the phase, by `region/agent`; None until a leader has received reports."""
+    shadow_marks: dict[str, Mark] | None = None
+    """Agents' counters at the beginning of the shadow phase, until `counts_before` is computed from them."""
+    counts_before: dict[str, RequestCounts] = {}
+    """Results of each region's requests during the shadow phase: the baseline of regressions."""
+    objectives_before: dict[str, tuple[ObjectiveCounts, ...]] = {}
+    """Attainment of each region's service objectives during the shadow phase."""
     dismissed: tuple[str, ...] = ()
-    """Policies that are not begun by themselves again: a person has rolled them back, or they were at fault."""
+    """Digests that are not rolled out again automatically: an operator rolled them back, or they regressed."""
     ignored: str = ""
-    """What the source had when a person chose another policy: it does not undo the choice, until it has a new one."""
+    """Digest that the source offered when an operator chose another policy; ignored until the source offers a new
+    one."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing happens to it any more."""
-        return self.phase in OVER
+        """Whether the rollout is in a final phase."""
+        return self.phase in FINAL_PHASES
 
     def digest_for(self, region: str) -> str:
-        """The policy that a region is to obey."""
+        """Returns the digest of the policy that a region is to obey."""
         tries_it = self.phase in IN_CANARY and region in self.canary
         return self.candidate if tries_it or self.phase is Phase.WATCH else self.stable
 
 
-def first(digest: str, provenance: Provenance | None, now: float) -> Rollout:
-    """The first policy of a fleet: there is nothing to compare it with, so it is in force at once."""
+def first_rollout(digest: str, provenance: Provenance | None, now: float) -> Rollout:
+    """Returns the rollout of a fleet's first policy, which is in force at once since there is nothing to compare
+    with."""
     why = "the first policy of this fleet"
     return Rollout(1, digest, digest, Phase.DONE, now, now, why, "", provenance, provenance)
 
@@ -179,11 +183,11 @@ def begin(
     canary: tuple[str, ...],
     now: float,
     *,
-    why: str = "the source has it",
+    why: str = "the policy source offers it",
     by: str = "",
     ignored: str = "",
 ) -> Rollout:
-    """A new rollout, after one that is over: of what the source has, or because a person says so."""
+    """Returns a new rollout after one that is over: of the policy that the source offers or an operator applies."""
     return Rollout(
         number=before.number + 1,
         candidate=digest,
@@ -196,7 +200,7 @@ def begin(
         provenance=provenance,
         stable_provenance=before.stable_provenance,
         canary=canary,
-        dismissed=tuple(one for one in before.dismissed if one != digest),
+        dismissed=tuple(dismissed for dismissed in before.dismissed if dismissed != digest),
         ignored=ignored,
     )
 
@@ -204,7 +208,7 @@ def begin(
 def restore(
     before: Rollout, digest: str, provenance: Provenance | None, now: float, *, why: str, by: str, ignored: str
 ) -> Rollout:
-    """Back to a policy everywhere at once, because a person says so; what was obeyed is not begun by itself again."""
+    """Returns to a policy in all regions at once, for an operator; the policies left are not rolled out again."""
     kept = dict.fromkeys((*before.dismissed, before.stable, before.candidate))
     kept.pop(digest, None)
     return Rollout(
@@ -223,8 +227,8 @@ def restore(
     )
 
 
-def follow(rollout: Rollout, event: Event, now: float, *, why: str, by: str = "") -> Rollout:
-    """The rollout after an event.
+def transition(rollout: Rollout, event: RolloutEvent, now: float, *, why: str, by: str = "") -> Rollout:
+    """Returns the rollout after an event.
 
     Raises:
         KeyError: the table has no such transition.
@@ -233,21 +237,22 @@ def follow(rollout: Rollout, event: Event, now: float, *, why: str, by: str = ""
     after = msgspec.structs.replace(rollout, phase=phase, since=now, why=why, by=by)
     if phase is Phase.DONE:
         after = msgspec.structs.replace(after, stable=rollout.candidate, stable_provenance=rollout.provenance)
-    if event in _AT_FAULT or (event is Event.ROLL_BACK and by):
+    if event in _AT_FAULT or (event is RolloutEvent.ROLL_BACK and by):
         dismissed = (*rollout.dismissed, rollout.candidate)
         after = msgspec.structs.replace(after, dismissed=dismissed[-MAX_DISMISSED:])
-    if phase in OVER:
-        return msgspec.structs.replace(after, marks=None, earlier=None)
+    if phase in FINAL_PHASES:
+        return msgspec.structs.replace(after, marks=None, shadow_marks=None)
     if phase in IN_SHADOW or phase is Phase.CANARY_HELD:
         return after
-    earlier = rollout.marks if rollout.phase in IN_SHADOW else rollout.earlier
-    return msgspec.structs.replace(after, marks=None, earlier=earlier)
+    shadow_marks = rollout.marks if rollout.phase in IN_SHADOW else rollout.shadow_marks
+    return msgspec.structs.replace(after, marks=None, shadow_marks=shadow_marks)
 
 
-def offered(rollout: Rollout, digest: str, now: float) -> tuple[Rollout, bool]:
-    """The source has a policy: what becomes of the rollout, and whether a new one is to `begin`.
+def on_source_policy(rollout: Rollout, digest: str, now: float) -> tuple[Rollout, bool]:
+    """Returns the rollout after the source offered a policy, and whether a new rollout must `begin`.
 
-    A policy that everybody obeys already is watched to the end before the next one; only going back does not wait.
+    A policy in its watch phase is watched to the end before the next one begins; only a return to the stable policy
+    does not wait.
     """
     put_away = digest == rollout.ignored or digest in rollout.dismissed
     if rollout.is_over:
@@ -258,6 +263,6 @@ def offered(rollout: Rollout, digest: str, now: float) -> tuple[Rollout, bool]:
     if rollout.phase is Phase.WATCH:
         if not back:
             return rollout, False
-        return follow(rollout, Event.ROLL_BACK, now, why="the source went back"), False
-    why = "the source went back" if back else f"the source has {digest[:12]} now"
-    return follow(rollout, Event.SUPERSEDE, now, why=why), not back
+        return transition(rollout, RolloutEvent.ROLL_BACK, now, why=_RETURNED), False
+    why = _RETURNED if back else f"the policy source offers {digest[:12]}"
+    return transition(rollout, RolloutEvent.SUPERSEDE, now, why=why), not back

@@ -121,7 +121,7 @@ async def test_a_refusal_takes_it_back_though_the_leader_dies_meanwhile(
         await operator.leader_among([other], besides=epoch)
         after = await operator.until(other, lambda status: is_in(status, Phase.ROLLED_BACK))
         assert after.rollout is not None
-        assert after.rollout.why == "eu-es/one refuses it: a test says so"
+        assert after.rollout.why == "eu-es/one rejects it: a test says so"
         await until_told(lambda: all_told(store, first.commit))
         third = repository.commit(files("0.6"))
         agents.refuses = set()

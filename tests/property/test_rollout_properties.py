@@ -7,12 +7,22 @@ from hypothesis import strategies as st
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import RolloutRules
-from penstock.rollout.evidence import AgentWord, Evidence, observe
-from penstock.rollout.state_machine import TRANSITIONS, Event, Phase, Rollout, begin, first, follow, offered, restore
+from penstock.rollout.evidence import AgentObservation, Evidence, observe
+from penstock.rollout.state_machine import (
+    TRANSITIONS,
+    Phase,
+    Rollout,
+    RolloutEvent,
+    begin,
+    first_rollout,
+    on_source_policy,
+    restore,
+    transition,
+)
 
 REGIONS = ("a", "b", "c")
 POLICIES = ("one", "two", "three", "four")
-ORDERS = (Event.HALT, Event.RESUME, Event.PROMOTE, Event.ROLL_BACK)
+ORDERS = (RolloutEvent.HALT, RolloutEvent.RESUME, RolloutEvent.PROMOTE, RolloutEvent.ROLL_BACK)
 
 seconds = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 rules = st.builds(
@@ -38,7 +48,7 @@ agents = st.dictionaries(
 evidence = st.builds(
     lambda said, moved: Evidence(
         {
-            name: AgentWord(name[0], epoch, runs, refuses, "no", told)
+            name: AgentObservation(name[0], epoch, runs, refuses, "no", told)
             for name, (epoch, runs, refuses, told) in said.items()
         },
         moved,
@@ -65,14 +75,14 @@ def holds(rollout: Rollout) -> None:
     elif rollout.phase is not Phase.WATCH:
         assert set(obeyed.values()) == {rollout.stable}
     if not rollout.is_over:
-        assert follow(rollout, Event.ROLL_BACK, 0.0, why="").digest_for("a") == rollout.stable
+        assert transition(rollout, RolloutEvent.ROLL_BACK, 0.0, why="").digest_for("a") == rollout.stable
 
 
 @given(rules, steps, st.sets(st.sampled_from(REGIONS)), st.lists(seconds, min_size=20, max_size=20))
 def test_there_is_one_stable_policy_and_always_a_way_back_to_it(
     by: RolloutRules, story: list[tuple[str, object]], canary: set[str], waits_s: list[float]
 ) -> None:
-    rollout, now = first("one", None, 0.0), 0.0
+    rollout, now = first_rollout("one", None, 0.0), 0.0
     for (what, value), wait_s in zip(story, waits_s, strict=False):
         now += wait_s
         before = rollout
@@ -82,16 +92,16 @@ def test_there_is_one_stable_policy_and_always_a_way_back_to_it(
             assert observe(rollout, by, value, now) == rollout, "looking twice sees no more"
         elif what == "offers":
             assert isinstance(value, str)
-            rollout, may_begin = offered(rollout, value, now)
+            rollout, may_begin = on_source_policy(rollout, value, now)
             if may_begin:
                 assert rollout.is_over
                 assert value not in (rollout.stable, rollout.ignored)
                 assert value not in rollout.dismissed
                 rollout = begin(rollout, value, None, tuple(sorted(canary)), now)
         elif what == "orders":
-            assert isinstance(value, Event)
+            assert isinstance(value, RolloutEvent)
             if (rollout.phase, value) in TRANSITIONS:
-                rollout = follow(rollout, value, now, why="so", by="ann")
+                rollout = transition(rollout, value, now, why="so", by="ann")
         elif rollout.is_over:
             assert isinstance(value, str)
             rollout = restore(rollout, value, None, now, why="so", by="ann", ignored="four")

@@ -228,7 +228,7 @@ class ObedientAgents(Reporting):
                 policy_digest=self.obeyed[region],
                 refused_digest=told if refused else "",
                 refused_plan="a test says so" if refused else "",
-                answers=self.answers[region],
+                request_counts=self.answers[region],
             )
             await self._post(*packed(said))
 

@@ -19,7 +19,7 @@ from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, R
 from control_plane.rollout.rollout_runner import Staging
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy_diff import Change, diff
-from penstock.rollout.state_machine import Event, Rollout
+from penstock.rollout.state_machine import Rollout, RolloutEvent
 
 
 class ActionRequest(BaseModel):
@@ -34,7 +34,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
     """Return the router of rollouts."""
     router = APIRouter(prefix="/v1/rollouts", tags=["rollouts"])
 
-    async def advance(caller: Caller, event: Event, if_match: str | None, body: ActionRequest) -> Response:
+    async def advance(caller: Caller, event: RolloutEvent, if_match: str | None, body: ActionRequest) -> Response:
         must_reach(caller, None)
         current = await current_rollout(actions, if_match)
         try:
@@ -78,7 +78,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
 
         No further region receives the policy until the rollout is resumed. Regions that run it keep it.
         """
-        return await advance(caller, Event.HALT, if_match, body)
+        return await advance(caller, RolloutEvent.HALT, if_match, body)
 
     @router.post("/current/resume", responses=returns(RolloutSummary, "The rollout continues."))
     async def resume(caller: Admin, body: ActionRequest, if_match: IfMatch = None) -> Response:
@@ -87,7 +87,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
         A shadow plan that was held because it moves much traffic continues with the canary regions. A canary phase
         starts again.
         """
-        return await advance(caller, Event.RESUME, if_match, body)
+        return await advance(caller, RolloutEvent.RESUME, if_match, body)
 
     @router.post("/current/promote", responses=returns(RolloutSummary, "The policy is sent to every region."))
     async def promote(caller: Admin, body: ActionRequest, if_match: IfMatch = None) -> Response:
@@ -95,12 +95,12 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
 
         The rollout still watches the regions afterwards.
         """
-        return await advance(caller, Event.PROMOTE, if_match, body)
+        return await advance(caller, RolloutEvent.PROMOTE, if_match, body)
 
     @router.post("/current/rollback", responses=returns(RolloutSummary, "The stable policy is sent to every region."))
     async def rollback(caller: Operator, body: ActionRequest, if_match: IfMatch = None) -> Response:
         """Return every region to the stable policy. The rollout does not start again by itself."""
-        return await advance(caller, Event.ROLL_BACK, if_match, body)
+        return await advance(caller, RolloutEvent.ROLL_BACK, if_match, body)
 
     return router
 

@@ -135,7 +135,7 @@ async def test_who_may(api: httpx.AsyncClient) -> None:
         ({"kind": "drain", "region": "eu-dd"}, "region: there is no region 'eu-dd'; did you mean eu-de?"),
         ({"kind": "drain", "region": "eu-de", "origin": "us-eas"}, "origin: there is no region 'us-eas'; did you mean"),
         ({"kind": "drain", "region": "eu-de", "value": 0.5}, "value"),
-        ({"kind": "drain"}, "needs one"),
+        ({"kind": "drain"}, "required for a"),
         ({"kind": "weight", "region": "eu-de", "value": 2.0}, "value"),
         ({"kind": "drain", "region": "eu-de", "reason": ""}, "reason"),
         ({"kind": "drain", "region": "eu-de", "reason": " "}, "reason"),

@@ -28,7 +28,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy, RolloutRules
-from penstock.rollout.state_machine import Event, Phase, Rollout, follow
+from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent, transition
 from tests.support import planet
 from tests.support.fake_policy_source import OfferedPolicy
 from tests.support.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
@@ -123,7 +123,7 @@ class World:
             policy_digest=self.obeyed[region],
             refused_digest=refused,
             refused_plan="it is not to my taste" if refused else "",
-            answers=self.answers[region],
+            request_counts=self.answers[region],
         )
 
     async def plans(self) -> dict[str, RegionPlan]:
@@ -226,7 +226,7 @@ async def test_a_canary_that_is_away_holds_it_until_a_person_says_so(world: Worl
     assert await world.is_in(Phase.CANARY_HELD)
     stored = await RolloutRecords(world.store).newest()
     assert stored.rollout is not None
-    promoted = follow(stored.rollout, Event.PROMOTE, world.now, why="it is urgent", by="ann")
+    promoted = transition(stored.rollout, RolloutEvent.PROMOTE, world.now, why="it is urgent", by="ann")
     await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
     await world.pass_s(1.0)
     assert await world.obeys() == all_obey(NEW)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.overrides.overrides import Override, OverrideKind, OverrideSet, flaw, lifted, same_aim
+from penstock.overrides.overrides import Override, OverrideKind, OverrideSet, duplicate_of, lifted, validation_error
 from tests.support.override_builders import RAMP_S, drain, fail_over, freeze, override, weight
 from tests.support.planet import MODEL, policy
 
@@ -49,24 +49,24 @@ def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
         (drain("mars"), "region: the policy has no region mars"),
         (drain("eu-de", origin="mars"), "origin: the policy has no region mars"),
         (drain("eu-de", model="gpt"), "model: the policy has no model gpt"),
-        (override(OverrideKind.DRAIN), "region: a drain needs one"),
-        (freeze(region="eu-de"), "region: a freeze is about plans"),
-        (override(OverrideKind.WEIGHT, "eu-de"), "value: a weight needs one"),
-        (drain("eu-de", value=0.5), "value: a weight needs one, and nothing else has one"),
+        (override(OverrideKind.DRAIN), "region: required for a drain"),
+        (freeze(region="eu-de"), "region: a freeze applies to plans"),
+        (override(OverrideKind.WEIGHT, "eu-de"), "value: required for a weight"),
+        (drain("eu-de", value=0.5), "value: required for a weight, and not allowed for other kinds"),
         (weight("eu-de", 1.0), "value: not from 0 to below 1"),
         (weight("eu-de", float("nan")), "value: not from 0 to below 1"),
-        (drain("eu-de", reason=" "), "reason: say why"),
-        (drain("eu-de", reason="x" * 501), "reason: say why"),
-        (drain("eu-de", expires_at=0.0), "expires_at: is not after it begins"),
+        (drain("eu-de", reason=" "), "reason: required, 1 to"),
+        (drain("eu-de", reason="x" * 501), "reason: required, 1 to"),
+        (drain("eu-de", expires_at=0.0), "expires_at: not after the beginning"),
     ],
 )
 def test_what_makes_no_sense_is_said(one: Override, told: str) -> None:
-    assert told in (flaw(one, POLICY) or "")
+    assert told in (validation_error(one, POLICY) or "")
 
 
 def test_what_makes_sense_has_no_flaw() -> None:
     for one in (drain("eu-de", model=MODEL, origin="eu-es"), fail_over("eu-de"), weight("eu-de", 0.0), freeze()):
-        assert flaw(one, POLICY) is None
+        assert validation_error(one, POLICY) is None
 
 
 def test_a_set_replaces_by_id_and_forgets_what_is_over() -> None:
@@ -80,24 +80,24 @@ def test_a_set_replaces_by_id_and_forgets_what_is_over() -> None:
 
 def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
     one = drain("eu-de", id="first")
-    assert same_aim([one], drain("eu-de", id="second"), 1.0) == one
+    assert duplicate_of([one], drain("eu-de", id="second"), 1.0) == one
     for other in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
-        assert same_aim([one], other, 1.0) is None
-    assert same_aim([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
+        assert duplicate_of([one], other, 1.0) is None
+    assert duplicate_of([lifted(one, "somebody", 0.5)], drain("eu-de"), 1.0) is None
 
 
 def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:
     one = weight("eu-de", 0.5)
-    assert same_aim([one], weight("eu-de", 0.3), 1.0) is None
-    assert same_aim([one], weight("eu-de", 0.5), 1.0) == same_aim([one], weight("eu-de", 0.7), 1.0) == one
+    assert duplicate_of([one], weight("eu-de", 0.3), 1.0) is None
+    assert duplicate_of([one], weight("eu-de", 0.5), 1.0) == duplicate_of([one], weight("eu-de", 0.7), 1.0) == one
     empty = drain("eu-de", last_resort=False)
-    assert same_aim([drain("eu-de")], empty, 1.0) is None
-    assert same_aim([empty], drain("eu-de"), 1.0) == empty
+    assert duplicate_of([drain("eu-de")], empty, 1.0) is None
+    assert duplicate_of([empty], drain("eu-de"), 1.0) == empty
 
 
 def test_one_may_outlast_another() -> None:
     one = drain("eu-de", id="first", expires_at=1000.0)
-    assert same_aim([one], drain("eu-de", expires_at=1059.0), 1.0) == one
-    assert same_aim([one], drain("eu-de", expires_at=1061.0), 1.0) is None
-    assert same_aim([one], drain("eu-de"), 1.0) is None
-    assert same_aim([drain("eu-de", id="first")], drain("eu-de", expires_at=1000.0), 1.0) is not None
+    assert duplicate_of([one], drain("eu-de", expires_at=1059.0), 1.0) == one
+    assert duplicate_of([one], drain("eu-de", expires_at=1061.0), 1.0) is None
+    assert duplicate_of([one], drain("eu-de"), 1.0) is None
+    assert duplicate_of([drain("eu-de", id="first")], drain("eu-de", expires_at=1000.0), 1.0) is not None

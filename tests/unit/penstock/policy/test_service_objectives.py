@@ -12,8 +12,8 @@ from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.policy import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
-from penstock.rollout.evidence import words
-from penstock.rollout.objective_evidence import Kept
+from penstock.rollout.evidence import observations
+from penstock.rollout.objective_evidence import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestOutcome
 from regional_agent.telemetry.objective_tally import LATELY_S, STEP_S
 from regional_agent.telemetry.request_tally import RequestTally
@@ -157,8 +157,8 @@ def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
         counted.ended("m", RequestOutcome.OK, first_byte_s)
     counted.report_objectives(0.0)
     later = counted.report_objectives(2 * LATELY_S)
-    seen = words(reported(("eu-de", "one", 0.0, later[0])), 0.0)
-    assert seen["eu-de/one"].kept == (Kept("m", 1.0, 0.9, 2, 1),)
+    seen = observations(reported(("eu-de", "one", 0.0, later[0])), 0.0)
+    assert seen["eu-de/one"].kept == (ObjectiveCounts("m", 1.0, 0.9, 2, 1),)
 
 
 def test_a_diff_names_objectives_that_come_change_and_go() -> None:

@@ -10,20 +10,20 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import RolloutRules
-from penstock.rollout.evidence import MAX_MARKS, AgentWord, Evidence, observe
-from penstock.rollout.objective_evidence import Kept
+from penstock.rollout.evidence import MAX_MARKS, AgentObservation, Evidence, observe
+from penstock.rollout.objective_evidence import ObjectiveCounts
 from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (
-    OVER,
+    FINAL_PHASES,
     TRANSITIONS,
-    Event,
     Phase,
     Rollout,
+    RolloutEvent,
     begin,
-    first,
-    follow,
-    offered,
+    first_rollout,
+    on_source_policy,
     restore,
+    transition,
 )
 from tests.support.planet import AT_ONCE
 
@@ -39,7 +39,7 @@ RULES = RolloutRules(
     watch_s=300.0,
 )
 OLD, NEW, NEXT = "old", "new", "next"
-STABLE = first(OLD, None, 0.0)
+STABLE = first_rollout(OLD, None, 0.0)
 
 
 def word(
@@ -50,9 +50,9 @@ def word(
     first_byte_s: float = 0.1,
     epoch: int = 1,
     refused: str = "",
-) -> AgentWord:
+) -> AgentObservation:
     begun = ended - failed
-    return AgentWord(
+    return AgentObservation(
         region,
         epoch,
         digest,
@@ -62,7 +62,7 @@ def word(
     )
 
 
-def fleet(b: AgentWord, others: AgentWord | None = None, moved: float | None = 0.1) -> Evidence:
+def fleet(b: AgentObservation, others: AgentObservation | None = None, moved: float | None = 0.1) -> Evidence:
     other = others or word("a")
     return Evidence({"a/1": msgspec.structs.replace(other, region="a"), "b/1": b}, moved)
 
@@ -80,7 +80,7 @@ class Story:
         self.rollout = observe(self.rollout, self.rules, evidence, self.now)
         return self.rollout.phase
 
-    def to_canary(self, before: AgentWord | None = None) -> Story:
+    def to_canary(self, before: AgentObservation | None = None) -> Story:
         assert self.see(fleet(word("b"))) is Phase.SHADOW
         assert self.see(fleet(before or word("b", ended=100)), 10.0) is Phase.CANARY
         return self
@@ -110,8 +110,8 @@ class TestTheGoodWay:
         assert (rollout.phase, rollout.stable) == (Phase.DONE, NEW)
 
     def test_the_first_policy_is_in_force_at_once(self) -> None:
-        assert first(OLD, None, 1.0).is_over
-        assert first(OLD, None, 1.0).digest_for("a") == OLD
+        assert first_rollout(OLD, None, 1.0).is_over
+        assert first_rollout(OLD, None, 1.0).digest_for("a") == OLD
 
     def test_a_quiet_canary_proves_nothing(self) -> None:
         story = Story().to_canary()
@@ -147,24 +147,29 @@ class TestTheShadow:
         assert story.obeys() == {"a": OLD, "b": OLD}
         assert "26.0%" in story.rollout.why
         assert story.see(fleet(word("b"), moved=0.1), 1000.0) is Phase.SHADOW_HELD
-        story.rollout = follow(story.rollout, Event.RESUME, story.now, why="looked at it", by="ann")
+        story.rollout = transition(story.rollout, RolloutEvent.RESUME, story.now, why="looked at it", by="ann")
         assert story.see(fleet(word("b", ended=80))) is Phase.CANARY
-        assert story.rollout.before["b"].ended == 80, "what was before is known though a person went on"
+        assert story.rollout.counts_before["b"].ended == 80, "what was before is known though a person went on"
 
 
 class TestTheCanary:
     @pytest.mark.parametrize(
         ("evidence", "after_s", "phase", "why"),
         [
-            (fleet(word("b", OLD, 100, refused="no such region")), 0.5, Phase.ROLLED_BACK, "b/1 refuses it: no such"),
+            (fleet(word("b", OLD, 100, refused="no such region")), 0.5, Phase.ROLLED_BACK, "b/1 rejects it: no such"),
             (fleet(word("b", OLD, 100)), 14.9, Phase.CANARY, ""),
-            (fleet(word("b", OLD, 100)), 15.0, Phase.ROLLED_BACK, "b/1 did not take it within 15 s"),
+            (fleet(word("b", OLD, 100)), 15.0, Phase.ROLLED_BACK, "b/1 did not accept it within 15 s"),
             (Evidence({"a/1": word("a")}, 0.1), 14.9, Phase.CANARY, ""),
-            (Evidence({"a/1": word("a")}, 0.1), 15.0, Phase.CANARY_HELD, "no agent of b is heard"),
+            (Evidence({"a/1": word("a")}, 0.1), 15.0, Phase.CANARY_HELD, "no agent of b reports"),
             (fleet(word("b", NEW, 200, 3)), 60.0, Phase.ROLLED_BACK, "3.0% of requests fail, 0.0% before"),
             (fleet(word("b", NEW, 200, 2)), 60.0, Phase.WATCH, ""),
             (fleet(word("b", NEW, 149, 49)), 5.0, Phase.CANARY, ""),
-            (fleet(word("b", NEW, 200, first_byte_s=0.2)), 5.0, Phase.ROLLED_BACK, "answers begin after 0.300 s"),
+            (
+                fleet(word("b", NEW, 200, first_byte_s=0.2)),
+                5.0,
+                Phase.ROLLED_BACK,
+                "mean time to first byte is 0.300 s",
+            ),
         ],
     )
     def test_it_is_judged_by_what_agents_say(self, evidence: Evidence, after_s: float, phase: Phase, why: str) -> None:
@@ -202,7 +207,7 @@ class TestTheCanary:
 
     def test_held_it_is_still_rolled_back_by_itself(self) -> None:
         story = Story().to_canary()
-        story.rollout = follow(story.rollout, Event.HALT, story.now, why="wait", by="ann")
+        story.rollout = transition(story.rollout, RolloutEvent.HALT, story.now, why="wait", by="ann")
         assert story.see(fleet(word("b", NEW, ended=500)), 1000.0) is Phase.CANARY_HELD
         assert story.obeys() == {"a": OLD, "b": NEW}
         assert story.see(fleet(word("b", NEW, ended=600, failed=100)), 1.0) is Phase.ROLLED_BACK
@@ -219,9 +224,9 @@ class TestServiceObjectives:
     ) -> Evidence:
         """What the canary and the other region have counted until now: answers, and those of them that were late."""
 
-        def told(region: str, digest: str, answers: int, late: int) -> AgentWord:
-            kept = (Kept(*self.SOON, answers, answers - late),)
-            return msgspec.structs.replace(word(region, digest, ended=answers), kept=kept)
+        def told(region: str, digest: str, answers: int, late: int) -> AgentObservation:
+            kept = (ObjectiveCounts(*self.SOON, answers, answers - late),)
+            return msgspec.structs.replace(word(region, digest, ended=answers), objectives=kept)
 
         return fleet(told("b", to, *b), told("a", everywhere, *a))
 
@@ -235,7 +240,7 @@ class TestServiceObjectives:
         story = self.story((1000, 5))
         assert story.see(self.seen((1049, 54)), 5.0) is Phase.CANARY, "too few to say"
         assert story.see(self.seen((1200, 25)), 5.0) is Phase.ROLLED_BACK
-        told = "in b, 90.00% of answers of m begin within 1 s, 99.00% should, and 99.50% did before"
+        told = "in b, 90.00% of answers of m begin within 1 s; the objective is 99.00%, and 99.50% did before"
         assert story.rollout.why == told
         assert story.rollout.dismissed == (NEW,)
 
@@ -263,13 +268,15 @@ class TestServiceObjectives:
 
     def test_an_objective_that_the_candidate_changes_is_not_judged_by_what_was(self) -> None:
         story = self.story((1000, 5))
-        stricter = Kept("m", 0.1, 0.99, 500, 0)
-        changed = msgspec.structs.replace(word("b", NEW, ended=1500), kept=(stricter,))
+        stricter = ObjectiveCounts("m", 0.1, 0.99, 500, 0)
+        changed = msgspec.structs.replace(word("b", NEW, ended=1500), objectives=(stricter,))
         assert story.see(fleet(changed), 60.0) is Phase.WATCH
 
     def test_an_agent_that_restarts_counts_from_nothing(self) -> None:
         story = self.story((1000, 5))
-        again = msgspec.structs.replace(word("b", NEW, ended=200, epoch=2), kept=(Kept(*self.SOON, 200, 150),))
+        again = msgspec.structs.replace(
+            word("b", NEW, ended=200, epoch=2), objectives=(ObjectiveCounts(*self.SOON, 200, 150),)
+        )
         assert story.see(fleet(again), 5.0) is Phase.ROLLED_BACK
 
     def test_a_region_that_breaks_it_while_all_are_watched_brings_all_back(self) -> None:
@@ -280,8 +287,10 @@ class TestServiceObjectives:
         assert story.rollout.why.startswith("in a, 80.00% of answers of m")
 
     def test_marks_fit_into_the_store_however_many_objectives_there_are(self) -> None:
-        kept = tuple(Kept(f"some/model-with-a-long-name-{at}", 1.125, 0.9995, 10**9, 10**9) for at in range(100))
-        one = msgspec.structs.replace(word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), kept=kept)
+        kept = tuple(
+            ObjectiveCounts(f"some/model-with-a-long-name-{at}", 1.125, 0.9995, 10**9, 10**9) for at in range(100)
+        )
+        one = msgspec.structs.replace(word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), objectives=kept)
         many = Evidence({f"some-region-{at}/agent-{at}": one for at in range(MAX_MARKS)}, 0.1)
         rollout = observe(begin(STABLE, NEW, None, ("b",), 0.0), RULES, many, 1.0)
         assert rollout.marks
@@ -311,50 +320,52 @@ class TestTheSource:
 
     @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.SHADOW_HELD, Phase.CANARY, Phase.CANARY_HELD])
     def test_what_comes_next_supersedes_what_is_under_way(self, phase: Phase) -> None:
-        after, may_begin = offered(self.at(phase), NEXT, 1.0)
+        after, may_begin = on_source_policy(self.at(phase), NEXT, 1.0)
         assert (after.phase, may_begin) == (Phase.SUPERSEDED, True)
         assert after.digest_for("b") == OLD
 
     def test_but_what_everybody_obeys_is_watched_to_the_end_first(self) -> None:
-        assert offered(self.at(Phase.WATCH), NEXT, 1.0) == (self.at(Phase.WATCH), False)
+        assert on_source_policy(self.at(Phase.WATCH), NEXT, 1.0) == (self.at(Phase.WATCH), False)
 
     @pytest.mark.parametrize(("phase", "then"), [(Phase.CANARY, Phase.SUPERSEDED), (Phase.WATCH, Phase.ROLLED_BACK)])
     def test_a_source_that_goes_back_takes_the_candidate_back(self, phase: Phase, then: Phase) -> None:
-        after, may_begin = offered(self.at(phase), OLD, 1.0)
+        after, may_begin = on_source_policy(self.at(phase), OLD, 1.0)
         assert (after.phase, may_begin) == (then, False)
-        assert offered(after, NEW, 2.0) == (after, True), "and may come with it again"
+        assert on_source_policy(after, NEW, 2.0) == (after, True), "and may come with it again"
 
     def test_what_was_at_fault_does_not_begin_by_itself_again(self) -> None:
-        bad = follow(self.at(Phase.CANARY), Event.REGRESSED, 1.0, why="bad")
-        assert offered(bad, NEW, 2.0) == (bad, False)
-        assert offered(bad, NEXT, 2.0) == (bad, True)
+        bad = transition(self.at(Phase.CANARY), RolloutEvent.REGRESSED, 1.0, why="bad")
+        assert on_source_policy(bad, NEW, 2.0) == (bad, False)
+        assert on_source_policy(bad, NEXT, 2.0) == (bad, True)
         again = begin(bad, NEW, None, (), 3.0, by="ann")
         assert again.dismissed == (), "a person may begin it again"
 
     def test_nothing_new_begins_nothing(self) -> None:
-        assert offered(STABLE, OLD, 1.0) == (STABLE, False)
+        assert on_source_policy(STABLE, OLD, 1.0) == (STABLE, False)
 
     def test_a_person_restores_a_policy_and_the_source_does_not_undo_it(self) -> None:
         back = restore(self.at(Phase.WATCH), OLD, None, 5.0, why="back", by="ann", ignored=NEXT)
         assert (back.phase, back.stable, back.number) == (Phase.DONE, OLD, 3)
         assert back.dismissed == (NEW,)
         for digest in (OLD, NEW, NEXT):
-            assert offered(back, digest, 6.0) == (back, False)
+            assert on_source_policy(back, digest, 6.0) == (back, False)
         newer = begin(back, "newer", None, (), 7.0)
-        assert offered(msgspec.structs.replace(newer, phase=Phase.ROLLED_BACK), NEXT, 8.0)[1], "it has had a new one"
+        assert on_source_policy(msgspec.structs.replace(newer, phase=Phase.ROLLED_BACK), NEXT, 8.0)[1], (
+            "it has had a new one"
+        )
 
     def test_a_choice_stands_though_the_source_has_what_was_stable(self) -> None:
         chosen = begin(STABLE, NEW, None, (), 5.0, by="ann", ignored=OLD)
         for phase in (Phase.SHADOW, Phase.CANARY, Phase.WATCH):
             under_way = msgspec.structs.replace(chosen, phase=phase)
-            assert offered(under_way, OLD, 6.0) == (under_way, False)
+            assert on_source_policy(under_way, OLD, 6.0) == (under_way, False)
 
 
 def test_the_table_leaves_no_phase_that_is_not_over_without_a_way_back() -> None:
     for phase in Phase:
         ways = {event for (at, event) in TRANSITIONS if at is phase}
-        assert (not ways) == (phase in OVER)
-        assert phase in OVER or Event.ROLL_BACK in ways
+        assert (not ways) == (phase in FINAL_PHASES)
+        assert phase in FINAL_PHASES or RolloutEvent.ROLL_BACK in ways
 
 
 def test_a_state_goes_through_the_store_unchanged() -> None:
