@@ -1,4 +1,4 @@
-"""What a control plane is told at its start: environment variables `PENSTOCK_<FIELD>` or flags, checked first."""
+"""Settings of a control plane: environment variables `PENSTOCK_<FIELD>` or command-line flags, validated at startup."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from control_plane.policy.source.repository_url import why_unusable
 
 PREFIX = "PENSTOCK_"
 
-_EVERY_ADDRESS = {"0.0.0.0", "::"}
+_WILDCARD_HOSTS = {"0.0.0.0", "::"}
 
 
 class BadSettings(Exception):
-    """Settings that cannot be used; one line for each, with the variable and what is wrong with it."""
+    """Invalid settings: one line for each variable, with the error."""
 
 
 class HostPort(NamedTuple):
-    """An address to listen on or to reach."""
+    """A host and port to listen on or to connect to."""
 
     host: str
     port: int
@@ -77,7 +77,7 @@ def _repository(value: SecretStr) -> SecretStr:
 def _inside(value: str) -> str:
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts or not value.isprintable():
-        raise ValueError(f"{value!r} is no path inside the repository, such as policies/planet")
+        raise ValueError(f"{value!r} is not a path inside the repository, such as policies/planet")
     return str(path) if path.parts else ""
 
 
@@ -93,101 +93,104 @@ def _mapped(value: Any) -> Any:
 def _jwks_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")):
-        raise ValueError(f"{value!r} is no https URL: whoever can change what it answers is admin here")
+        raise ValueError(f"{value!r} must be an https URL, because its response determines who is admin")
     return value
 
 
-_OF_REPOSITORY = {"policy_ref", "policy_path", "policy_poll_s", "policy_webhook_secret_file"}
+_REPOSITORY_SETTINGS = {"policy_ref", "policy_path", "policy_poll_s", "policy_webhook_secret_file"}
 
 
 class ControlPlaneSettings(BaseSettings):
-    """Everything that differs between one control plane and another. What policy says is not here."""
+    """Settings of one control plane. Everything that applies to the whole fleet is in the policy."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
     name: Annotated[str, AfterValidator(named)]
-    """This control plane's seat: unique in the fleet, and the same after a restart."""
+    """Name of this control plane. It must be unique in the fleet and stay the same after a restart."""
     listen: Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
-    """host:port of the HTTP API; port 0 chooses a free one and logs it."""
+    """Address of the HTTP API, as host:port. Port 0 selects a free port, which is logged."""
     advertise_url: Annotated[str, AfterValidator(_http_url)] | None = None
-    """Where agents and operators reach this one, as http://host:port, or https where `tls_certificate_file` is set;
-    None takes `listen`."""
+    """URL at which agents and operators reach this control plane: http://host:port, or https if `tls_certificate_file`
+    is set. Default: derived from `listen`."""
     tls_certificate_file: Path | None = None
-    """PEM certificate (chain) of the HTTP API; read again when it changes. None serves without TLS."""
+    """PEM file with the certificate chain of the HTTP API; reloaded when it changes. Default: no TLS."""
     tls_key_file: Path | None = None
-    """PEM of its private key."""
+    """PEM file with the private key of `tls_certificate_file`."""
     control_plane_ca_file: Path | None = None
-    """PEM of the authorities that sign the other control planes' certificates; None: those that the system trusts."""
+    """PEM file of the authorities that sign the other control planes' certificates. Default: the authorities that the
+    system trusts."""
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For says who the client is; comma-separated. Failed logins are
-    limited by client address: without this, those behind one proxy are taken for one."""
+    """Addresses or networks of the proxies whose X-Forwarded-For header is used, comma-separated. Failed logins are
+    limited per client address: without this setting all clients behind a proxy share one limit."""
     etcd_endpoints: Annotated[
         tuple[Annotated[str, AfterValidator(_endpoint)], ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ]
-    """host:port of each etcd member; comma-separated."""
+    """Addresses of the etcd members, as host:port, comma-separated."""
     etcd_ca_file: Path | None = None
-    """PEM of the authorities that sign etcd's certificates; None connects without TLS."""
+    """PEM file of the authorities that sign etcd's certificates. Default: no TLS."""
     etcd_certificate_file: Path | None = None
-    """PEM of our certificate, where etcd asks for one."""
+    """PEM file with the client certificate for etcd, if etcd requires one."""
     etcd_key_file: Path | None = None
-    """PEM of its private key."""
+    """PEM file with the private key of `etcd_certificate_file`."""
     policy_dir: DirectoryPath | None = None
-    """Folder of the policy bundle; polled for changes. Either this or `policy_repository`."""
+    """Folder of the policy bundle; polled for changes. Set either this or `policy_repository`."""
     policy_repository: Annotated[SecretStr, AfterValidator(_repository)] | None = None
-    """Git repository of the policy bundle: a URL (https, ssh, git, file), user@host:path, or an absolute path. User and
-    password in it are shown nowhere."""
+    """Git repository of the policy bundle: a URL (https, ssh, git, file), user@host:path, or an absolute path. A user
+    and password in it are never logged."""
     policy_ref: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\s~^:?*\[\\]+$")] = "main"
     """Branch or tag whose newest commit is the policy."""
     policy_path: Annotated[str, AfterValidator(_inside)] = ""
-    """Folder of the bundle inside the repository; empty for its root."""
+    """Folder of the bundle inside the repository. Default: its root."""
     policy_poll_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 10.0
-    """Time (s) between two looks at the repository; a webhook makes them sooner."""
+    """Interval (s, 1 to 3600) between two polls of the repository. A webhook triggers a poll at once."""
     policy_webhook_secret_file: Path | None = None
-    """What the repository's host signs webhooks with, one line; None takes no webhooks."""
+    """File with the secret that signs the repository's webhooks, one line. Default: webhooks are rejected."""
     fleet_key_file: Path
-    """The fleet's shared secret, one key a line, newest first."""
+    """File with the fleet key, which control planes and agents share: one key per line, newest first."""
     admin_token_file: Path
-    """The token to start with, one line: whoever has it is admin. Callers of their own are in `api_keys_file`."""
+    """File with the admin token, one line. Its holder has the role admin; use `api_keys_file` for individual
+    callers."""
     api_keys_file: Path | None = None
-    """API keys by digest, with name, role and regions, as YAML or JSON; read again when it changes. None: there are
-    none."""
+    """YAML or JSON file of API keys: digest, name, role and regions of each; reloaded when it changes. Default: no API
+    keys."""
     oidc_issuer: str | None = None
-    """The `iss` of an identity provider whose tokens are let in; None: of none. Needs audience, JWKS URL and roles."""
+    """Issuer (`iss`) of the identity provider whose tokens are accepted. Requires `oidc_audience`, `oidc_jwks_url` and
+    `oidc_roles`. Default: tokens are rejected."""
     oidc_audience: str | None = None
-    """What the `aud` of its tokens must hold."""
+    """Audience (`aud`) that tokens must contain."""
     oidc_jwks_url: Annotated[str, AfterValidator(_jwks_url)] | None = None
-    """Where its public keys are."""
+    """URL of the identity provider's public keys (JWKS): https, or http on a loopback address."""
     oidc_roles: Annotated[dict[str, Role], NoDecode, BeforeValidator(_mapped)] = {}
-    """Role by value of `oidc_role_claim`, as group=role,group=role."""
+    """Role for each value of `oidc_role_claim`, as group=role,group=role."""
     oidc_role_claim: Annotated[str, Field(min_length=1)] = "groups"
-    """Claim of a token that gives roles: a string or a list of them."""
+    """Claim that determines the role: a string or a list of strings."""
     oidc_regions_claim: Annotated[str, Field(min_length=1)] | None = None
-    """Claim with the regions that a caller may change, or `*`; a token without it may change none. None: everybody may
-    change every region that their role lets them."""
+    """Claim with the regions that a caller may change, or `*` for all; a token without the claim may change none.
+    Default: callers may change every region."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "sub"
-    """Claim that names the caller in the audit log."""
+    """Claim with the caller's name for the audit log."""
     geoip_file: Path | None = None
-    """MaxMind City or Country database, to advise and explain by clients' addresses, read into memory; read again
-    when it changes. None leaves every address nowhere."""
+    """MaxMind City or Country database that locates client addresses for steering and explanations; reloaded when it
+    changes. Default: addresses have no location."""
 
     @model_validator(mode="after")
-    def _one_policy(self) -> ControlPlaneSettings:
+    def _check_policy_source(self) -> ControlPlaneSettings:
         if self.policy_dir is None and self.policy_repository is None:
-            raise ValueError(f"{PREFIX}POLICY_DIR: not set, and neither is {PREFIX}POLICY_REPOSITORY: set one of them")
+            raise ValueError(f"{PREFIX}POLICY_DIR: set either this or {PREFIX}POLICY_REPOSITORY")
         if self.policy_repository is None:
-            given = self.model_fields_set & _OF_REPOSITORY
+            given = self.model_fields_set & _REPOSITORY_SETTINGS
             if given:
                 names = ", ".join(sorted(PREFIX + name.upper() for name in given))
-                raise ValueError(f"{names}: of no use with {PREFIX}POLICY_DIR, only with {PREFIX}POLICY_REPOSITORY")
+                raise ValueError(f"{names}: applies only with {PREFIX}POLICY_REPOSITORY, not with {PREFIX}POLICY_DIR")
         elif self.policy_dir is not None:
-            raise ValueError(f"{PREFIX}POLICY_DIR: set together with {PREFIX}POLICY_REPOSITORY: keep one of them")
+            raise ValueError(f"{PREFIX}POLICY_DIR: cannot be combined with {PREFIX}POLICY_REPOSITORY")
         return self
 
     @model_validator(mode="after")
-    def _whole(self) -> ControlPlaneSettings:
-        """What goes together is set together."""
+    def _check_groups(self) -> ControlPlaneSettings:
+        """Check settings that depend on each other."""
         for names in (
             ("tls_certificate_file", "tls_key_file"),
             ("etcd_certificate_file", "etcd_key_file"),
@@ -196,31 +199,33 @@ class ControlPlaneSettings(BaseSettings):
             missing = [name for name in names if not getattr(self, name)]
             if missing and len(missing) < len(names):
                 given = next(name for name in names if name not in missing)
-                raise ValueError(f"{PREFIX}{missing[0].upper()}: not set, and {PREFIX}{given.upper()} needs it")
+                raise ValueError(f"{PREFIX}{missing[0].upper()}: not set, but required by {PREFIX}{given.upper()}")
         if self.etcd_certificate_file is not None and self.etcd_ca_file is None:
-            raise ValueError(f"{PREFIX}ETCD_CA_FILE: not set, and {PREFIX}ETCD_CERTIFICATE_FILE needs it")
+            raise ValueError(f"{PREFIX}ETCD_CA_FILE: not set, but required by {PREFIX}ETCD_CERTIFICATE_FILE")
         return self
 
     @model_validator(mode="after")
-    def _reachable(self) -> ControlPlaneSettings:
-        if self.advertise_url is None and self.listen.host in _EVERY_ADDRESS:
-            raise ValueError(f"{PREFIX}ADVERTISE_URL: not set, and nobody can reach {self.listen}: say where they can")
+    def _check_advertise_url(self) -> ControlPlaneSettings:
+        if self.advertise_url is None and self.listen.host in _WILDCARD_HOSTS:
+            raise ValueError(
+                f"{PREFIX}ADVERTISE_URL: not set, but required because {self.listen} is a wildcard address"
+            )
         return self
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None) -> ControlPlaneSettings:
-    """Settings from the environment, with `overrides` by field name before it.
+    """Return the settings from the environment; `overrides`, by field name, take precedence.
 
     Raises:
-        BadSettings: some are missing or malformed.
+        BadSettings: some settings are missing or invalid.
     """
     try:
         return ControlPlaneSettings(**(overrides or {}))
     except ValidationError as error:
-        raise BadSettings("\n".join(_line(problem) for problem in error.errors())) from None
+        raise BadSettings("\n".join(_format_error(problem) for problem in error.errors())) from None
 
 
-def _line(detail: Any) -> str:
+def _format_error(detail: Any) -> str:
     message: str = detail["msg"].removeprefix("Value error, ")
     if not detail["loc"]:
         return message
@@ -228,5 +233,5 @@ def _line(detail: Any) -> str:
     if detail["type"] == "missing":
         return f"{variable}: not set"
     if detail["type"] == "path_not_directory":
-        return f"{variable}: {detail['input']} is no folder; make it, and put the policy bundle there"
+        return f"{variable}: {detail['input']} is not a folder; create it with the policy bundle"
     return f"{variable}: {message}"

@@ -1,4 +1,4 @@
-"""A control plane's first secret, whose holder is admin; and the file that the CLI keeps a caller's own secret in."""
+"""The admin token of a control plane, and the token file of the CLI, which has the same format."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from adapters.secret_file import REMEDY, BadSecret, read_secret
 
 MIN_TOKEN_BYTES = 16
-"""128 bits of hexadecimal would be 32 characters; fewer than half of that can be guessed."""
+"""Minimum length: 64 bits if the token is hexadecimal."""
 
 
 class AdminToken:
-    """One secret that operators send as `Authorization: Bearer <token>`."""
+    """A secret sent as `Authorization: Bearer <token>`."""
 
     __slots__ = ("_token",)
 
@@ -23,21 +23,21 @@ class AdminToken:
         return "AdminToken(...)"
 
     def is_token(self, credential: str) -> bool:
-        """Whether it is the token; takes as long for a wrong one as for the right one."""
+        """Compare a credential with the token in constant time."""
         return hmac.compare_digest(credential.encode("utf-8", "replace"), self._token)
 
     def header(self) -> str:
-        """The Authorization header to send."""
+        """Return the value of the Authorization header."""
         return f"Bearer {self._token.decode()}"
 
 
 def load_admin_token(path: Path) -> AdminToken:
-    """Read the token: one line of printable characters without spaces.
+    """Read a token: one line of printable ASCII characters without spaces.
 
     Raises:
-        BadSecret: the file cannot be used, or what it holds is no token.
+        BadSecret: the file is unusable or does not contain a token.
     """
     token = read_secret(path, "admin token", min_bytes=MIN_TOKEN_BYTES)
     if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
-        raise BadSecret(f"{path}: holds no admin token, which is one line of letters and digits; {REMEDY}")
+        raise BadSecret(f"{path}: not a token, which is one line of letters and digits; {REMEDY}")
     return AdminToken(token.decode("ascii"))

@@ -1,4 +1,4 @@
-"""Every way to prove who calls: the admin token of the first hour, API keys, and an identity provider's tokens."""
+"""Authentication of callers: by the admin token, API keys, or tokens of an identity provider."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from control_plane.auth.login_failures import LoginFailures
 from control_plane.auth.oidc import BadToken, Oidc
 
 ADMIN_TOKEN_CALLER = Caller("admin-token", Role.ADMIN)
-"""Who the holder of the admin token is in the audit log."""
+"""The caller that the admin token authenticates."""
 
-MAX_CREDENTIAL = 16 * 1024
-"""Characters; one that is longer is refused unread."""
+MAX_CREDENTIAL_CHARS = 16 * 1024
+"""Maximum length of a credential; longer ones are rejected without further checks."""
 
 
 class Unidentified(Exception):
-    """A credential that is nobody's; the message says why, and nothing of the credential."""
+    """The credential is invalid; the message has the reason, and nothing of the credential."""
 
 
 class Access:
-    """Tells callers by what they send as `Authorization: Bearer <credential>`; nobody else is let in.
+    """Authenticates callers by their credential, sent as `Authorization: Bearer <credential>`.
 
     Args:
         token: the admin token.
-        keys: API keys, where there are any.
-        oidc: an identity provider, where there is one.
+        keys: the API keys; None: there are none.
+        oidc: the identity provider; None: there is none.
     """
 
     def __init__(self, token: AdminToken, keys: ApiKeys | None = None, oidc: Oidc | None = None) -> None:
@@ -35,32 +35,32 @@ class Access:
         self.failures = LoginFailures()
 
     async def caller(self, credential: str) -> Caller:
-        """Whose credential it is.
+        """Return the caller that a credential authenticates.
 
         Raises:
-            Unidentified: nobody's.
+            Unidentified: the credential is invalid.
         """
-        if len(credential) > MAX_CREDENTIAL:
-            raise Unidentified("what is sent is too long for a key or a token")
+        if len(credential) > MAX_CREDENTIAL_CHARS:
+            raise Unidentified("the credential is too long")
         if self._token.is_token(credential):
             return ADMIN_TOKEN_CALLER
         found = self._keys.caller(credential) if self._keys is not None else None
         if found is not None:
             return found
         if self._oidc is None or credential.count(".") != 2:
-            raise Unidentified("this is no key that is known here")
+            raise Unidentified("the credential is not a valid key")
         try:
             return await self._oidc.caller(credential)
         except BadToken as error:
             raise Unidentified(str(error)) from None
 
     async def identify(self, authorization: str, address: str) -> Caller | None:
-        """Who calls, for what stands before the routes; None for whoever a route refuses, which tells and counts it.
+        """Return the caller for a middleware; None if the route will reject the request, which also counts the failure.
 
         Args:
-            authorization: the header of that name; empty without one.
-            address: of the client. One that failed too often is nobody, whatever it sends now, or what stands before
-                the routes would tell a right credential from a wrong one.
+            authorization: the Authorization header; empty if there is none.
+            address: address of the client. After too many failed logins the result is None for valid credentials too,
+                so that middlewares do not reveal whether a credential is valid.
         """
         scheme, _, credential = authorization.partition(" ")
         if scheme.lower() != "bearer" or self.failures.wait_s(address):

@@ -1,4 +1,4 @@
-"""Callers and roles: what somebody who has proved who they are may do. Pure."""
+"""Callers of the API, and their roles. Pure."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import msgspec
 
 
 class Role(StrEnum):
-    """What a caller may do; each role may do what those before it may."""
+    """What a caller may do. Each role includes the ones before it."""
 
     VIEWER = "viewer"
-    """See everything but secrets."""
+    """May read everything except secrets."""
     OPERATOR = "operator"
-    """Also drain, fail over, weigh, freeze and lift."""
+    """May also set and lift overrides, and halt or roll back rollouts."""
     ADMIN = "admin"
-    """Also change policy, and go past guard rails."""
+    """May also put policies in force, and override guard rails."""
 
     def covers(self, needed: Role) -> bool:
-        """Whether this role may do what `needed` may."""
+        """Whether this role includes `needed`."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Somebody who has proved who they are."""
+    """An authenticated caller."""
 
     name: str
-    """Stands in the audit log."""
+    """Recorded in the audit log."""
     role: Role
     regions: frozenset[str] | None = None
-    """The regions that the caller may change; None: every one, and what belongs to no region, such as policy. What a
-    caller may see is a matter of role alone."""
+    """Regions that the caller may change. None: all, and what concerns the whole fleet, such as policies. Reading
+    depends on the role only."""
 
     def reaches(self, regions: Iterable[str] | None) -> bool:
-        """Whether the caller's scope holds all of `regions`; None stands for what concerns the whole fleet."""
+        """Whether the caller may change all of `regions`; None stands for the whole fleet."""
         if self.regions is None:
             return True
         return regions is not None and self.regions.issuperset(regions)

@@ -1,4 +1,4 @@
-"""An issuer's public keys (RFC 7517), fetched when needed, kept for a while, and never asked for in a storm."""
+"""Public keys of an OIDC issuer (RFC 7517), cached, with a limit on the rate of fetches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import structlog
 from jwt import PyJWK, PyJWTError
 
 FRESH_S = 600.0
-"""Keys this old (s) are fetched anew before they are used."""
+"""Age (s) at which keys are fetched again before they are used."""
 
 STALE_S = 24 * 3600.0
-"""Keys this old (s) are not used any more, however long the issuer is away."""
+"""Age (s) at which keys are no longer used, even if the issuer does not answer."""
 
-APART_S = 10.0
-"""Least time (s) between two fetches, whatever tokens come."""
+MIN_INTERVAL_S = 10.0
+"""Minimum time (s) between two fetches."""
 
 FETCH_TIMEOUT_S = 3.0
-MAX_ANSWER_BYTES = 256 * 1024
+MAX_RESPONSE_BYTES = 256 * 1024
 MAX_KEYS = 100
 MIN_RSA_BITS = 2048
 """RFC 7518, 3.3."""
@@ -37,27 +37,27 @@ ALGORITHMS: Mapping[tuple[str, str | None], frozenset[str]] = MappingProxyType(
         ("OKP", "Ed25519"): frozenset({"EdDSA"}),
     }
 )
-"""By key type and curve: what a key may verify. No secret is shared with the issuer, so none is symmetric."""
+"""Signature algorithms by key type and curve. Symmetric algorithms are excluded."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PublicKey(msgspec.Struct, frozen=True):
-    """One key of the issuer."""
+    """A public key of the issuer."""
 
     key: Any
     """A public key of `cryptography`."""
     algorithms: frozenset[str]
-    """What it may verify."""
+    """Algorithms that the key may verify."""
 
 
 class Jwks:
-    """The keys at one URL.
+    """The key set at one URL.
 
     Args:
-        url: of the JSON Web Key Set.
-        http: asks for it.
-        clock: seconds, monotonic.
+        url: URL of the JSON Web Key Set.
+        http: the HTTP client.
+        clock: monotonic time (s).
     """
 
     def __init__(self, url: str, http: httpx.AsyncClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,9 +70,9 @@ class Jwks:
         self._fetching = asyncio.Lock()
 
     async def key(self, kid: str | None) -> PublicKey | None:
-        """The key of this id, None where the issuer has none; a token without an id means the only key there is."""
+        """Return the key with this id, or None. A token without a key id selects the only key of the set."""
         due = self._clock() - self._fetched_at >= FRESH_S
-        # Whoever has a key that was good until now does not wait for what somebody else is fetching already.
+        # A request whose key is cached does not wait for a fetch that another request has started.
         if self._find(kid) is None or (due and not self._fetching.locked()):
             await self._fetch()
         return self._find(kid) if self._clock() - self._fetched_at < STALE_S else None
@@ -83,56 +83,56 @@ class Jwks:
         return self._keys.get(kid)
 
     async def _fetch(self) -> None:
-        """Fetch the keys, unless somebody just did; what goes wrong leaves those that were there."""
+        """Fetch the keys unless they were just fetched; an error leaves the cached keys."""
         async with self._fetching:
-            if self._clock() - self._tried_at < APART_S:
+            if self._clock() - self._tried_at < MIN_INTERVAL_S:
                 return
             self._tried_at = self._clock()
             try:
                 async with asyncio.timeout(FETCH_TIMEOUT_S):
                     keys = read_keys(await self._ask())
             except (httpx.HTTPError, TimeoutError, ValueError) as error:
-                _log.warning("the issuer's keys could not be fetched", url=self._url, reason=str(error) or repr(error))
+                _log.warning("OIDC keys not fetched", url=self._url, reason=str(error) or repr(error))
                 return
             if keys.keys() != self._keys.keys():
-                _log.info("the issuer's keys", url=self._url, kids=sorted(keys))
+                _log.info("OIDC keys fetched", url=self._url, kids=sorted(keys))
             self._keys, self._fetched_at = keys, self._clock()
 
     async def _ask(self) -> bytes:
         body = bytearray()
         async with self._http.stream("GET", self._url, headers={"accept": "application/json"}) as response:
             if response.status_code != 200:
-                raise ValueError(f"it answers {response.status_code}")
+                raise ValueError(f"HTTP status {response.status_code}")
             async for chunk in response.aiter_bytes():
                 body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise ValueError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise ValueError(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
         return bytes(body)
 
 
 def read_keys(body: bytes) -> dict[str, PublicKey]:
-    """The usable keys of a JSON Web Key Set, by id; those of other kinds or for other uses are left out.
+    """Return the usable keys of a JSON Web Key Set, by id; other key types and uses are left out.
 
     Raises:
-        ValueError: it is no key set, or there is no usable key in it.
+        ValueError: it is not a key set, or has no usable key.
     """
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
     except (msgspec.DecodeError, KeyError, RecursionError):
-        raise ValueError("the answer is no JSON Web Key Set") from None
+        raise ValueError("the response is not a JSON Web Key Set") from None
     if not isinstance(found, list) or len(found) > MAX_KEYS:
-        raise ValueError(f"the answer is no JSON Web Key Set of at most {MAX_KEYS} keys")
+        raise ValueError(f"the response is not a JSON Web Key Set of at most {MAX_KEYS} keys")
     keys = {}
-    for one in found:
-        key = _usable(one) if isinstance(one, dict) else None
+    for jwk in found:
+        key = _usable_key(jwk) if isinstance(jwk, dict) else None
         if key is not None:
-            keys[str(one.get("kid", ""))] = key
+            keys[str(jwk.get("kid", ""))] = key
     if not keys:
-        raise ValueError("the key set has no key that verifies signatures")
+        raise ValueError("the key set has no key for signatures")
     return keys
 
 
-def _usable(jwk: dict[str, Any]) -> PublicKey | None:
+def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
     curve = jwk.get("crv")
     algorithms = ALGORITHMS.get((str(jwk.get("kty")), curve if isinstance(curve, str) else None), frozenset())
     if jwk.get("alg") is not None:

@@ -1,4 +1,4 @@
-"""Failed logins by client address: so many at once, then so many a minute, and meanwhile nobody from there gets in."""
+"""Limit of failed logins per client address: a burst, then a constant rate. A limited address cannot log in."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
 BURST = 20
-"""Failures that an address may have at once."""
+"""Number of failures after which an address is limited."""
 
 REFILL_S = 3.0
-"""Time (s) after which one more is forgiven."""
+"""Time (s) after which one failure is forgiven."""
 
 MAX_ADDRESSES = 10_000
-"""Addresses remembered; beyond it, the one that failed least lately is forgiven."""
+"""Maximum number of tracked addresses; beyond it, the one with the oldest failure is dropped."""
 
 
 class LoginFailures:
-    """A bucket of failures for each address (of IPv6: each /64, which is one customer's).
+    """A leaky bucket of failures for each address. IPv6 addresses are grouped by /64, the prefix of one customer.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic time (s).
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._full_until: OrderedDict[str, float] = OrderedDict()
-        """When each address's failures are all forgiven."""
+        """Time at which all failures of an address are forgiven."""
 
     def __len__(self) -> int:
         return len(self._full_until)
 
     def wait_s(self, address: str) -> int:
-        """How long (s) nobody from this address gets in; 0: now."""
+        """Return the time (s) until the address may log in; 0: now."""
         over = self._full_until.get(_network(address), 0.0) - self._clock() - (BURST - 1) * REFILL_S
         return max(0, math.ceil(over))
 
     def note(self, address: str) -> None:
-        """Count a failure."""
+        """Count a failed login."""
         network, now = _network(address), self._clock()
         until = max(now, self._full_until.pop(network, now)) + REFILL_S
         self._full_until[network] = min(until, now + BURST * REFILL_S)

@@ -1,4 +1,4 @@
-"""OIDC: people and workloads of an identity provider, by the signed tokens (JWT, RFC 7519) that it gives them."""
+"""Authentication by the signed tokens (JWT, RFC 7519) of an OpenID Connect identity provider."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from control_plane.auth.callers import Caller, Role
 from control_plane.auth.jwks import Jwks
 
 CLOCK_SKEW_S = 30
-"""How far (s) the issuer's clock and ours may be apart."""
+"""Tolerated difference (s) between the clocks of the issuer and this machine."""
 
 MAX_NAME = 128
 MAX_VALUES = 1_000
-"""Values of a claim that are looked at."""
+"""Maximum number of values of a claim that are evaluated."""
 
 NAME_PREFIX = "oidc:"
-"""Before every name, so that nobody at the issuer can be taken for an API key's holder."""
+"""Prefix of the names of token holders, so that they cannot equal the name of an API key."""
 
 EVERY_REGION = "*"
-"""In the claim of regions."""
+"""Value of the regions claim that stands for all regions."""
 
 
 class BadToken(Exception):
-    """A token that lets nobody in; the message says why, and nothing of the token."""
+    """The token is invalid; the message has the reason, and nothing of the token."""
 
 
 class OidcTrust(msgspec.Struct, frozen=True):
-    """Whom we believe, and what for."""
+    """The trusted issuer, and how its claims are used."""
 
     issuer: str
-    """The `iss` of its tokens, to the letter."""
+    """Exact `iss` of its tokens."""
     audience: str
-    """What a token's `aud` must hold: us."""
+    """Value that the `aud` of a token must contain."""
     roles: dict[str, Role]
-    """Role by value of `role_claim`; the largest that a token's values give counts, and one without any gives none."""
+    """Role for each value of `role_claim`. The highest role of a token counts; a token without one is rejected."""
     role_claim: str = "groups"
     regions_claim: str | None = None
-    """Claim with the regions that a caller may change, or `*`; a token without it may change none. None: everybody may
+    """Claim with the regions that a caller may change, or `*`; a token without it may change none. None: callers may
     change every region."""
     name_claim: str = "sub"
-    """Who it is, for the audit log."""
+    """Claim with the caller's name for the audit log."""
 
 
 class Oidc:
-    """Tells callers by their tokens.
+    """Authenticates callers by their tokens.
 
     Args:
-        trust: whom we believe.
-        keys: the issuer's.
+        trust: the trusted issuer.
+        keys: the issuer's public keys.
     """
 
     def __init__(self, trust: OidcTrust, keys: Jwks) -> None:
@@ -58,10 +58,10 @@ class Oidc:
         self._keys = keys
 
     async def caller(self, token: str) -> Caller:
-        """Whose token it is.
+        """Return the caller that a token authenticates.
 
         Raises:
-            BadToken: it is none, or not of this issuer, for us, now; or it gives no role.
+            BadToken: the token is malformed, expired, of another issuer or audience, or gives no role.
         """
         try:
             header = jwt.get_unverified_header(token)
@@ -72,7 +72,7 @@ class Oidc:
         if key is None:
             raise BadToken("the issuer has no key of the token's kid")
         if not isinstance(algorithm, str) or algorithm not in key.algorithms:
-            raise BadToken("the token's alg is not one that its key is for")
+            raise BadToken("the token's alg does not fit its key")
         try:
             claims = jwt.decode(
                 token,
@@ -85,16 +85,16 @@ class Oidc:
             )
         except jwt.PyJWTError as error:
             raise BadToken(_REASONS.get(type(error), "the token is malformed")) from None
-        return self._identified(claims)
+        return self._caller(claims)
 
-    def _identified(self, claims: dict[str, Any]) -> Caller:
+    def _caller(self, claims: dict[str, Any]) -> Caller:
         trust = self._trust
         name = claims.get(trust.name_claim)
         if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
-            raise BadToken(f"the token has no {trust.name_claim} that names its holder")
+            raise BadToken(f"the token has no usable {trust.name_claim} claim")
         roles = {trust.roles[value] for value in _values(claims, trust.role_claim) if value in trust.roles}
         if not roles:
-            raise BadToken(f"nothing in the token's {trust.role_claim} gives a role here")
+            raise BadToken(f"no value of the token's {trust.role_claim} claim gives a role")
         largest = max(roles, key=list(Role).index)
         return Caller(NAME_PREFIX + name, largest, self._regions(claims))
 
@@ -107,16 +107,16 @@ class Oidc:
 
 _REASONS: dict[type[Exception], str] = {
     jwt.ExpiredSignatureError: "the token has expired: get a new one",
-    jwt.ImmatureSignatureError: "the token is not valid yet: look at the clocks",
+    jwt.ImmatureSignatureError: "the token is not valid yet: check the clocks",
     jwt.InvalidAudienceError: "the token is not for this audience",
-    jwt.InvalidIssuerError: "the token is of another issuer",
+    jwt.InvalidIssuerError: "the token has another issuer",
     jwt.InvalidSignatureError: "the token's signature does not verify",
-    jwt.MissingRequiredClaimError: "the token lacks a claim: exp, iss and aud are needed",
+    jwt.MissingRequiredClaimError: "the token lacks a claim: exp, iss and aud are required",
 }
 
 
 def _values(claims: dict[str, Any], claim: str) -> list[str]:
-    """The values of a claim that is a string or a list of them."""
+    """Return the values of a claim that is a string or a list of strings."""
     found = claims.get(claim)
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     return [value for value in listed[:MAX_VALUES] if isinstance(value, str)]

@@ -1,6 +1,6 @@
-"""What a route requires of who calls it: `caller: Operator` as a parameter, and the region that is about to change.
+"""Authorisation of routes: a parameter such as `caller: Operator`, and a check of the regions that change.
 
-A route without any of these is refused when the API is put together, unless it is on the short list of open ones.
+`create_app` rejects a route without such a parameter unless its router is open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from control_plane.api.responses import Problem
 from control_plane.auth.authentication import Access, Unidentified
 from control_plane.auth.callers import Caller, Role
 
-_HOW = "send an API key, a token of the identity provider, or the admin token as `Authorization: Bearer <key>`"
+_REMEDY = "send an API key, a token of the identity provider, or the admin token as `Authorization: Bearer <key>`"
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -30,12 +30,12 @@ _Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def require(role: Role) -> Callable[..., Awaitable[Caller]]:
-    """A dependency that gives the caller, or refuses: 401 for nobody, 403 for somebody whose role is too small."""
+    """Return a dependency that provides the caller, or raises 401 (unauthenticated) or 403 (role too low)."""
 
     async def caller(request: Request, given: _Bearer) -> Caller:
-        found = await _identified(request, given.credentials.strip() if given is not None else None)
+        found = await _authenticate(request, given.credentials.strip() if given is not None else None)
         if not found.role.covers(role):
-            raise Problem(403, f"{found.name} is {found.role.value}, and this needs {role.value}")
+            raise Problem(403, f"{found.name} has the role {found.role.value}; this requires {role.value}")
         return found
 
     return caller
@@ -48,42 +48,45 @@ Operator = Annotated[Caller, Depends(_operator)]
 Admin = Annotated[Caller, Depends(_admin)]
 
 
-async def _identified(request: Request, credential: str | None) -> Caller:
-    """Who calls; refuses nobody (401), and an address that failed too often (429)."""
+async def _authenticate(request: Request, credential: str | None) -> Caller:
+    """Return the caller; raises 401 for an invalid credential, 429 for an address with too many failed logins."""
     if isinstance(known := getattr(request.state, "caller", None), Caller):
-        # Another requirement of the same route has asked already.
+        # Another dependency of the same route has authenticated the caller.
         return known
     access: Access = request.app.state.access
     address = request.client.host if request.client is not None else ""
     wait_s = access.failures.wait_s(address)
     if wait_s:
-        detail = f"too many failed logins from {address}{_forwarded(request, address)}"
+        detail = f"too many failed logins from {address}{_proxy_hint(request, address)}"
         raise Problem(429, detail, {"retry-after": str(wait_s)})
     if credential is None:
-        raise Problem(401, f"nothing says who calls; {_HOW}", {"www-authenticate": "Bearer"})
+        raise Problem(401, f"the credential is missing; {_REMEDY}", {"www-authenticate": "Bearer"})
     try:
         request.state.caller = found = await access.caller(credential)
     except Unidentified as error:
         access.failures.note(address)
         _log.warning("login failed", address=address, reason=str(error))
         headers = {"www-authenticate": 'Bearer error="invalid_token"'}
-        raise Problem(401, f"{error}; {_HOW}", headers) from None
+        raise Problem(401, f"{error}; {_REMEDY}", headers) from None
     return found
 
 
-def _forwarded(request: Request, address: str) -> str:
-    """A hint for whoever has forgotten to name a proxy: all of its clients share the failures of one address."""
-    unbelieved = address not in request.headers.get("x-forwarded-for", address)
-    return "; if that is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" if unbelieved else ""
+def _proxy_hint(request: Request, address: str) -> str:
+    """Return a hint if the address may be a proxy that is not configured, whose clients share one limit."""
+    is_untrusted = address not in request.headers.get("x-forwarded-for", address)
+    return "; if it is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" if is_untrusted else ""
 
 
 def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:
-    """Refuse (403) a caller whose scope lacks one of `regions`; None stands for what concerns the whole fleet."""
+    """Raise 403 unless the caller may change all of `regions`; None stands for the whole fleet."""
     if not caller.reaches(regions):
         own = ", ".join(sorted(caller.regions or ())) or "no region"
-        raise Problem(403, f"{caller.name} may change {own} and nothing else")
+        raise Problem(403, f"{caller.name} may change only {own}")
 
 
 def is_guarded(dependant: Dependant) -> bool:
-    """Whether a route asks who calls."""
-    return any(one.call in (_viewer, _operator, _admin) or is_guarded(one) for one in dependant.dependencies)
+    """Whether a route requires a caller."""
+    return any(
+        dependency.call in (_viewer, _operator, _admin) or is_guarded(dependency)
+        for dependency in dependant.dependencies
+    )

@@ -208,5 +208,5 @@ async def test_a_credential_that_the_leader_does_not_know(
             refused = await operator.http.get(
                 follower.url + "/v1/regions", headers={"authorization": "Bearer duty desk"}
             )
-            assert (refused.status_code, "does not know your credential" in refused.json()["detail"]) == (503, True)
+            assert (refused.status_code, "rejects your credential" in refused.json()["detail"]) == (503, True)
             assert (await operator.http.get(follower.url + "/v1/regions", headers=OPERATOR)).status_code == 200

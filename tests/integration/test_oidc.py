@@ -20,7 +20,7 @@ from jwt.algorithms import RSAAlgorithm
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access, Unidentified
 from control_plane.auth.callers import Caller, Role
-from control_plane.auth.jwks import APART_S, FRESH_S, MAX_ANSWER_BYTES, MAX_KEYS, STALE_S, Jwks, read_keys
+from control_plane.auth.jwks import FRESH_S, MAX_KEYS, MAX_RESPONSE_BYTES, MIN_INTERVAL_S, STALE_S, Jwks, read_keys
 from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
 from tests.support.stores import SetClock
@@ -85,7 +85,7 @@ async def test_claims_say_who_what_and_where(issuer: Issuer, party: Party) -> No
 
 async def test_what_gives_no_role_or_name_is_refused(issuer: Issuer, party: Party) -> None:
     for groups in (None, [], "guests", ["guests"], 7, {"sre": True}, [["sre"]]):
-        assert "groups gives a role" in await party.refusal(issuer.token("one", groups=groups))
+        assert "groups claim gives a role" in await party.refusal(issuer.token("one", groups=groups))
     for name in (None, "", "x" * 129, "a\nb"):
         assert "names its holder" in await party.refusal(issuer.token("one", sub=name))
 
@@ -97,7 +97,7 @@ async def test_what_gives_no_role_or_name_is_refused(issuer: Issuer, party: Part
         ({"nbf": time.time() + CLOCK_SKEW_S + 600}, "the token is not valid yet"),
         ({"aud": "others"}, "the token is not for this audience"),
         ({"aud": None}, "the token lacks a claim"),
-        ({"iss": "https://elsewhere"}, "the token is of another issuer"),
+        ({"iss": "https://elsewhere"}, "the token has another issuer"),
         ({"iss": None}, "the token lacks a claim"),
         ({"exp": None}, "the token lacks a claim"),
     ],
@@ -137,14 +137,14 @@ async def test_a_public_key_is_no_shared_secret(issuer: Issuer, party: Party, al
     signed = unsigned(issuer, {"alg": alg, "kid": "one", "typ": "JWT"})
     mac = hmac.new(secret, signed.encode(), getattr(hashlib, alg.replace("HS", "sha"))).digest()
     token = f"{signed}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
-    assert await party.refusal(token) == "the token's alg is not one that its key is for"
+    assert await party.refusal(token) == "the token's alg does not fit its key"
 
 
 async def test_a_key_verifies_what_it_is_for_alone(issuer: Issuer, party: Party) -> None:
-    assert "alg is not one" in await party.refusal(issuer.token("curve", "RS256", key=RSA))
+    assert "alg does not fit" in await party.refusal(issuer.token("curve", "RS256", key=RSA))
     issuer.keys = [jwk("one", RSA, alg="RS256")]
     party.clock.now += FRESH_S
-    assert await party.refusal(issuer.token("one", "PS256")) == "the token's alg is not one that its key is for"
+    assert await party.refusal(issuer.token("one", "PS256")) == "the token's alg does not fit its key"
     assert await party.caller(issuer.token("one", "RS256"))
 
 
@@ -158,7 +158,7 @@ async def test_a_rotated_key_is_taken_up_and_the_old_one_let_go(issuer: Issuer, 
     await party.caller(old)
     issuer.private["two"] = OTHER
     issuer.keys = [jwk("two", OTHER)]
-    party.clock.now += APART_S
+    party.clock.now += MIN_INTERVAL_S
     # The old key is believed until keys are fetched; the first token of the new one makes that happen at once.
     assert await party.caller(old)
     assert await party.caller(issuer.token("two"))
@@ -178,7 +178,7 @@ async def test_a_storm_of_unknown_kids_asks_once_in_a_while(issuer: Issuer, part
     for number in range(50):
         await party.refusal(issuer.token(f"unknown-{number}", key=OTHER))
     assert issuer.http.requests == 1
-    party.clock.now += APART_S
+    party.clock.now += MIN_INTERVAL_S
     for number in range(50):
         await party.refusal(issuer.token(f"unknown-{number}", key=OTHER))
     assert issuer.http.requests == 2
@@ -191,7 +191,7 @@ async def test_an_issuer_that_is_away_leaves_its_keys_for_a_while(issuer: Issuer
         (500, b"away"),
         (200, b"not json"),
         (200, b'{"keys": []}'),
-        (200, b"x" * (MAX_ANSWER_BYTES + 1)),
+        (200, b"x" * (MAX_RESPONSE_BYTES + 1)),
     ):
         issuer.answer = answer
         party.clock.now += FRESH_S
@@ -243,7 +243,7 @@ def test_keys_that_are_not_for_this_are_left_out() -> None:
     with pytest.raises(ValueError, match="at most"):
         read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MAX_KEYS + 1)}).encode())
     for bad in (b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 10_000):
-        with pytest.raises(ValueError, match="no JSON Web Key Set"):
+        with pytest.raises(ValueError, match="not a JSON Web Key Set"):
             read_keys(bad)
 
 

@@ -66,16 +66,16 @@ def test_everything_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("etcd_endpoints", "a", "PENSTOCK_ETCD_ENDPOINTS: 'a' is not of the form host:port, such as 127.0.0.1:8080"),
         ("advertise_url", "north:80", "PENSTOCK_ADVERTISE_URL: 'north:80' is not of the form http://host:port"),
         ("advertise_url", "http://north/x", "PENSTOCK_ADVERTISE_URL: 'http://north/x' is not of the form http://host:port"),
-        ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: /nowhere/at/all is no folder; make it, and put the policy bundle there"),
+        ("policy_dir", "/nowhere/at/all", "PENSTOCK_POLICY_DIR: /nowhere/at/all is not a folder; create it with the policy bundle"),
         ("name", "North Pole", "PENSTOCK_NAME: 'North Pole' is no name; use 1 to 63 lower-case letters"),
-        ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, and nobody can reach 0.0.0.0:80: say where they can"),
+        ("listen", "0.0.0.0:80", "PENSTOCK_ADVERTISE_URL: not set, but required because 0.0.0.0:80 is a wildcard address"),
         ("trusted_proxies", "10.0.0.0/33", "PENSTOCK_TRUSTED_PROXIES: value is not a valid IPv4 or IPv6 network"),
-        ("tls_key_file", "/k", "PENSTOCK_TLS_CERTIFICATE_FILE: not set, and PENSTOCK_TLS_KEY_FILE needs it"),
-        ("etcd_key_file", "/k", "PENSTOCK_ETCD_CERTIFICATE_FILE: not set, and PENSTOCK_ETCD_KEY_FILE needs it"),
-        ("oidc_issuer", "https://i", "PENSTOCK_OIDC_AUDIENCE: not set, and PENSTOCK_OIDC_ISSUER needs it"),
+        ("tls_key_file", "/k", "PENSTOCK_TLS_CERTIFICATE_FILE: not set, but required by PENSTOCK_TLS_KEY_FILE"),
+        ("etcd_key_file", "/k", "PENSTOCK_ETCD_CERTIFICATE_FILE: not set, but required by PENSTOCK_ETCD_KEY_FILE"),
+        ("oidc_issuer", "https://i", "PENSTOCK_OIDC_AUDIENCE: not set, but required by PENSTOCK_OIDC_ISSUER"),
         ("oidc_roles", "sre", "PENSTOCK_OIDC_ROLES: 'sre' is not of the form group=role,group=role"),
         ("oidc_roles", "sre=king", "PENSTOCK_OIDC_ROLES: Input should be 'viewer', 'operator' or 'admin'"),
-        ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' is no https URL"),
+        ("oidc_jwks_url", "http://issuer/keys", "PENSTOCK_OIDC_JWKS_URL: 'http://issuer/keys' must be an https URL"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named(good: Path, field: str, value: str, line: str) -> None:
@@ -94,11 +94,11 @@ REPOSITORY = "PENSTOCK_POLICY_REPOSITORY: "
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ({}, "PENSTOCK_POLICY_DIR: set together with PENSTOCK_POLICY_REPOSITORY: keep one of them"),
-        ({"policy_repository": None, "policy_dir": None}, "PENSTOCK_POLICY_DIR: not set, and neither is"),
+        ({}, "PENSTOCK_POLICY_DIR: cannot be combined with PENSTOCK_POLICY_REPOSITORY"),
+        ({"policy_repository": None, "policy_dir": None}, "PENSTOCK_POLICY_DIR: set either this or"),
         (
             {"policy_repository": None, "policy_ref": "v1", "policy_path": "a"},
-            "PENSTOCK_POLICY_PATH, PENSTOCK_POLICY_REF: of no use with PENSTOCK_POLICY_DIR",
+            "PENSTOCK_POLICY_PATH, PENSTOCK_POLICY_REF: applies only with PENSTOCK_POLICY_REPOSITORY",
         ),
         (
             {"policy_repository": "ftp://u:secret@host/x"},
@@ -106,7 +106,10 @@ REPOSITORY = "PENSTOCK_POLICY_REPOSITORY: "
         ),
         ({"policy_repository": "https:///x"}, REPOSITORY + "the repository's address names no host"),
         ({"policy_repository": "https://h/x?t=secret"}, REPOSITORY + "the repository's address has a query"),
-        ({"policy_dir": None, "policy_path": "../x"}, "PENSTOCK_POLICY_PATH: '../x' is no path inside the repository"),
+        (
+            {"policy_dir": None, "policy_path": "../x"},
+            "PENSTOCK_POLICY_PATH: '../x' is not a path inside the repository",
+        ),
         ({"policy_dir": None, "policy_ref": "a b"}, "PENSTOCK_POLICY_REF: String should match pattern"),
         ({"policy_dir": None, "policy_poll_s": 0.1}, "PENSTOCK_POLICY_POLL_S: Input should be greater than"),
     ],

@@ -16,7 +16,7 @@ from control_plane.api.app import UnguardedRoute
 from control_plane.api.responses import json_response
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.api_keys import ApiKeys
-from control_plane.auth.authentication import MAX_CREDENTIAL, Access
+from control_plane.auth.authentication import MAX_CREDENTIAL_CHARS, Access
 from control_plane.auth.login_failures import BURST, REFILL_S
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.daemon import ControlPlane
@@ -76,7 +76,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ("de", [200, 200, 403, 403]),
         ("0123456789abcdef", [200, 200, 200, 200]),
         ("nobody", [401, 401, 401, 401]),
-        ("x" * (MAX_CREDENTIAL + 1), [401, 401, 401, 401]),
+        ("x" * (MAX_CREDENTIAL_CHARS + 1), [401, 401, 401, 401]),
     ],
 )
 async def test_what_each_caller_may_do(http: httpx.AsyncClient, key: str, statuses: list[int]) -> None:
@@ -121,7 +121,7 @@ async def test_an_address_that_fails_too_often_waits(http: httpx.AsyncClient) ->
         assert 0 < int(refused.headers["retry-after"]) <= REFILL_S
         assert "PENSTOCK_TRUSTED_PROXIES" not in refused.text
     behind_a_proxy = await http.get("/see", headers={**good, "x-forwarded-for": "192.0.2.9"})
-    assert "if that is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" in behind_a_proxy.json()["detail"]
+    assert "if it is a proxy, name it in PENSTOCK_TRUSTED_PROXIES" in behind_a_proxy.json()["detail"]
 
 
 async def test_a_route_for_nobody_in_particular_is_found_at_the_start(

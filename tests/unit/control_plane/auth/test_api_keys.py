@@ -78,7 +78,7 @@ def test_a_change_is_seen_and_a_bad_one_changes_nothing(path: Path) -> None:
         (entry("x", "k") + entry("x", "l"), "two entries with the name x"),
         (entry("x", "k") + entry("y", "k"), "two entries with the sha256"),
         ("sk-secret: [", "neither YAML nor JSON"),
-        ("x" * (MAX_FILE_BYTES + 1), f"more than {MAX_FILE_BYTES} bytes"),
+        ("x" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
     ],
 )
 def test_a_file_that_is_none_is_refused(path: Path, text: str, problem: str) -> None:
