@@ -13,9 +13,8 @@ from random import Random
 from typing import Final
 
 from penstock.admission.retry_budget import RetryBudget
-from penstock.health import orca
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.header_rules import REFUSAL_HEADER, Header, response_lines_to_client
+from regional_agent.http.header_rules import Header, response_lines_to_client
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, status_line
 from regional_agent.http.request_sequence import RequestSequence
@@ -26,16 +25,14 @@ from regional_agent.proxy.timer_wheel import TimerWheel
 from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.proxy.upstream_request import build_upstream_request
 from regional_agent.routing.admission_queue import QueueEntry
-from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import RequestOutcome, RetryReason
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
-
-BUSY_STATUSES: Final = frozenset({429, 503})
-"""Statuses with which vLLM, TGI and Triton reject a request that they have not started."""
 
 REJECTION_READ_S: Final = 1.0
 """How long (s) the body of a rejection is read, so that its connection can be reused; then the connection is closed."""
@@ -173,6 +170,7 @@ class Exchange:
     """Handles one client request; the sink of one upstream response at a time."""
 
     __slots__ = (
+        "_attempt",
         "_client",
         "_client_stalled",
         "_connecting",
@@ -189,7 +187,6 @@ class Exchange:
         "_services",
         "_state",
         "_status",
-        "_target",
         "_tunnel",
         "_upstream",
         "slot",
@@ -204,7 +201,7 @@ class Exchange:
         self._context = context
         self._state = SELECTING
         self._response = ClientResponse(client)
-        self._target: Target | None = None
+        self._attempt: Attempt | None = None
         """The current attempt, or the last one; it holds a reservation until it is settled."""
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -243,13 +240,13 @@ class Exchange:
         self._enter(SELECTING)
         if not self._request.whole:
             self._client.pause_reading()
-        target = self._services.router.next_target(self._context, now)
-        if not isinstance(target, Refusal):
-            self._go_to(target, now)
-        elif target.reason is _SATURATED:
-            self._queue(target)
+        attempt = self._services.router.next_target(self._context, now)
+        if not isinstance(attempt, Refusal):
+            self._go_to(attempt, now)
+        elif attempt.reason is _SATURATED:
+            self._queue(attempt)
         else:
-            self._fall_back_or_refuse(target)
+            self._fall_back_or_refuse(attempt)
 
     def _fall_back_or_refuse(self, refusal: Refusal) -> None:
         """Try the policy's fallback model; without one, refuse."""
@@ -275,41 +272,41 @@ class Exchange:
             if reads_on and not request.whole:
                 self._client.resume_reading()
 
-    def _on_turn(self, target: Target | Refusal) -> None:
+    def _on_turn(self, attempt: Attempt | Refusal) -> None:
         """The admission queue found a target, or gave up."""
         if self._state is not QUEUED:
-            if not isinstance(target, Refusal):
-                self._services.router.settle(target, self._services.clock())
+            if not isinstance(attempt, Refusal):
+                attempt.settle(self._services.clock())
             return
         self._enter(SELECTING)
         self._queue_entry = None
-        if not isinstance(target, Refusal):
-            self._go_to(target, self._services.clock())
-        elif target.reason is Reason.DEADLINE_PASSED:
-            self._refuse(target, RequestOutcome.TIMEOUT)
+        if not isinstance(attempt, Refusal):
+            self._go_to(attempt, self._services.clock())
+        elif attempt.reason is Reason.DEADLINE_PASSED:
+            self._refuse(attempt, RequestOutcome.TIMEOUT)
         else:
-            self._fall_back_or_refuse(target)
+            self._fall_back_or_refuse(attempt)
 
     # one attempt
 
-    def _go_to(self, target: Target, now: float) -> None:
-        self._target = target
-        idle = self._pool(target).take(target.address)
+    def _go_to(self, attempt: Attempt, now: float) -> None:
+        self._attempt = attempt
+        idle = self._pool(attempt).take(attempt.address)
         if idle is not None:
             self._send(idle, now)
         else:
-            self._start_connecting(target)
+            self._start_connecting(attempt)
 
-    def _pool(self, target: Target) -> UpstreamPool:
-        return self._services.endpoint_pool if target.endpoint is not None else self._services.peer_pool
+    def _pool(self, attempt: Attempt) -> UpstreamPool:
+        return self._services.peer_pool if attempt.from_peer else self._services.endpoint_pool
 
-    def _start_connecting(self, target: Target) -> None:
+    def _start_connecting(self, attempt: Attempt) -> None:
         self._enter(CONNECTING)
-        self._connecting = asyncio.create_task(self._connect(target))
+        self._connecting = asyncio.create_task(self._connect(attempt))
 
-    async def _connect(self, target: Target) -> None:
+    async def _connect(self, attempt: Attempt) -> None:
         try:
-            connection = await self._pool(target).connect(target.address)
+            connection = await self._pool(attempt).connect(attempt.address)
         except ConnectFailed as error:
             self._connecting = None
             self._lose(error)
@@ -318,11 +315,11 @@ class Exchange:
         self._send(connection, self._services.clock())
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
-        request, target = self._request, self._target
-        assert target is not None
+        request, attempt = self._request, self._attempt
+        assert attempt is not None
         self._enter(AWAITING)
         self._upstream, self._sent_at = connection, now
-        data = build_upstream_request(request, self._context, target, self._client, self._services.via, now)
+        data = build_upstream_request(request, self._context, attempt, self._client, self._services.via, now)
         if request.upgrade:
             connection.send_upgrade(self, data)
             return
@@ -335,21 +332,20 @@ class Exchange:
 
     def _after_rejection(self) -> None:
         """The rejection has been read: try another target, unless a peer reports that its engine may have started."""
-        assert self._target is not None
+        assert self._attempt is not None
         if self._rejected_because is Reason.ENGINE_TIMEOUT:
-            detail = f"the engine in {self._target.region} did not begin in time"
+            detail = f"the engine in {self._attempt.region} did not begin in time"
             self._refuse(Refusal(Reason.ENGINE_TIMEOUT, detail), RequestOutcome.TIMEOUT)
             return
-        self._services.router.busy(self._context, self._target, self._rejected_because)
-        local = self._target.endpoint is not None
-        self._retry(RetryReason.ENGINE_BUSY if local else RetryReason.PEER_REFUSED)
+        self._attempt.rejected(self._context, self._rejected_because, self._services.clock())
+        self._retry(self._attempt.retry_reason)
 
     def _lose(self, error: UpstreamError) -> None:
         """The attempt failed: retry if the client has received nothing, else end the response with an error."""
-        target = self._target
-        assert target is not None
+        attempt = self._attempt
+        assert attempt is not None
         if self._state is STREAMING:
-            self._services.router.broke_off(target)
+            attempt.broke_off()
             self._cut(Reason.ENGINE_FAILED, f"the stream broke off: {error}", RequestOutcome.ENGINE_ERROR)
             return
         if isinstance(error, Stale) and self._may_reconnect():
@@ -357,11 +353,11 @@ class Exchange:
             if not self._request.whole:
                 self._client.pause_reading()
             self._services.recorder.metrics.retried(RetryReason.STALE_CONNECTION)
-            self._start_connecting(target)
+            self._start_connecting(attempt)
             return
         self._drop_upstream()
         failed_connect = isinstance(error, ConnectFailed)
-        self._services.router.unreachable(self._context, target, broke=not failed_connect)
+        attempt.unreachable(self._context, broke=not failed_connect)
         self._retry(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
 
     def _may_reconnect(self) -> bool:
@@ -371,11 +367,11 @@ class Exchange:
 
     def _retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
-        services, target = self._services, self._target
-        assert target is not None
+        services, attempt = self._services, self._attempt
+        assert attempt is not None
         now = services.clock()
-        services.router.settle(target, now)
-        self._target = None
+        attempt.settle(now)
+        self._attempt = None
         if self._request.body_dropped:
             detail = f"{why.value}, and the body is too large to be kept for a retry"
             self._refuse(Refusal(Reason.ENGINE_FAILED, detail))
@@ -416,9 +412,9 @@ class Exchange:
     def _check_awaiting(self, now: float) -> None:
         """Give up a target that does not begin to respond, or stops reading the request's body."""
         limits = self._services.limits
-        if self._target is not None:
-            self._services.router.check_prefill_done(self._target, now)
-        if self._waits_for_failed_peer():
+        assert self._attempt is not None
+        self._attempt.check_prefill(now)
+        if self._attempt.peer_failed():
             self._lose(TimedOut("the serving region has failed"))
         elif self._request.whole:
             if now - self._sent_at > limits.first_byte_timeout_s:
@@ -435,21 +431,17 @@ class Exchange:
         """Whether the client may be why the response stalls: it does not read, or its upload is incomplete."""
         return self._client_stalled or not (self._request.whole or self._engine_stalled)
 
-    def _waits_for_failed_peer(self) -> bool:
-        target = self._target
-        return target is not None and target.endpoint is None and self._services.router.has_failed(target.region)
-
     def _stall(self) -> None:
         """A response stopped arriving."""
-        assert self._target is not None
-        self._services.router.stalled(self._target)
+        assert self._attempt is not None
+        self._attempt.stalled()
         stalled_s = self._services.limits.stall_timeout_s
         self._cut(Reason.STREAM_STALLED, f"no data for {stalled_s:g} s", RequestOutcome.ENGINE_ERROR)
 
     def _give_up(self, because: str) -> None:
         """The engine timed out. It may have started, so the request is refused and not retried."""
-        assert self._target is not None
-        self._services.router.stalled(self._target)
+        assert self._attempt is not None
+        self._attempt.stalled()
         self._drop_upstream()
         self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {because}"), RequestOutcome.TIMEOUT)
 
@@ -513,18 +505,12 @@ class Exchange:
 
     def on_head(self, head: ResponseHead) -> None:
         """Hold the head, and detect a rejection."""
-        self._head, status, by_name = head, head.status, head.by_name
-        assert self._target is not None
-        if self._target.endpoint is None:
-            if REFUSAL_HEADER in by_name:
-                self._rejected_because = _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
-                self._enter(REJECTED)
-                self._last_data_at = self._services.clock()
-        elif status >= 400 or orca.HEADER in by_name:
-            self._services.router.answered(self._target, status, head.headers)
-            if status in BUSY_STATUSES:
-                self._enter(REJECTED)
-                self._last_data_at = self._services.clock()
+        self._head = head
+        assert self._attempt is not None
+        reason = self._attempt.on_head(head.status, head.by_name, head.headers)
+        if reason is not None:
+            self._enter(REJECTED)
+            self._rejected_because, self._last_data_at = reason, self._services.clock()
 
     def on_body(self, chunk: bytes) -> None:
         """Forward a part of the body; the first part commits the exchange to its target."""
@@ -570,16 +556,16 @@ class Exchange:
 
     def on_upgraded(self, headers: list[Header]) -> Tunnel:
         """The engine accepted the upgrade: inform the client, and forward bytes from here on."""
-        target, upstream = self._target, self._upstream
-        assert target is not None
+        attempt, upstream = self._attempt, self._upstream
+        assert attempt is not None
         assert upstream is not None
         self._enter(TUNNEL)
         self._status = 101
         lines = [
             status_line(101),
             b"connection: upgrade\r\nupgrade: %b\r\n" % self._request.upgrade,
-            *response_lines_to_client(headers, dict(headers), from_peer=target.endpoint is None),
-            self._own_lines(target),
+            *response_lines_to_client(headers, dict(headers), from_peer=attempt.from_peer),
+            self._own_lines(attempt),
             b"\r\n",
         ]
         self._client.write(b"".join(lines))
@@ -591,8 +577,8 @@ class Exchange:
 
     def _commit(self) -> None:
         """Start the client's response: the exchange is bound to its target from here on."""
-        target, request, head = self._target, self._request, self._head
-        assert target is not None
+        attempt, request, head = self._attempt, self._request, self._head
+        assert attempt is not None
         assert head is not None
         self._enter(STREAMING)
         self._status = head.status
@@ -603,23 +589,23 @@ class Exchange:
             listener.bodies.drop(request)
         self._first_byte_at = self._last_data_at = now = self._services.clock()
         if self._context.estimate.streaming:
-            self._services.router.first_byte(target, now)
+            attempt.on_first_byte(now)
         self._response.start(
             head,
             self._upstream,
-            self._own_lines(target),
-            from_peer=target.endpoint is None,
+            self._own_lines(attempt),
+            from_peer=attempt.from_peer,
             http_1_0=request.http_1_0,
             may_keep_alive=request.keep_alive and request.whole and not request.upgrade and not listener.draining,
         )
 
-    def _own_lines(self, target: Target) -> bytes:
+    def _own_lines(self, attempt: Attempt) -> bytes:
         """The header lines with the request's ID, the region and endpoint that serve it, and a substituted model."""
-        context, endpoint = self._context, target.endpoint
+        context, endpoint = self._context, attempt.endpoint_name
         lines = b"x-request-id: %b\r\n" % context.request_id.encode()
-        if endpoint is not None:
+        if endpoint:
             # A peer's response has these lines already.
-            lines += self._services.endpoint_headers[endpoint.name]
+            lines += self._services.endpoint_headers[endpoint]
         if context.model != context.asked_for:
             lines += b"x-penstock-model: %b\r\n" % context.model.encode()
         return lines
@@ -627,7 +613,7 @@ class Exchange:
     def _finish(self, error_trailer: bytes) -> None:
         """The client has the complete response; `error_trailer` is the reason where a peer had to end it early."""
         self._response.end()
-        if error_trailer and self._target is not None and self._target.endpoint is None:
+        if error_trailer and self._attempt is not None and self._attempt.from_peer:
             late = error_trailer == Reason.DEADLINE_PASSED.encode()
             outcome = RequestOutcome.TIMEOUT if late else RequestOutcome.ENGINE_ERROR
         elif self._status < 400:
@@ -679,7 +665,7 @@ class Exchange:
         state = self._state
         if state is DONE:
             return
-        services, context, target, response = self._services, self._context, self._target, self._response
+        services, context, attempt, response = self._services, self._context, self._attempt, self._response
         response.count_relayed()
         self._enter(DONE)
         # Everything is released before anything is recorded, so that a failure there cannot leak a slot.
@@ -690,16 +676,16 @@ class Exchange:
                 services.router.leave(self._queue_entry)
         finally:
             try:
-                if target is not None:
+                if attempt is not None:
                     measured = outcome is _OK and state is not TUNNEL
-                    services.router.settle(target, now, now - self._sent_at if measured else None, response.tail)
+                    attempt.settle(now, now - self._sent_at if measured else None, response.tail)
             finally:
                 if context.counted:
                     services.router.release_quota(context)
         tunnel = self._tunnel
         services.recorder.record(
             context,
-            target,
+            attempt,
             outcome,
             self._status,
             self._request.received_bytes if tunnel is None else tunnel.received_bytes,
@@ -710,4 +696,3 @@ class Exchange:
 
 
 _FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY})
-_REASONS: Final = {reason.value.encode(): reason for reason in Reason}

@@ -10,7 +10,8 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.proxy.access_log import AccessLine, AccessLog
 from regional_agent.proxy.error_responses import STATUS
-from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics, RequestKind, RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 
@@ -34,7 +35,7 @@ class OutcomeRecorder:
     def record(
         self,
         context: RequestContext,
-        target: Target | None,
+        attempt: Attempt | None,
         outcome: RequestOutcome,
         status: int,
         received_bytes: int,
@@ -45,19 +46,19 @@ class OutcomeRecorder:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
 
         Args:
-            target: the last attempt; None where there was none.
+            attempt: the last attempt; None where there was none.
             status: 0 where nothing was sent to the client.
             first_byte_at: when the response began, and `now`, are on the agent's monotonic clock (s).
         """
         try:
-            self._record(context, target, outcome, status, received_bytes, sent_bytes, first_byte_at, now)
+            self._record(context, attempt, outcome, status, received_bytes, sent_bytes, first_byte_at, now)
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
 
     def _record(
         self,
         context: RequestContext,
-        target: Target | None,
+        attempt: Attempt | None,
         outcome: RequestOutcome,
         status: int,
         received_bytes: int,
@@ -67,8 +68,8 @@ class OutcomeRecorder:
     ) -> None:
         server = NO_SERVER
         kind: str = _HOME if context.route_context is None else _FORWARDED
-        if target is not None:
-            server, kind = target.region, target.kind
+        if attempt is not None:
+            server, kind = attempt.region, attempt.kind
         total_s = now - context.received_at
         ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
         if context.route_context is None:
@@ -87,7 +88,7 @@ class OutcomeRecorder:
                 context.request.path.decode("latin-1"),
                 kind,
                 server,
-                target.endpoint.name if target is not None and target.endpoint is not None else "",
+                attempt.endpoint_name if attempt is not None else "",
                 outcome,
                 status,
                 context.attempts,

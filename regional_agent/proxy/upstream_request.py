@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.request_sequence import RequestSequence
-from regional_agent.routing.request_context import Forward, RequestContext, Target
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
 
 if TYPE_CHECKING:
     from regional_agent.upstream.address import Address
@@ -24,7 +25,7 @@ _host_lines: dict[Address, bytes] = {}
 
 
 def build_upstream_request(
-    request: Request, context: RequestContext, target: Target, client: RequestSequence, via: bytes, now: float
+    request: Request, context: RequestContext, attempt: Attempt, client: RequestSequence, via: bytes, now: float
 ) -> bytes:
     """Request line, headers, and a body that is whole, ready to write.
 
@@ -33,13 +34,13 @@ def build_upstream_request(
         now: for what is left of the deadline.
     """
     passing = request.upstream_lines or _passing(request, context, client)
-    if isinstance(target, Forward):
-        passing += b"x-penstock-route: %b\r\n" % target.route_header
+    if attempt.route_lines:
+        passing += attempt.route_lines
     left_ms = int((context.deadline_at - now) * 1000)
     beginning = (
         request.method,
         request.target,
-        _host_lines.get(target.address) or _host_line(target.address),
+        _host_lines.get(attempt.address) or _host_line(attempt.address),
         context.request_id.encode(),
         context.traceparent.encode(),
         left_ms if left_ms > 1 else 1,

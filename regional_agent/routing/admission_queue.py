@@ -21,14 +21,15 @@ from regional_agent.telemetry.agent_metrics import WaitEnd
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
-    from regional_agent.routing.request_context import RequestContext, Target
+    from regional_agent.routing.attempt import Attempt
+    from regional_agent.routing.request_context import RequestContext
     from regional_agent.shared_load.shared_load import SharedLoad
 
 LOOK_S: Final = 0.1
 """Period (s) of the timer."""
 
-Answer = Callable[["Target | Refusal"], None]
-Ask = Callable[["RequestContext", float], "Target | Refusal | None"]
+Answer = Callable[["Attempt | Refusal"], None]
+Ask = Callable[["RequestContext", float], "Attempt | Refusal | None"]
 
 
 class Waiter:
@@ -178,7 +179,7 @@ class AdmissionQueue:
         """Whether an endpoint of the region may take one more request for a model."""
         return self._endpoints.pool(model).has_room
 
-    def deliver(self, entry: QueueEntry, answer: Target | Refusal, now: float) -> None:
+    def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left its queue."""
         self._left(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
         self._shared_load.tell()
@@ -275,11 +276,11 @@ class ModelQueue(FairQueue[Waiter]):
         """Whether the request was tried nowhere, so that what is closed to it is closed to its residency class."""
         return not item.context.attempts
 
-    def ask(self, item: Waiter, now: float) -> Target | Refusal | None:
+    def ask(self, item: Waiter, now: float) -> Attempt | Refusal | None:
         """The target of a request, or None while there is none."""
         return self._queues.ask(item.context, now)
 
-    def deliver(self, entry: QueueEntry, answer: Target | Refusal, now: float) -> None:
+    def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left the queue."""
         self._queues.deliver(entry, answer, now)
 

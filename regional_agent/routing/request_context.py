@@ -1,18 +1,15 @@
-"""One request while it is on its way: its facts, what has been tried for it, and where one attempt of it goes."""
+"""One request while it is on its way: its facts, and what has been tried for it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.health.outlier_ejection import Outcome
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
-from penstock.routing.placement import Placement, WorkEstimate
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
-from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request
@@ -105,49 +102,3 @@ class RequestContext:
         self.rests_until = 0.0
         self.tried_regions = NOTHING_TRIED
         self.tried_endpoints = self.busy_endpoints = NO_NAMES
-
-
-class LocalAttempt(Placement[Endpoint]):
-    """One attempt at a request on an endpoint of this region."""
-
-    __slots__ = ("address", "kind", "outcome", "region")
-
-    def __init__(
-        self, endpoint: Endpoint, estimate: WorkEstimate, spared_s: float, now: float, region: str, kind: str
-    ) -> None:
-        """Create an attempt whose reservation is not counted yet.
-
-        Args:
-            spared_s: prefill (s, reference) that the endpoint's cache spares.
-            now: by the agent's clock, in seconds.
-            region: this one.
-            kind: why this region serves.
-        """
-        super().__init__(endpoint, estimate, spared_s, now)
-        self.address = endpoint.address
-        self.region = region
-        self.kind = kind
-        self.outcome: Outcome | None = None
-        """What the attempt shows of the endpoint's health, as soon as it shows something."""
-
-
-class Forward:
-    """One attempt at a request in another region."""
-
-    __slots__ = ("address", "kind", "region", "route_header")
-
-    endpoint = None
-    """The peer chooses it."""
-
-    def __init__(self, region: str, address: Address, kind: str, route_header: bytes) -> None:
-        self.region = region
-        """That serves it."""
-        self.address = address
-        """An agent there."""
-        self.kind = kind
-        self.route_header = route_header
-        """The signed facts of the request."""
-
-
-Target = LocalAttempt | Forward
-"""Where one attempt goes."""

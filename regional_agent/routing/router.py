@@ -1,21 +1,17 @@
-"""Selects the region and endpoint of an admitted request (`admission.py`), and settles each attempt.
+"""Selects the region and endpoint of an admitted request (`admission.py`).
 
-A `RequestContext` holds the facts of one request. The proxy calls `next_target` again after every attempt that did not
-start; it returns the next target, or the refusal for the client.
+The proxy calls `next_target` again after every attempt that did not start; it returns the next attempt, with its
+reservation, or the refusal for the client.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
-from penstock.health.outlier_ejection import Outcome
-from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.decision import decide
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -24,12 +20,12 @@ from penstock.routing.region_selection import RegionChoice, RegionView, idle_reg
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from penstock.wire.signing import FleetKey
-from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import Answer, QueueEntry
+from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
 from regional_agent.routing.model_rewrite import serve_as
-from regional_agent.routing.request_context import NO_NAMES, Forward, LocalAttempt, RequestContext, Target
+from regional_agent.routing.request_context import NO_NAMES, RequestContext
 from regional_agent.telemetry.agent_metrics import RequestKind
 
 if TYPE_CHECKING:
@@ -42,22 +38,12 @@ MAX_BROKEN: Final = 2
 """Engines that may break under one request before they answer; it is offered to no third, for it may be what breaks
 them."""
 
-BUSY_REST_S: Final = 0.5
-"""A request that engines turned down as busy waits at least so long (s) before it is offered to them again. Nobody else
-is kept from them: what one is told (429 for a quota of its own, say) says nothing of the others."""
-
 _FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
 """Refusals for want of a place to run, which a lighter model may have."""
 
-_SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
-"""In Python 3.11, to read a member off its class is a function call."""
-
-
-log = structlog.get_logger()
-
 
 class Router:
-    """Takes requests from head to target, and settles them."""
+    """Creates the attempts of requests."""
 
     def __init__(
         self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, clock: Callable[[], float]
@@ -71,6 +57,9 @@ class Router:
         self._clock = clock
         self.request_tally = runtime.request_tally
         self.chooser = EndpointChooser(rng)
+        self._local = LocalServices(
+            runtime.endpoints, runtime.shared_load, self.chooser, runtime.admission_queue.room_appeared
+        )
         self.admission = Admission(region, runtime, key, rng, self.chooser.expectations)
         runtime.admission_queue.ask = self._try_again
 
@@ -81,7 +70,7 @@ class Router:
         views[self.region] = self._runtime.local_view(model, now)
         return views
 
-    def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Target | Refusal:
+    def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Attempt | Refusal:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
 
         Args:
@@ -147,7 +136,7 @@ class Router:
         """Nobody wants to wait there any more."""
         self._runtime.admission_queue.leave(entry)
 
-    def _try_again(self, context: RequestContext, now: float) -> Target | Refusal | None:
+    def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
         view = self._runtime.peers.view
         context.tried_regions = {
@@ -161,96 +150,7 @@ class Router:
         target = self.next_target(context, now, in_turn=True)
         return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
-    def first_byte(self, target: Target, now: float) -> None:
-        """Releases the prefill of a response that has begun, and learns from it."""
-        if isinstance(target, LocalAttempt) and target.first_byte(now):
-            self._runtime.shared_load.prefilled(target)
-            try:
-                self.chooser.learn_first_byte(target, now)
-            except Exception:
-                log.exception("learning from a first byte failed", endpoint=target.endpoint.name)
-
-    def check_prefill_done(self, target: Target, now: float) -> None:
-        """Releases the prefill of a response that is not streamed when it should be over. Called now and then."""
-        if isinstance(target, LocalAttempt) and target.prefill_is_due(now):
-            self._runtime.shared_load.prefilled(target)
-
-    def settle(self, target: Target, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
-        """Step 9: release what the attempt held.
-
-        Args:
-            now: by the agent's clock, in seconds.
-            service_s: how long (s) the engine took, where it finished.
-            tail: the last bytes of its answer, in parts.
-        """
-        if not isinstance(target, LocalAttempt):
-            return
-        runtime, endpoint = self._runtime, target.endpoint
-        runtime.shared_load.release(target)
-        runtime.admission_queue.room_appeared()
-        try:
-            if service_s is not None:
-                endpoint.completed(service_s)
-                if target.outcome is None:
-                    self.chooser.learn_response(target, now, tail)
-            outcome = target.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
-            if endpoint.ended(outcome, target.since):
-                runtime.endpoints.ejected(endpoint, outcome)
-        except Exception:
-            # The request has ended and everything it held is released: a fault in what is learned from it ends here.
-            log.exception(
-                "learning from a finished request failed", endpoint=endpoint.name, model=target.estimate.model
-            )
-
-    def answered(self, target: Target, status: int, headers: Sequence[Header]) -> None:
-        """The head of an answer has come from an engine here."""
-        if isinstance(target, LocalAttempt):
-            target.outcome = self._runtime.endpoints.answered(target.endpoint, status, headers)
-
-    def broke_off(self, target: Target) -> None:
-        """An answer that had begun was not finished: the connection closed, or carried garbage."""
-        if isinstance(target, LocalAttempt):
-            target.outcome = Outcome.BROKEN_OFF
-
-    def stalled(self, target: Target) -> None:
-        """Nothing came for longer than this agent allows. Not for a client's own deadline: clients eject nobody."""
-        if isinstance(target, LocalAttempt):
-            target.outcome = Outcome.STALLED
-        else:
-            self._runtime.peers.broken(target.region, target.address)
-
-    def unreachable(self, context: RequestContext, target: Target, *, broke: bool) -> None:
-        """Nobody answered there: look elsewhere, and remember it.
-
-        Args:
-            broke: it was sent the request before the connection ended.
-        """
-        context.failed_because = Reason.ENGINE_FAILED
-        if isinstance(target, LocalAttempt):
-            context.broken += broke
-            context.tried_endpoints |= {target.endpoint.name}
-            target.outcome = Outcome.UNREACHABLE
-            self._runtime.endpoints.failed(target.endpoint)
-        else:
-            context.tried(target.region, Reason.UNREACHABLE)
-            self._runtime.peers.broken(target.region, target.address)
-
-    def busy(self, context: RequestContext, target: Target, reason: Reason) -> None:
-        """The engine or the peer said, before starting, that it cannot take this one."""
-        context.failed_because = Reason.SATURATED
-        if isinstance(target, LocalAttempt):
-            context.tried_endpoints |= {target.endpoint.name}
-            context.busy_endpoints |= {target.endpoint.name}
-            context.rests_until = self._clock() + BUSY_REST_S
-        else:
-            context.broken += reason is Reason.ENGINE_FAILED
-            context.tried(target.region, reason)
-
-    def has_failed(self, region: str) -> bool:
-        """Whether a peer region is believed dead by now, however its connections look."""
-        return self._runtime.peers.state(region) is RegionState.FAILED
-
-    def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Target | Refusal:
+    def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """An engine here for what another region sent; it goes nowhere else."""
         target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
@@ -260,7 +160,7 @@ class Router:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
         return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.admission_queue.wait_s(context.model)))
 
-    def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Target | Refusal:
+    def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
         active_config = self._runtime.active_config
         policy, plan = active_config.policy, active_config.plan
@@ -269,7 +169,7 @@ class Router:
         if planned is not None:
             # What is planned for here is so while nobody waits here: there is nobody to let go first.
             if planned.region == self.region:
-                target: Target | Reason = self._placement(context, planned.why, now)
+                target: Attempt | Reason = self._placement(context, planned.why, now)
             else:
                 target = self._peer_target(context, planned, policy)
             if not isinstance(target, Reason):
@@ -311,7 +211,7 @@ class Router:
 
     def _target(
         self, context: RequestContext, where: RegionChoice, policy: Policy, now: float, *, in_turn: bool
-    ) -> Target | Reason:
+    ) -> Attempt | Reason:
         """A place in the region that was chosen, or why there is none."""
         if where.region != self.region:
             return self._peer_target(context, where, policy)
@@ -352,10 +252,10 @@ class Router:
         if isinstance(chosen, Reason):
             return Reason.SATURATED if context.busy_endpoints else chosen
         endpoint, spared_s = chosen
-        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind)
+        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind, self._local)
         return runtime.shared_load.reserve(attempt)
 
-    def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> Forward | Reason:
+    def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
         address = self._runtime.peers.address(where.region)
         if address is None:
@@ -379,4 +279,6 @@ class Router:
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )
-        return Forward(where.region, address, where.why, seal(route_context, self._key).encode())
+        return ForwardedAttempt(
+            where.region, address, where.why, seal(route_context, self._key).encode(), self._runtime.peers
+        )

@@ -35,7 +35,8 @@ from penstock.wire.signing import FleetKey
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
-from regional_agent.routing.request_context import RequestContext, Target
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
 from regional_agent.shared_load.script_connection import ScriptConnection
@@ -154,7 +155,7 @@ class _Deciding:
     def __init__(self, runtime: AgentRuntime, road: Router, busy: int) -> None:
         self._road = road
         self._busy = busy
-        self._held: deque[Target] = deque()
+        self._held: deque[Attempt] = deque()
         rng = Random(1)
         self._requests = [_parsed(chat_request(Client(site.address(rng), "demo-open"), stream=False)) for site in SITES]
         self._number = 0
@@ -180,13 +181,13 @@ class _Deciding:
             parts.append(ended - admitted)
             held.append(target)
             if len(held) > self._busy:
-                road.settle(held.popleft(), now, 1.0)
+                held.popleft().settle(now, 1.0)
         return wholes, parts
 
     def give_back(self) -> None:
         """Settle what is still held."""
         while self._held:
-            self._road.settle(self._held.popleft(), time.monotonic())
+            self._held.popleft().settle(time.monotonic())
 
 
 async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[AgentRuntime, Router]:

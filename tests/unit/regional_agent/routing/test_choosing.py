@@ -17,7 +17,7 @@ from penstock.routing.speed_learning import SpeedLearner
 from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.request_context import LocalAttempt
+from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -41,16 +41,12 @@ class Here:
         self.shared_load = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
         self.chooser = EndpointChooser(Random(1))
         self.pool = self.endpoints.pool("m")
+        self.services = LocalServices(self.endpoints, self.shared_load, self.chooser, lambda: None)
 
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:
         chosen = self.chooser.choose(self.pool, estimate, (), 0.0, now)
         assert not isinstance(chosen, Reason)
-        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "r", "home"))
-
-    def first_byte(self, attempt: LocalAttempt, now: float) -> None:
-        if attempt.first_byte(now):
-            self.shared_load.prefilled(attempt)
-            self.chooser.learn_first_byte(attempt, now)
+        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "r", "home", self.services))
 
     def loads(self) -> list[tuple[int, int, int]]:
         return [(one.in_flight, one.prefill_us, one.decode_us) for one in self.pool.views]
@@ -66,7 +62,7 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
     here = Here(tmp_path, "h100")
     placement = here.choose(chat())
     assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
-    here.first_byte(placement, 0.2)
+    placement.on_first_byte(0.2)
     assert here.loads() == [(1, 0, pytest.approx(510_000))]
     here.shared_load.release(placement)
     here.shared_load.release(placement)
@@ -92,7 +88,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
     endpoint: Endpoint = here.pool.endpoints[0]
     for n in range(30):
         placement = here.choose(chat(), now=n * 10.0)
-        here.first_byte(placement, n * 10.0 + 0.3)
+        placement.on_first_byte(n * 10.0 + 0.3)
         here.chooser.learn_response(placement, n * 10.0 + 1.8, (b"", USAGE))
         here.shared_load.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
@@ -117,7 +113,7 @@ async def test_a_lone_request_is_one_stream_whenever_it_is_released(tmp_path: Pa
     here = Here(tmp_path, "h100")
     learner = here.pool.endpoints[0].learner = RecordingLearner()
     attempt = here.choose(chat())
-    here.first_byte(attempt, 0.3)
+    attempt.on_first_byte(0.3)
     if released_first:
         here.shared_load.release(attempt)
     here.chooser.learn_response(attempt, 1.8, (USAGE,))

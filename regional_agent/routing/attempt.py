@@ -1,0 +1,242 @@
+"""One try of a request at one target: at an endpoint of this region, or forwarded to a peer agent.
+
+Both classes have the same methods; `Attempt` is their union, so that mypyc compiles calls to direct ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import structlog
+
+from penstock.health import orca
+from penstock.health.outlier_ejection import Outcome
+from penstock.health.region_health import RegionState
+from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.placement import Placement, WorkEstimate
+from penstock.routing.reasons import Reason
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.http.header_rules import REFUSAL_HEADER, Header
+from regional_agent.routing.request_context import RequestContext
+from regional_agent.telemetry.agent_metrics import RetryReason
+from regional_agent.upstream.address import Address
+
+if TYPE_CHECKING:
+    from regional_agent.endpoints.endpoint_set import EndpointSet
+    from regional_agent.peers.peer_prober import PeerProber
+    from regional_agent.shared_load.shared_load import SharedLoad
+
+BUSY_STATUSES: Final = frozenset({429, 503})
+"""Statuses with which vLLM, TGI and Triton reject a request that they have not started."""
+
+BUSY_REST_S: Final = 0.5
+"""A request that endpoints rejected as busy is not offered to them again for this long (s). Other requests are: a 429
+may concern a quota of this request alone."""
+
+_SERVED, _INCONCLUSIVE = Outcome.SERVED, Outcome.INCONCLUSIVE
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_REASONS: Final = {reason.value.encode(): reason for reason in Reason}
+
+log = structlog.get_logger()
+
+
+class LocalServices:
+    """What the attempts at endpoints of this region report to."""
+
+    __slots__ = ("chooser", "endpoints", "on_release", "shared_load")
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        shared_load: SharedLoad,
+        chooser: EndpointChooser,
+        on_release: Callable[[], None],
+    ) -> None:
+        """`on_release` is called when a slot has been released."""
+        self.endpoints = endpoints
+        self.shared_load = shared_load
+        self.chooser = chooser
+        self.on_release = on_release
+
+
+class LocalAttempt(Placement[Endpoint]):
+    """An attempt at an endpoint of this region, with a reservation on it."""
+
+    __slots__ = ("_services", "address", "kind", "outcome", "region")
+
+    from_peer: ClassVar[bool] = False
+    retry_reason: ClassVar[RetryReason] = RetryReason.ENGINE_BUSY
+    """Why the request is retried after a rejection."""
+    route_lines: ClassVar[bytes] = b""
+    """Header lines with which the request is authorised at its target."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        estimate: WorkEstimate,
+        spared_s: float,
+        now: float,
+        region: str,
+        kind: str,
+        services: LocalServices,
+    ) -> None:
+        """Create an attempt whose reservation is not counted yet.
+
+        Args:
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+            now: by the agent's clock, in seconds.
+            region: this one.
+            kind: why this region serves.
+        """
+        super().__init__(endpoint, estimate, spared_s, now)
+        self._services = services
+        self.address = endpoint.address
+        self.region = region
+        self.kind = kind
+        self.outcome: Outcome | None = None
+        """What the attempt shows of the endpoint's health, as soon as it shows something."""
+
+    @property
+    def endpoint_name(self) -> str:
+        """Name of the endpoint."""
+        return self.endpoint.name
+
+    def peer_failed(self) -> bool:
+        """Whether the target is a peer region that has failed since."""
+        return False
+
+    def on_head(self, status: int, by_name: Container[bytes], headers: Sequence[Header]) -> Reason | None:
+        """Process a response head; returns why the target rejected the request without starting it, or None."""
+        if status < 400 and orca.HEADER not in by_name:
+            return None
+        self.outcome = self._services.endpoints.answered(self.endpoint, status, headers)
+        return Reason.SATURATED if status in BUSY_STATUSES else None
+
+    def on_first_byte(self, now: float) -> None:
+        """The response has begun: release its prefill, and learn from it. `now` in s."""
+        if self.first_byte(now):
+            self._services.shared_load.prefilled(self)
+            try:
+                self._services.chooser.learn_first_byte(self, now)
+            except Exception:
+                log.exception("learning from a first byte failed", endpoint=self.endpoint.name)
+
+    def check_prefill(self, now: float) -> None:
+        """Release the prefill of a response that is not streamed once it should be over. Called now and then."""
+        if self.prefill_is_due(now):
+            self._services.shared_load.prefilled(self)
+
+    def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
+        """Release the reservation, and learn from the outcome. Called exactly once.
+
+        Args:
+            now: by the agent's clock (s).
+            service_s: service time (s) of a complete response; None of any other outcome.
+            tail: the end of the response, in parts.
+        """
+        services, endpoint = self._services, self.endpoint
+        services.shared_load.release(self)
+        services.on_release()
+        try:
+            if service_s is not None:
+                endpoint.completed(service_s)
+                if self.outcome is None:
+                    services.chooser.learn_response(self, now, tail)
+            outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
+            if endpoint.ended(outcome, self.since):
+                services.endpoints.ejected(endpoint, outcome)
+        except Exception:
+            # The reservation is released; a failure to learn must not fail the request.
+            log.exception("learning from a finished request failed", endpoint=endpoint.name, model=self.estimate.model)
+
+    def broke_off(self) -> None:
+        """The response broke off: the connection closed, or the data was malformed."""
+        self.outcome = Outcome.BROKEN_OFF
+
+    def stalled(self) -> None:
+        """A timeout of this agent expired. Not for a client's own deadline: clients must not eject endpoints."""
+        self.outcome = Outcome.STALLED
+
+    def unreachable(self, context: RequestContext, *, broke: bool) -> None:
+        """The attempt failed before a response; `broke`: after the request was sent."""
+        context.failed_because = Reason.ENGINE_FAILED
+        context.broken += broke
+        context.tried_endpoints |= {self.endpoint.name}
+        self.outcome = Outcome.UNREACHABLE
+        self._services.endpoints.failed(self.endpoint)
+
+    def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
+        """The target rejected the request without starting it. `now` in s."""
+        context.failed_because = Reason.SATURATED
+        context.tried_endpoints |= {self.endpoint.name}
+        context.busy_endpoints |= {self.endpoint.name}
+        context.rests_until = now + BUSY_REST_S
+
+
+class ForwardedAttempt:
+    """An attempt in another region, whose agent chooses the endpoint."""
+
+    __slots__ = ("_peers", "address", "kind", "region", "route_lines")
+
+    from_peer: ClassVar[bool] = True
+    retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
+    endpoint_name: ClassVar[str] = ""
+
+    def __init__(self, region: str, address: Address, kind: str, route_header: bytes, peers: PeerProber) -> None:
+        """Create an attempt.
+
+        Args:
+            region: the serving region.
+            address: an agent there.
+            kind: why that region serves.
+            route_header: the signed route context.
+        """
+        self.region = region
+        self.address = address
+        self.kind = kind
+        self.route_lines = b"x-penstock-route: %b\r\n" % route_header
+        self._peers = peers
+
+    def peer_failed(self) -> bool:
+        """Whether the region has failed since, whatever its connections look like."""
+        return self._peers.state(self.region) is RegionState.FAILED
+
+    def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
+        """Process a response head; returns why the peer refused the request, or None."""
+        if REFUSAL_HEADER not in by_name:
+            return None
+        return _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+
+    def on_first_byte(self, now: float) -> None:
+        """Nothing is reserved here."""
+
+    def check_prefill(self, now: float) -> None:
+        """Nothing is reserved here."""
+
+    def settle(self, now: float, service_s: float | None = None, tail: Iterable[bytes] = ()) -> None:
+        """Nothing is reserved here."""
+
+    def broke_off(self) -> None:
+        """The serving region judges its endpoint."""
+
+    def stalled(self) -> None:
+        """A timeout of this agent expired."""
+        self._peers.broken(self.region, self.address)
+
+    def unreachable(self, context: RequestContext, *, broke: bool) -> None:
+        """The attempt failed before a response."""
+        context.failed_because = Reason.ENGINE_FAILED
+        context.tried(self.region, Reason.UNREACHABLE)
+        self._peers.broken(self.region, self.address)
+
+    def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
+        """The peer refused the request without starting it."""
+        context.failed_because = Reason.SATURATED
+        context.broken += reason is Reason.ENGINE_FAILED
+        context.tried(self.region, reason)
+
+
+Attempt = LocalAttempt | ForwardedAttempt
+"""One try of a request at one target."""
