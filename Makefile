@@ -21,7 +21,7 @@ ALONE = tests/e2e/test_demo.py
 # What of the wheel that `make wheel` builds the benchmarks start agents from; lab/bench/compiled.py says the same.
 COMPILED = $(CURDIR)/$(VENV)/compiled
 TO_WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist out/wheel/*.tar.gz
-TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,carrying*.py ejection*.py endpoints.py engine_faults*.py agent_runtime.py \
+TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py ejection*.py endpoints.py engine_faults*.py agent_runtime.py \
 	location*.py peers.py policy_on*.py refusals*.py shared_load.py spilling*.py takeover*.py upstream*.py waiting*.py))
 
 # Or each of the hundreds of processes that tests start would compile all of Penstock anew.

@@ -18,7 +18,7 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
-from tests.property.test_carrying_properties import Repeater, Wire
+from tests.property.test_proxy_properties import Repeater, Wire
 
 BOUNDS = Limits(max_head_bytes=400, max_headers=8)
 
