@@ -29,7 +29,7 @@ from control_plane.policy.kinds.operations import (
     RolloutDocument,
 )
 from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.residency import AcceptedLossDocument, Places, ResidencyRuleDocument
+from control_plane.policy.kinds.residency import AcceptedLossDocument, RegionSelector, ResidencyRuleDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -148,7 +148,7 @@ def _rule(document: Document, rule: ResidencyRuleDocument, references: Reference
     )
 
 
-def _regions(document: Document, path: Path, places: Places, references: References) -> frozenset[str]:
+def _regions(document: Document, path: Path, places: RegionSelector, references: References) -> frozenset[str]:
     named = references.known(document, (*path, "regions"), "Region", places.regions)
     inside = references.places(document, (*path, "jurisdictions"), places.jurisdictions)
     return named | references.regions_in(inside)

@@ -1,4 +1,4 @@
-"""The kinds of document that a bundle is made of. A new kind is a model in a file of its subject, and a row here."""
+"""The kinds of document in a bundle. To add one, write its model in the file of its subject and add a row here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClas
 
 
 class Kind(NamedTuple):
-    """One kind: the shape of its documents, and how many a bundle has."""
+    """One kind: the model of its documents, and how many a bundle may have."""
 
     shape: type[PolicyDocument]
     min_count: int

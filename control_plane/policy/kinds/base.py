@@ -1,4 +1,4 @@
-"""What every kind of document shares: the strict base model, and the types of names and lists."""
+"""Base of all kinds: the strict model, and the types of names and lists."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 API_VERSION = "penstock/v1"
-"""Version of the format of policy files; a change that an old control plane could misread makes it v2."""
+"""Version of the format of policy files."""
 
 REMEDY = "remedy"
-"""Type of the errors that carry a remedy of their own in their context."""
+"""Type of validation errors whose context contains a remedy."""
 
 LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-"""A DNS label (RFC 1123): names of regions and tenants stand in keys, headers and metrics."""
+"""A DNS label (RFC 1123): names of regions and tenants are used in keys, headers and metrics."""
 MODEL = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 BLOC = r"^[A-Z][A-Z0-9-]{1,31}$"
 DIGEST = r"^[0-9a-f]{64}$"
 MOMENT = r"^20\d{2}-\d{2}-\d{2}T\d{2}:\d{2}Z?$"
-"""A minute by UTC (RFC 3339), or without the Z by the clocks of a time zone. Nobody plans for 2100."""
+"""A minute in UTC (RFC 3339), or without the Z in local time; years 2000 to 2099."""
 SUBDIVISION = r"^[A-Z]{2}-[A-Z0-9]{1,3}$"
 
 REMEDY_BY_PATTERN = {
-    MOMENT: "write date and minute in UTC, such as 2026-12-01T02:00Z, or without the Z where time_zone names a zone",
+    MOMENT: "write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone",
     LABEL: "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
     MODEL: "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
     BLOC: "use 2 to 32 capital letters, digits and hyphens, beginning with a letter",
@@ -45,17 +45,17 @@ def _each_once(items: list[Item]) -> list[Item]:
     return items
 
 
-def _for_people(text: str) -> str:
-    """Refuse what nobody sees: it would reach terminals, and make a text look like another."""
+def _visible(text: str) -> str:
+    """Rejects invisible characters: they could control a terminal, or make two texts look alike."""
     for letter in text:
         if letter != "\n" and (category(letter)[0] == "C" or category(letter) in {"Zl", "Zp"}):
             written = letter.encode("unicode_escape").decode()
             remedy = {"remedy": "remove it", "letter": written}
-            raise PydanticCustomError(REMEDY, "has the character {letter}, which nobody sees", remedy)
+            raise PydanticCustomError(REMEDY, "has the invisible character {letter}", remedy)
     return text
 
 
-Text = Annotated[str, AfterValidator(_for_people)]
+Text = Annotated[str, AfterValidator(_visible)]
 Label = Annotated[str, Field(pattern=LABEL)]
 ModelName = Annotated[str, Field(pattern=MODEL)]
 BlocName = Annotated[str, Field(pattern=BLOC)]
@@ -68,7 +68,7 @@ NonEmptyList = Annotated[
 
 
 class StrictModel(BaseModel):
-    """A mapping whose every field is known, written, and of the type it says."""
+    """A mapping that accepts known fields of their exact types only."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -76,7 +76,7 @@ class StrictModel(BaseModel):
 
 
 class PolicyDocument(StrictModel):
-    """What every document begins with, besides its kind."""
+    """A document; each begins with `apiVersion` and `kind`."""
 
     api_version: Literal["penstock/v1"] = Field(alias="apiVersion")
     """Version of the file format."""

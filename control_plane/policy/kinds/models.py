@@ -1,4 +1,4 @@
-"""What is served; which regions run it is a fact that agents report, not policy."""
+"""Kinds for models and their versions. Which regions run a model is reported by agents, not written in policy."""
 
 from __future__ import annotations
 
@@ -11,80 +11,79 @@ from control_plane.policy.kinds.base import REMEDY, ModelName, NonEmptyList, Pol
 
 
 class CostSpec(StrictModel):
-    """What a model's requests cost: time on an H100, alone. A prior; agents learn the rest from traffic."""
+    """Cost of a model's requests: time of one request alone on an H100. A prior that agents correct from traffic."""
 
     unit: Literal["token", "megapixel_step", "audio_second", "request"]
-    """What is counted: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; or just
-    requests, each of which costs the same."""
+    """Unit of cost: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; or requests,
+    each of which costs the same."""
     input_unit_s: float = Field(0.0, ge=0, le=60)
-    """Time (s) that one unit of input takes: a prompt token that no cache spares. 0 where input costs nothing."""
+    """Time (s) for one unit of input: an uncached prompt token. 0 where input costs nothing."""
     output_unit_s: float = Field(gt=0, le=3600)
-    """Time (s) that one unit of output takes: a generated token, a megapixel step, a second of speech, a request."""
+    """Time (s) for one unit of output: a generated token, a megapixel step, a second of speech, a request."""
 
 
 class ServiceObjectiveSpec(StrictModel):
-    """How soon most answers should begin, as clients see it: waiting, round trips and other regions are in it."""
+    """Target for the start of responses as clients see it: queueing, round trips and spillover are included."""
 
     first_byte_s: float = Field(gt=0, le=600)
-    """Time (s) from a client's request to the first byte of the answer's body."""
+    """Time (s) from a client's request to the first byte of the response body."""
     share: float = Field(gt=0, lt=1)
-    """The part (0-1, both not in it) of requests that are to be answered well and to begin within that; what fails
-    misses it."""
+    """Share (0-1, exclusive) of requests that must succeed and start within `first_byte_s`; failed requests miss it."""
 
 
 class ModelDocument(PolicyDocument):
-    """A model that clients may ask for."""
+    """A model that clients may request by name."""
 
     kind: Literal["Model"]
     name: ModelName
-    """The name that clients use."""
+    """Name that clients use in requests."""
     expected_service_s: float = Field(5.0, ge=0.001, le=3600)
-    """How long (s) one request holds its slot, until completions have been seen."""
+    """Time (s) that one request occupies a slot. A prior until completions are measured."""
     request_bytes: float = Field(4_000.0, ge=0, le=1e9)
-    """Mean size (bytes) of a request's body: what leaves its origin when another region serves it."""
+    """Mean size (bytes) of a request body: egress of the origin when another region serves the request."""
     response_bytes: float = Field(4_000.0, ge=0, le=1e9)
-    """Mean size (bytes) of an answer's body: what comes back from there."""
+    """Mean size (bytes) of a response body: egress of the serving region."""
     cost: CostSpec = CostSpec(unit="request", input_unit_s=0.0, output_unit_s=5.0)
-    """What its requests cost an endpoint: where least work is sought, and for how long a request will hold its slot."""
+    """Cost of its requests for an endpoint: used to find the endpoint with the least expected work."""
     fallback: ModelName | None = None
     """Name of a lighter model that serves its requests while no permitted region has this one ready, or all are full
-    and waiting is of no use; the answer says so in `x-penstock-model`. null refuses them instead."""
+    and waiting is of no use. The response names the serving model in `x-penstock-model`. null: refuse instead."""
     service_objective: ServiceObjectiveSpec | None = None
-    """How soon its answers should begin: agents count, `penstock status` shows it, alerts tell of it, a change of
-    policy that breaks it comes back, and nothing is planned by it. null where nothing is wanted."""
+    """Target for the start of responses. `penstock status` and alerts report it, and a rollout that breaks it is rolled
+    back; planning does not use it. null: no objective."""
 
 
 class VersionSpec(StrictModel):
-    """One of the models that a name stands for."""
+    """One of the models that serve a name."""
 
     model: ModelName
     """Name of a model of this bundle."""
     percent: float = Field(ge=0, le=100)
-    """Its share of the requests; those of all versions sum to 100."""
+    """Share of the requests (0-100); the shares of all versions sum to 100."""
 
 
 class ModelVersionsDocument(PolicyDocument):
-    """A name that clients ask for and several models serve: a canary has a small percentage, blue-green is 100 and 0.
+    """A name that several models serve: a canary has a small percentage, blue-green is 100 and 0.
 
-    A session keeps its version while the percentages stay, and the version whose share grows keeps all of its own.
-    Sessions are named by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; other requests are
-    drawn one by one. Uploads and tunnels, whose bodies are not changed, get the version that has the name itself.
+    A session keeps its version while percentages are unchanged, and keeps a version whose share grows. A session is
+    identified by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; requests without one are drawn
+    independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name was requested.
     """
 
     kind: Literal["ModelVersions"]
     name: ModelName
     """The name that clients use; a model of the same name must be among the versions."""
     description: Text = Field("", max_length=500)
-    """For people: what is being tried, and until when."""
+    """Free text: the purpose of the split, and its end."""
     versions: NonEmptyList[VersionSpec]
-    """In an order that is kept while percentages change."""
+    """The versions. Keep their order when percentages change, so that sessions keep their versions."""
 
     @model_validator(mode="after")
     def _sums_to_whole(self) -> Self:
-        if abs(sum(one.percent for one in self.versions) - 100.0) > 1e-6:
+        if abs(sum(version.percent for version in self.versions) - 100.0) > 1e-6:
             raise PydanticCustomError(
-                REMEDY, "the percentages do not sum to 100", {"remedy": "write 0 for a version that gets nothing"}
+                REMEDY, "the percentages do not sum to 100", {"remedy": "write 0 for a version without traffic"}
             )
-        if len({one.model for one in self.versions}) < len(self.versions):
+        if len({version.model for version in self.versions}) < len(self.versions):
             raise PydanticCustomError(REMEDY, "names a model twice", {"remedy": "write each version once"})
         return self

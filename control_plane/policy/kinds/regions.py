@@ -1,4 +1,4 @@
-"""Where things are: the regions that serve, and the blocs of countries that rules speak of."""
+"""Kinds for regions and for blocs of countries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RegionDocument(PolicyDocument):
     name: Label
     """Unique name, such as `eu-de`."""
     city: Text = Field("", max_length=100)
-    """For people."""
+    """City, shown in status."""
     country: str
     """ISO 3166-1 alpha-2 code of the country where the hardware stands."""
     latitude_deg: float = Field(ge=-90, le=90)

@@ -1,4 +1,4 @@
-"""Where requests may ever be."""
+"""Kinds for data residency."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from control_plane.policy.kinds.base import (
 )
 
 
-class Match(StrictModel):
-    """Which requests a rule is about: those that fit every field given. `{}` is all of them.
+class RequestMatch(StrictModel):
+    """Requests that a rule applies to: those that match every field present. `{}` matches all requests.
 
-    A field that is absent narrows nothing; one that is there but empty is refused, since it reads like "none".
+    An absent field matches everything. An empty list is an error, because it reads like "none".
     """
 
     tenants: NonEmptyList[Label] = Field(default_factory=list)
@@ -29,16 +29,16 @@ class Match(StrictModel):
     data_classes: NonEmptyList[Label] = Field(default_factory=list)
     """Names of data classes."""
     countries: NonEmptyList[str] = Field(default_factory=list)
-    """Where the client is: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a request
-    that fits otherwise is refused while its location is unknown."""
+    """Location of the client: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a
+    request that matches otherwise is refused while its location is unknown."""
     subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
-    """Where the client is, more closely: ISO 3166-2 codes of a country's first level, such as `US-CA`, as GeoIP City
-    databases have them. A client in one of `countries` or of these fits. With this field the rule governs too: while
-    only a client's country is known, and some of these are in it, its request is refused."""
+    """Location of the client below its country: ISO 3166-2 codes of the first level, such as `US-CA`, as in GeoIP City
+    databases. A client in `countries` or in `subdivisions` matches. With this field the rule governs too: a request is
+    refused while only the client's country is known and the country has a subdivision listed here."""
 
 
-class Places(StrictModel):
-    """Regions, by name or by the jurisdiction they lie in; a region in either list counts."""
+class RegionSelector(StrictModel):
+    """Regions by name or by jurisdiction; a region in either list is selected."""
 
     regions: NonEmptyList[Label] = Field(default_factory=list)
     """Names of regions."""
@@ -47,43 +47,45 @@ class Places(StrictModel):
 
     @classmethod
     def none(cls) -> Self:
-        """What a rule without the field names: no place at all, which cannot be written."""
+        """The selector of a rule without the field: it selects no region, which cannot be written in a bundle."""
         return cls.model_construct()
 
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not self.regions and not self.jurisdictions:
-            raise PydanticCustomError(REMEDY, "names no place", {"remedy": "write `regions`, `jurisdictions`, or both"})
+            raise PydanticCustomError(
+                REMEDY, "selects no region", {"remedy": "write `regions`, `jurisdictions`, or both"}
+            )
         return self
 
 
 class ResidencyRuleDocument(PolicyDocument):
-    """Narrows where matching requests may ever be. Rules add up: each takes away, none gives back; deny wins."""
+    """Restricts where matching requests may be processed. Rules add up: each removes regions, none adds any."""
 
     kind: Literal["ResidencyRule"]
     name: Label
     """Unique name; refusals and audits cite it."""
     description: Text = Field("", max_length=500)
-    """For people: why the rule is there."""
-    match: Match
-    """Which requests it is about."""
-    allow: Places = Field(default_factory=Places.none)
-    """Nothing outside these places may touch the request."""
-    deny: Places = Field(default_factory=Places.none)
-    """These places may not, whatever any rule allows."""
+    """Free text: the reason for the rule."""
+    match: RequestMatch
+    """Requests that the rule applies to."""
+    allow: RegionSelector = Field(default_factory=RegionSelector.none)
+    """Only these regions may process the request."""
+    deny: RegionSelector = Field(default_factory=RegionSelector.none)
+    """These regions may not process the request, whatever other rules allow."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.model_fields_set & {"allow", "deny"}:
-            raise PydanticCustomError(REMEDY, "the rule changes nothing", {"remedy": "write `allow`, `deny`, or both"})
+            raise PydanticCustomError(REMEDY, "the rule has no effect", {"remedy": "write `allow`, `deny`, or both"})
         return self
 
 
 class AcceptedLossDocument(PolicyDocument):
-    """Says that requests which may only run in these regions may find none when all of them are lost.
+    """Accepts that requests confined to these regions are refused while all of them are lost.
 
-    Changes nothing about any request: `penstock policy verify` fails for a residency class that does not survive the
-    loss of a region, unless somebody has written down here that this is meant, and why.
+    Does not affect requests: `penstock policy verify` fails for a residency class that does not survive the loss of a
+    region unless an AcceptedLoss names its regions and the reason.
     """
 
     kind: Literal["AcceptedLoss"]
@@ -92,4 +94,4 @@ class AcceptedLossDocument(PolicyDocument):
     regions: NonEmptyList[Label]
     """All the regions that the residency class permits."""
     because: Text = Field(min_length=1, max_length=500)
-    """For people: why this is accepted, and what becomes of such requests meanwhile."""
+    """Free text: why the loss is accepted, and what happens to such requests meanwhile."""

@@ -1,4 +1,4 @@
-"""Where clients come in, and how traffic moves between regions that may serve it: nearest first, overflow, failure."""
+"""Kinds for routing: entry of clients, spillover, failover."""
 
 from __future__ import annotations
 
@@ -22,79 +22,79 @@ RttMs = Annotated[float, Field(ge=0, le=10_000)]
 
 
 class GeoRoutingDocument(PolicyDocument):
-    """How far apart regions are. Exactly one a bundle."""
+    """Measured distances between regions. At most one a bundle."""
 
     kind: Literal["GeoRouting"]
     rtt_ms: dict[Label, dict[Label, RttMs]] = Field(default_factory=dict)
-    """Measured round trips (ms) from origin to server; a pair that is missing is estimated from where the two are."""
+    """Measured round trips (ms) from origin to server; a missing pair is estimated from the distance on Earth."""
 
 
 class ClientLocations(StrictModel):
-    """Where clients are; those in either list count."""
+    """Locations of clients; a client in either list matches."""
 
     countries: NonEmptyList[str] = Field(default_factory=list)
     """ISO 3166-1 alpha-2 codes and names of blocs."""
     subdivisions: NonEmptyList[SubdivisionCode] = Field(default_factory=list)
-    """ISO 3166-2 codes of a country's first level, such as `US-CA`; they go before a map of the whole country."""
+    """ISO 3166-2 codes of a country's first level, such as `US-CA`; they precede a map of the whole country."""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
         if not self.countries and not self.subdivisions:
             raise PydanticCustomError(
-                REMEDY, "names no place", {"remedy": "write `countries`, `subdivisions`, or both"}
+                REMEDY, "selects no clients", {"remedy": "write `countries`, `subdivisions`, or both"}
             )
         return self
 
 
 class EntryMapDocument(PolicyDocument):
-    """Where clients of some places should come in, before whatever is nearest. A preference: residency goes first."""
+    """Preferred entry regions of clients in some places. A preference: residency takes precedence."""
 
     kind: Literal["EntryMap"]
     name: Label
-    """Unique name; of several maps about one client, the first by name counts."""
+    """Unique name; of several maps that match a client, the first by name counts."""
     description: Text = Field("", max_length=500)
-    """For people: why they should."""
+    """Free text: the reason for the map."""
     clients: ClientLocations
-    """Whom it is about; clients whose place is not known are in no map."""
+    """Clients that the map applies to; a client whose location is unknown matches no map."""
     regions: NonEmptyList[Label]
-    """Names of regions, best first; the other permitted ones follow, the nearest first."""
+    """Names of regions, best first; the other permitted regions follow, nearest first."""
 
 
 class SpilloverDocument(PolicyDocument):
-    """When a healthy region's overflow may leave it. Exactly one a bundle."""
+    """When overflow may leave a healthy region. At most one a bundle."""
 
     kind: Literal["Spillover"]
     target_utilisation: float = Field(0.8, gt=0, le=1)
-    """Share of a pool's slots that the plan fills before it sends more demand elsewhere."""
+    """Share (0-1) of a pool's slots that the plan fills before it sends more demand elsewhere."""
     margin_s: float = Field(0.25, ge=0, le=60)
-    """How much sooner (s) than here, after the round trip, a request must start elsewhere to leave beyond the plan."""
+    """Time (s) by which a request must start sooner elsewhere, round trip included, to leave on a spill credit."""
     credit_ttl_s: float = Field(0.75, gt=0, le=60)
-    """How long (s) a granted spill credit may be spent."""
+    """Lifetime (s) of a spill credit."""
     step_per_s: float = Field(0.25, ge=0.001, le=1)
-    """How much (0-1) of an origin's demand for a model the plan may move per second, failures excepted."""
+    """Share (0-1) of an origin's demand for a model that plans may move per second; failures are exempt."""
 
 
 class SpilloverLimitDocument(PolicyDocument):
-    """How dear and how much overflow may be: what holds it back goes elsewhere, waits, or is refused.
+    """Bounds on the price and share of overflow. What a limit holds back goes elsewhere, waits, or is refused.
 
-    Failover is no overflow: a region that is too dear still takes what no other permitted region can serve, because
-    those are lost. Of several limits about one origin and model each holds.
+    Failover is exempt: an excluded region still serves what no other permitted region can serve because the others are
+    lost. Where several limits match an origin and model, all of them apply.
     """
 
     kind: Literal["SpilloverLimit"]
     name: Label
     """Unique name; plans and explanations cite it."""
     description: Text = Field("", max_length=500)
-    """For people: why."""
+    """Free text: the reason for the limit."""
     origins: NonEmptyList[Label] = Field(default_factory=list)
-    """Names of the regions whose overflow it is about; absent for all."""
+    """Names of the regions whose overflow is limited; absent: all."""
     models: NonEmptyList[ModelName] = Field(default_factory=list)
-    """Names of the models that it is about; absent for all."""
+    """Names of the models to which the limit applies; absent: all."""
     max_cost_per_gpu_hour: float | None = Field(None, ge=0, le=1e6)
-    """Regions whose `cost_per_gpu_hour` is more get no overflow; null for any price."""
+    """Regions with a higher `cost_per_gpu_hour` receive no overflow; null: any price."""
     max_share: float | None = Field(None, ge=0, le=1)
-    """How much (0-1) of an origin's demand in one traffic class may be served elsewhere while the origin can serve, all
-    other regions together. Plans alone can see to that, so nothing leaves on spill credits then. null for any part."""
+    """Share (0-1) of an origin's demand in one traffic class that all other regions together may serve while the origin
+    can serve. Only plans can enforce it, so nothing leaves on spill credits then. null: any share."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:
@@ -106,18 +106,18 @@ class SpilloverLimitDocument(PolicyDocument):
 
 
 class FailoverDocument(PolicyDocument):
-    """When a region counts as lost, and how it comes back. Exactly one a bundle."""
+    """When a region counts as failed, and how its traffic returns. At most one a bundle."""
 
     kind: Literal["Failover"]
     probe_interval_s: float = Field(0.25, ge=0.05, le=60)
     """Time (s) between two probes of a peer region."""
     probe_timeout_s: float = Field(0.5, ge=0.05, le=60)
-    """A probe unanswered for this long (s), beyond the pair's usual round trip, is a miss."""
+    """A probe without an answer for this time (s), beyond the pair's usual round trip, fails."""
     unhealthy_threshold: int = Field(2, ge=1, le=100)
-    """Consecutive misses that turn suspect into failed."""
+    """Consecutive failed probes after which a suspect region is failed."""
     healthy_threshold: int = Field(3, ge=1, le=100)
-    """Consecutive good probes that a failed region needs."""
+    """Consecutive successful probes that a failed region needs to recover."""
     hold_down_s: float = Field(5.0, ge=0, le=3600)
-    """Least time (s) that a failed region stays failed, so that a flapping one does not drag traffic about."""
+    """Minimum time (s) that a failed region stays failed, so that flapping does not move traffic each time."""
     failback_ramp_s: float = Field(60.0, ge=0, le=3600)
-    """Time (s) over which a recovered region's share grows from nothing to whole."""
+    """Time (s) over which a recovered region's share grows from 0 to its full value."""

@@ -1,4 +1,4 @@
-"""Who sends requests and what kind of data is in them."""
+"""Kinds for tenants and the data classes of their requests."""
 
 from __future__ import annotations
 
@@ -11,54 +11,57 @@ from control_plane.policy.kinds.base import REMEDY, KeyDigest, Label, PolicyDocu
 
 
 class DataClassDocument(PolicyDocument):
-    """A kind of data that residency rules speak of; named here so that a misspelt one is noticed."""
+    """A kind of data that residency rules match; declared so that a misspelled name is an error."""
 
     kind: Literal["DataClass"]
     name: Label
     """Unique name, such as `eu-personal`."""
     description: Text = Field("", max_length=500)
-    """For people: what belongs to it."""
+    """Free text: what belongs to the class."""
 
 
 class QuotaSpec(StrictModel):
-    """How much a tenant may ask of each region that its clients come to. A region's agents enforce equal parts of it:
-    where clients spread over agents unevenly, some are refused before the whole is used."""
+    """Limits of a tenant in each region in which its clients enter.
+
+    Each agent of a region enforces an equal part: where clients are spread over agents unevenly, some are refused
+    before the whole quota is used.
+    """
 
     requests_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Requests that may start a second; null for any number."""
+    """Requests that may start per second; null: no limit."""
     burst_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Requests that may start at once after a pause. null: what `requests_per_s` allows in one second, at least 1."""
     concurrent: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Requests that may run at once, from when they are let in until their answer has ended; null for any number."""
+    """Requests that may run at once, from admission to the end of the response; null: no limit."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:
         if self.requests_per_s is None and self.concurrent is None:
             raise PydanticCustomError(
-                REMEDY, "limits nothing", {"remedy": "give a number for one, or write `quota: null`"}
+                REMEDY, "limits nothing", {"remedy": "write requests_per_s or concurrent, or remove the quota"}
             )
         return self
 
 
 class TenantDocument(PolicyDocument):
-    """Who requests belong to."""
+    """An owner of requests."""
 
     kind: Literal["Tenant"]
     name: Label
-    """Unique name; it stands in metrics and audits."""
+    """Unique name, used in metrics and audit entries."""
     data_class: Label
-    """Name of the data class of everything in its requests."""
+    """Name of the data class of all its requests."""
     priority: int = Field(0, ge=-1000, le=1000)
-    """Higher goes first where something must wait."""
+    """Requests with a higher priority leave a queue first."""
     quota: QuotaSpec | None = None
-    """What it may ask for at most; beyond it requests are refused with 429 `quota_exceeded`. null for no limit."""
+    """Limits of the tenant; requests beyond them are refused with 429 `quota_exceeded`. null: no limit."""
     key_digests: UniqueList[KeyDigest] = Field(default_factory=list)
-    """SHA-256 of each of its API keys in lower-case hexadecimal. Never the keys."""
+    """SHA-256 of each of its API keys in lower-case hexadecimal; never the keys themselves."""
 
 
 class AnonymousAccessDocument(PolicyDocument):
-    """What becomes of requests that carry no key. Exactly one a bundle."""
+    """Handling of requests without a key. At most one a bundle."""
 
     kind: Literal["AnonymousAccess"]
     tenant: Label | None = None
-    """The tenant they belong to; null refuses them."""
+    """Tenant to which such requests belong; null: refuse them."""

@@ -124,7 +124,7 @@ def test_versions_of_a_model() -> None:
         (
             "percent: 10",
             "percent: 20",
-            "versions.yaml:11: the percentages do not sum to 100; write 0 for a version that gets nothing",
+            "versions.yaml:11: the percentages do not sum to 100; write 0 for a version without traffic",
         ),
         (
             "llama-next, percent",
