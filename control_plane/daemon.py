@@ -40,27 +40,27 @@ from control_plane.api.routes import (
 )
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
-from control_plane.events.change_detector import LOOK_S, Noticing
+from control_plane.events.change_detector import LOOK_S, ChangeDetector
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
-from control_plane.leadership.campaign import Campaign
-from control_plane.leadership.leader_client import LeaderLink
+from control_plane.leadership.leader_client import LeaderClient
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.overrides.override_store import Ledger
-from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.periodic_job import Rounds
+from control_plane.overrides.override_store import OverrideStore
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.periodic_job import PeriodicJob
 from control_plane.planning.plan_history import PlanHistory
-from control_plane.planning.planning_loop import TICK_S, Planning
-from control_plane.planning.publishing import Publisher
-from control_plane.planning.report_intake import Intake, Receipt
+from control_plane.planning.plan_publisher import PlanPublisher
+from control_plane.planning.planning_loop import TICK_S, PlanningLoop
+from control_plane.planning.report_intake import ReportIntake, ReportReceipt
 from control_plane.policy.source.policy_polling import PolicyPolling
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.policy_webhook import PolicyWebhook
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.source.webhook_secret import WebhookSecret
-from control_plane.rollout.rollout_actions import Orders
-from control_plane.rollout.rollout_runner import Staging
+from control_plane.rollout.rollout_actions import RolloutActions
+from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
@@ -112,8 +112,8 @@ class ControlPlane:
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
-        self._link = LeaderLink(member, key, trust=trust)
-        self.campaign = Campaign(
+        self._link = LeaderClient(member, key, trust=trust)
+        self.campaign = LeaderElector(
             store,
             member,
             eligible=lambda: self.policies.current is not None,
@@ -123,24 +123,24 @@ class ControlPlane:
             on_change=lambda _: self._planning_rounds.wake(),
         )
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
-        self.ledger = Ledger(store, self.audit, member.name, rng=rng, clock=clock)
-        publisher = Publisher(store)
-        self.staging = Staging(store, self.policies, publisher)
-        self._rollout_actions = Orders(store, self.audit, self.policies, clock)
+        self.ledger = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
+        publisher = PlanPublisher(store)
+        self.staging = RolloutRunner(store, self.policies, publisher)
+        self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
         self._idempotency_store = IdempotencyStore(store, member.name, clock)
-        fleet = Fleet()
-        planning = Planning(
+        fleet = FleetSnapshot()
+        planning = PlanningLoop(
             self.campaign, self.policies, fleet, self.ledger, self.staging, publisher, self.metrics, clock
         )
         self.view = FleetView(self.policies, self.staging, fleet, planning, self._mirrors.plans, clock)
         self.reporter = StatusReporter(self.view, self.campaign, self.policies, self.ledger, planning, self._mirrors)
-        self._intake = Intake(
+        self._intake = ReportIntake(
             key, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
         self.events = EventLog(clock)
         self._history = PlanHistory()
-        self._change_detector = Noticing(self.events, self._history, self.audit, self.reporter.state_snapshot)
+        self._change_detector = ChangeDetector(self.events, self._history, self.audit, self.reporter.state_snapshot)
         self._journal = Journal(
             store,
             rng=rng,
@@ -148,8 +148,8 @@ class ControlPlane:
             on_gone=self._history.forget,
             backoff_cap_s=BACKOFF_CAP_S,
         )
-        self._planning_rounds = Rounds(planning.tick, TICK_S)
-        self._event_rounds = Rounds(self._detect_changes, LOOK_S)
+        self._planning_rounds = PeriodicJob(planning.tick, TICK_S)
+        self._event_rounds = PeriodicJob(self._detect_changes, LOOK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -226,9 +226,9 @@ class ControlPlane:
             self._history.begin(self.view.plans)
         await self._change_detector.look(self._journal)
 
-    def _receipt(self) -> Receipt:
+    def _receipt(self) -> ReportReceipt:
         leader = self.campaign.leader
-        return Receipt(self.campaign.epoch is not None, leader.value.url if leader is not None else None)
+        return ReportReceipt(self.campaign.epoch is not None, leader.value.url if leader is not None else None)
 
     async def _poll_policy(self) -> bool:
         before = self.policies.current

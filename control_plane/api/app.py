@@ -16,8 +16,8 @@ from control_plane.api.responses import install_error_handlers
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import is_guarded
-from control_plane.leadership.campaign import Campaign
-from control_plane.leadership.leader_client import LeaderLink
+from control_plane.leadership.leader_client import LeaderClient
+from control_plane.leadership.leader_elector import LeaderElector
 
 
 class UnguardedRoute(Exception):
@@ -30,8 +30,8 @@ def create_app(
     guarded_routers: Sequence[APIRouter],
     access: Access,
     idempotency_store: IdempotencyStore,
-    campaign: Campaign,
-    link: LeaderLink,
+    campaign: LeaderElector,
+    link: LeaderClient,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
 

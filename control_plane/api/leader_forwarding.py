@@ -20,8 +20,8 @@ from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
 from control_plane.auth.authentication import Access
-from control_plane.leadership.campaign import Campaign
-from control_plane.leadership.leader_client import HOP_HEADER, LeaderAway, LeaderLink, Reply
+from control_plane.leadership.leader_client import HOP_HEADER, LeaderClient, LeaderResponse, LeaderUnavailable
+from control_plane.leadership.leader_elector import LeaderElector
 
 RETRY_S = 2
 """Retry-After (s) of a response without a leader: an election takes about that long."""
@@ -84,7 +84,7 @@ class LeaderForwarding:
         access: authenticates callers.
     """
 
-    def __init__(self, app: ASGIApp, campaign: Campaign, link: LeaderLink, access: Access) -> None:
+    def __init__(self, app: ASGIApp, campaign: LeaderElector, link: LeaderClient, access: Access) -> None:
         self._app = app
         self._campaign = campaign
         self._link = link
@@ -133,7 +133,7 @@ class LeaderForwarding:
             reply = await self._link.ask(
                 leader, scope["method"], target, forwarded, body, client=_client(scope), within_s=rule.timeout_s
             )
-        except LeaderAway as away:
+        except LeaderUnavailable as away:
             if rule.local_fallback:
                 await self._app(scope, replay_body(body, receive), send)
             else:
@@ -169,7 +169,7 @@ def _leader_unavailable(leader: Member, reason: str) -> ASGIApp:
     return problem_response(503, detail, {"retry-after": str(RETRY_S)}, leader=msgspec.to_builtins(leader))
 
 
-async def _send_reply(reply: Reply, send: Send) -> None:
+async def _send_reply(reply: LeaderResponse, send: Send) -> None:
     headers = [
         (name.encode(), reply.headers[name].encode("latin-1")) for name in RESPONSE_HEADERS if name in reply.headers
     ]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.policy.source.revision import Revision
-from control_plane.rollout.rollout_resource import AgentRuns, RolloutStatus, RolloutSummary
+from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
 
 MAX_SHOWN = 30
 """Changes and moves that are listed."""
@@ -70,7 +70,7 @@ def _listing(title: str, lines: list[str]) -> Text:
     return Text("\n".join([f"\n{title}", *(f"  {line}" for line in [*lines[:MAX_SHOWN], *more])]))
 
 
-def _agents(agents: Iterable[AgentRuns]) -> Table:
+def _agents(agents: Iterable[AgentPolicyState]) -> Table:
     table = table_of("region", "agent", "told", "runs", "refuses", title="Who runs what")
     for one in agents:
         style = "" if one.told == one.runs else "yellow"

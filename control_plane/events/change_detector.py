@@ -17,7 +17,7 @@ from adapters.store.config_store import StoreError
 from adapters.store.members import Member
 from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog
-from control_plane.events.event_log import Event, EventLog, Kind, event_id
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent, event_id
 from control_plane.events.journal import Journal, JournalEntry
 from control_plane.planning.plan_history import PlanHistory, PlanStep
 from control_plane.status.status import PolicyStatus
@@ -45,7 +45,7 @@ _PASSING = frozenset({RegionState.SUSPECT})
 """States that are no news: in a second it is known what they come to."""
 
 
-class Glimpse(msgspec.Struct, frozen=True):
+class StateSnapshot(msgspec.Struct, frozen=True):
     """As much of the state as events tell of: the whole status takes tens of milliseconds in a large fleet."""
 
     at: float
@@ -70,7 +70,7 @@ class Glimpse(msgspec.Struct, frozen=True):
     """The last audit entry; None where there is none, or it is not known."""
 
 
-class Noticing:
+class ChangeDetector:
     """Looks, and writes what is new.
 
     Args:
@@ -80,12 +80,14 @@ class Noticing:
         glimpse: the state now.
     """
 
-    def __init__(self, events: EventLog, history: PlanHistory, audit: AuditLog, glimpse: Callable[[], Glimpse]) -> None:
+    def __init__(
+        self, events: EventLog, history: PlanHistory, audit: AuditLog, glimpse: Callable[[], StateSnapshot]
+    ) -> None:
         self._events = events
         self._history = history
         self._audit = audit
         self._glimpse = glimpse
-        self._told: dict[Kind, Any] = {}
+        self._told: dict[EventKind, Any] = {}
         """What the journal's last entry of each kind says."""
         self._regions: dict[str, str] = {}
         """The states of regions by the journal's entries."""
@@ -99,7 +101,7 @@ class Noticing:
         now = self._glimpse()
         if now.epoch is None:
             if self._led:
-                self._events.tell(Kind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
+                self._events.tell(EventKind.LEADERSHIP, {"leader": None, "epoch": 0, "why": now.why})
             self._led = False
             return
         self._led = True
@@ -107,7 +109,7 @@ class Noticing:
             return
         try:
             news = [*self._decisions(now), *await self._audited(now.audited), *self._regions_news(now)]
-            news += self._plan_news(now, at_once=any(kind is Kind.REGION for kind, _ in news))
+            news += self._plan_news(now, at_once=any(kind is EventKind.REGION for kind, _ in news))
             if news:
                 await journal.write(news, now.epoch, now.at)
         except StoreError:
@@ -116,35 +118,35 @@ class Noticing:
     def take_in(self, entry: JournalEntry) -> None:
         """An entry of the journal."""
         self._told[entry.kind] = entry.data
-        if entry.kind is Kind.REGION:
+        if entry.kind is EventKind.REGION:
             self._regions[entry.data["region"]] = entry.data["after"]
-        elif entry.kind is Kind.PLAN:
+        elif entry.kind is EventKind.PLAN:
             self._history.keep(entry.number, msgspec.convert(entry.data, PlanStep))
-        self._events.add(Event(event_id(entry.epoch, entry.number), entry.at, entry.kind, entry.data))
+        self._events.add(FleetEvent(event_id(entry.epoch, entry.number), entry.at, entry.kind, entry.data))
 
-    def _decisions(self, now: Glimpse) -> list[tuple[Kind, Any]]:
-        news: list[tuple[Kind, Any]] = []
-        if self._told.get(Kind.LEADERSHIP, {}).get("epoch") != now.epoch:
-            news.append((Kind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
+    def _decisions(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
+        news: list[tuple[EventKind, Any]] = []
+        if self._told.get(EventKind.LEADERSHIP, {}).get("epoch") != now.epoch:
+            news.append((EventKind.LEADERSHIP, {"leader": now.member, "epoch": now.epoch, "why": now.why}))
         policy = now.policy
         told = {
-            "in_force": now.in_force or self._told.get(Kind.POLICY, {}).get("in_force"),
+            "in_force": now.in_force or self._told.get(EventKind.POLICY, {}).get("in_force"),
             "accepted": policy.digest,
             "provenance": policy.provenance,
             "refused": [one[:MAX_ERROR] for one in policy.refused[:MAX_ERRORS]],
             "refused_provenance": policy.refused_provenance,
         }
-        if Kind.POLICY in self._told or policy.digest is not None or policy.refused:
-            news.append((Kind.POLICY, told))
+        if EventKind.POLICY in self._told or policy.digest is not None or policy.refused:
+            news.append((EventKind.POLICY, told))
         if now.rollout is not None:
             one = now.rollout
             told = {"number": one.number, "phase": one.phase.value, "candidate": one.candidate, "stable": one.stable}
-            news.append((Kind.ROLLOUT, told | {"why": one.why, "by": one.by}))
+            news.append((EventKind.ROLLOUT, told | {"why": one.why, "by": one.by}))
         news = [(kind, msgspec.json.decode(msgspec.json.encode(data))) for kind, data in news]
         return [(kind, data) for kind, data in news if self._told.get(kind) != data]
 
-    async def _audited(self, newest: AuditEntry | None) -> list[tuple[Kind, Any]]:
-        told: int = self._told.get(Kind.AUDIT, {}).get("seq", 0)
+    async def _audited(self, newest: AuditEntry | None) -> list[tuple[EventKind, Any]]:
+        told: int = self._told.get(EventKind.AUDIT, {}).get("seq", 0)
         if newest is None or newest.seq <= told:
             return []
         entries = [newest]
@@ -152,22 +154,22 @@ class Noticing:
             # One that cannot be read keeps nobody from telling what comes after it; verifying the log finds it.
             with suppress(CodecError):
                 entries = await self._audit.page(max(told, newest.seq - MAX_AUDITED) + 1, newest.seq)
-        return [(Kind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
+        return [(EventKind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
-    def _regions_news(self, now: Glimpse) -> list[tuple[Kind, Any]]:
+    def _regions_news(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
         news = []
         for region, state in now.regions.items():
             before = self._regions.get(region, RegionState.UNKNOWN.value)
             if state.value != before and state not in _PASSING:
-                news.append((Kind.REGION, {"region": region, "before": before, "after": state.value}))
+                news.append((EventKind.REGION, {"region": region, "before": before, "after": state.value}))
         return news
 
-    def _plan_news(self, now: Glimpse, *, at_once: bool) -> list[tuple[Kind, Any]]:
+    def _plan_news(self, now: StateSnapshot, *, at_once: bool) -> list[tuple[EventKind, Any]]:
         step = self._history.next_step(now.plans, now.at, now.member.name, _amid(now), at_once=at_once)
-        return [(Kind.PLAN, msgspec.to_builtins(step))] if step is not None else []
+        return [(EventKind.PLAN, msgspec.to_builtins(step))] if step is not None else []
 
 
-def _amid(now: Glimpse) -> list[str]:
+def _amid(now: StateSnapshot) -> list[str]:
     """What is out of the ordinary, in sentences."""
     states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
     orders = [

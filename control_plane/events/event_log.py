@@ -22,7 +22,7 @@ MAX_NUMBER = 15
 """Digits of the number in an id."""
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event tells of."""
 
     LEADERSHIP = "leadership"
@@ -39,14 +39,14 @@ class Kind(StrEnum):
     """Somebody changed something: an override, a rollout, policy."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class FleetEvent(msgspec.Struct, frozen=True):
     """Something that happened."""
 
     id: str
     """Names it at every control plane; give it as Last-Event-ID to resume after it. Empty: told by this one alone."""
     at: float
     """Unix time (s)."""
-    kind: Kind
+    kind: EventKind
     data: Any
     """What it is about; see docs/api.md, Events."""
 
@@ -65,7 +65,7 @@ class EventLog:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[FleetEvent] = deque(maxlen=MAX_EVENTS)
         self._next = 0
         self._news = asyncio.Event()
         self.closed = False
@@ -76,15 +76,15 @@ class EventLog:
         """The position after the newest event."""
         return self._next
 
-    def add(self, event: Event) -> None:
+    def add(self, event: FleetEvent) -> None:
         """Take in an event, and wake readers."""
         self._events.append(event)
         self._next += 1
         self._wake()
 
-    def tell(self, kind: Kind, data: Any) -> None:
+    def tell(self, kind: EventKind, data: Any) -> None:
         """Tell whoever listens here, and nobody later: nothing resumes after it."""
-        self.add(Event("", self._clock(), kind, data))
+        self.add(FleetEvent("", self._clock(), kind, data))
 
     def after(self, last_id: str | None) -> tuple[int, bool]:
         """The position after the event of this id, and whether all that came since is there; the end without one.
@@ -112,7 +112,7 @@ class EventLog:
                 while not self.closed and number > max((_number(one.id) for one in self._events if one.id), default=0):
                     await self.wait(self._next)
 
-    def read(self, position: int) -> list[Event] | None:
+    def read(self, position: int) -> list[FleetEvent] | None:
         """The events from a position on; None where some of them are gone."""
         if position < self.oldest:
             return None

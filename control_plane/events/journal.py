@@ -17,7 +17,7 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import Changed, ConfigStore, Delete, Put, SameKey, Unchanged
 from adapters.store.informer import Informer
-from control_plane.events.event_log import Kind
+from control_plane.events.event_log import EventKind
 
 MAX_PLANS = 300
 """Entries of plans that are kept."""
@@ -40,7 +40,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
     """The fencing epoch of the leader that told it."""
     at: float
     """Unix time (s) by its clock."""
-    kind: Kind
+    kind: EventKind
     data: Any
     """As the event has it; see docs/api.md, Events."""
 
@@ -68,11 +68,11 @@ class Journal:
         self._store = store
         self._on_entry = on_entry
         self._on_gone = on_gone
-        self._kinds: dict[int, Kind | None] = {}
+        self._kinds: dict[int, EventKind | None] = {}
         """By number; None where an entry cannot be read."""
         self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
-    async def write(self, news: Sequence[tuple[Kind, Any]], epoch: int, at: float) -> bool:
+    async def write(self, news: Sequence[tuple[EventKind, Any]], epoch: int, at: float) -> bool:
         """Write for the leader of `epoch`, the first MAX_AT_ONCE at most.
 
         False where it leads no more, or the journal goes further than is known here: look again, and tell the rest.
@@ -95,12 +95,12 @@ class Journal:
         )
         return done.succeeded
 
-    def _surplus(self, coming: Sequence[Kind]) -> list[int]:
+    def _surplus(self, coming: Sequence[EventKind]) -> list[int]:
         """The numbers that there is no room for any more."""
         gone: list[int] = []
         for of_plans, most in ((True, MAX_PLANS), (False, MAX_OTHERS)):
-            there = [number for number, kind in self._kinds.items() if (kind is Kind.PLAN) is of_plans]
-            over = len(there) + sum((kind is Kind.PLAN) is of_plans for kind in coming) - most
+            there = [number for number, kind in self._kinds.items() if (kind is EventKind.PLAN) is of_plans]
+            over = len(there) + sum((kind is EventKind.PLAN) is of_plans for kind in coming) - most
             gone += sorted(there)[: min(max(0, over), MAX_AT_ONCE)]
         return gone
 

@@ -46,7 +46,7 @@ class Hop(msgspec.Struct, frozen=True):
     """Unix time (s)."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class LeaderResponse(msgspec.Struct, frozen=True):
     """What the leader answered."""
 
     status: int
@@ -54,11 +54,11 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class LeaderAway(Exception):
+class LeaderUnavailable(Exception):
     """The leader did not answer; the message says what became of the request."""
 
 
-class LeaderLink:
+class LeaderClient:
     """Asks leaders.
 
     Args:
@@ -102,7 +102,7 @@ class LeaderLink:
         *,
         client: str,
         within_s: float,
-    ) -> Reply:
+    ) -> LeaderResponse:
         """What the leader answers to somebody's request.
 
         Args:
@@ -115,7 +115,7 @@ class LeaderLink:
             LeaderAway: there is no answer.
         """
         if not may_follow(self._member.url, leader.url):
-            raise LeaderAway("its address is plain http, where a credential that came over TLS is not sent")
+            raise LeaderUnavailable("its address is plain http, where a credential that came over TLS is not sent")
         hop = Hop(self._member.name, client, self._clock())
         sent = {**headers, HOP_HEADER: self._key.seal(Purpose.HOP, msgspec.json.encode(hop))}
         try:
@@ -130,14 +130,14 @@ class LeaderLink:
         self._heard = True
         return reply
 
-    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LeaderResponse:
         answer = bytearray()
         async with self._http.stream(method, url, headers=dict(headers), content=body) as response:
             async for chunk in response.aiter_bytes():
                 answer += chunk
                 if len(answer) > MAX_ANSWER_BYTES:
                     raise httpx.ReadError(f"more than {MAX_ANSWER_BYTES} bytes")
-            return Reply(response.status_code, dict(response.headers), bytes(answer))
+            return LeaderResponse(response.status_code, dict(response.headers), bytes(answer))
 
     def opened(self, sealed: str | None) -> Hop | None:
         """The hop that a request came by; None for what no control plane handed on just now."""
@@ -149,8 +149,8 @@ class LeaderLink:
             return None
         return hop if abs(self._clock() - hop.at) <= HOP_LIVES_S else None
 
-    def _away(self, leader: Member, why: str) -> LeaderAway:
+    def _away(self, leader: Member, why: str) -> LeaderUnavailable:
         if self._heard:
             _log.warning("the leader does not answer", leader=leader.name, url=leader.url, reason=why)
         self._heard = False
-        return LeaderAway(why)
+        return LeaderUnavailable(why)

@@ -30,7 +30,7 @@ class Role(StrEnum):
     LEADER = "leader"
 
 
-class Event(StrEnum):
+class ElectionEvent(StrEnum):
     """What can happen to it."""
 
     VACANT = "vacant"
@@ -51,9 +51,9 @@ class Event(StrEnum):
     RESIGNED = "resigned"
 
 
-_R, _E = Role, Event
+_R, _E = Role, ElectionEvent
 
-TRANSITIONS: dict[tuple[Role, Event], Role] = {
+TRANSITIONS: dict[tuple[Role, ElectionEvent], Role] = {
     (_R.FOLLOWER, _E.VACANT): _R.CANDIDATE,
     (_R.FOLLOWER, _E.RESIGNED): _R.FOLLOWER,
     (_R.CANDIDATE, _E.WON): _R.LEADER,
@@ -81,7 +81,7 @@ WHY = {
 
 
 class Leadership(msgspec.Struct, frozen=True):
-    """One control plane's belief about itself; `follow` returns the next one."""
+    """One control plane's belief about itself; `transition` returns the next one."""
 
     role: Role = Role.FOLLOWER
     epoch: int = 0
@@ -98,7 +98,9 @@ class Leadership(msgspec.Struct, frozen=True):
         return self.epoch if self.role is Role.LEADER and now < self.proven_until else None
 
 
-def follow(belief: Leadership, event: Event, now: float, *, epoch: int = 0, sent_at: float = 0.0) -> Leadership:
+def transition(
+    belief: Leadership, event: ElectionEvent, now: float, *, epoch: int = 0, sent_at: float = 0.0
+) -> Leadership:
     """The belief after an event.
 
     Args:

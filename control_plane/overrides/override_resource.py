@@ -40,13 +40,13 @@ class OverridePage(msgspec.Struct, frozen=True):
     """Give it as `cursor` to have the overrides after these; null: there are none."""
 
 
-class Lifted(msgspec.Struct, frozen=True):
+class LiftedOverrides(msgspec.Struct, frozen=True):
     """What was ended."""
 
     overrides: tuple[OverrideStatus, ...]
 
 
-def shown(override: Override, now: float, ramp_s: float, *, by_policy: bool = False) -> OverrideStatus:
+def override_status(override: Override, now: float, ramp_s: float, *, by_policy: bool = False) -> OverrideStatus:
     """An override at a moment.
 
     Args:

@@ -31,11 +31,11 @@ class OverrideRefused(Exception):
     """The override is not set; the message says why."""
 
 
-class Flawed(OverrideRefused):
+class InvalidOverride(OverrideRefused):
     """It makes no sense under the policy in force."""
 
 
-class Standing(OverrideRefused):
+class DuplicateOverride(OverrideRefused):
     """One that does the same is in force already."""
 
     def __init__(self, message: str, override: Override) -> None:
@@ -43,11 +43,11 @@ class Standing(OverrideRefused):
         self.override = override
 
 
-class TooMany(OverrideRefused):
+class TooManyOverrides(OverrideRefused):
     """As many are set as are kept at once."""
 
 
-class Guarded(OverrideRefused):
+class GuardRailRefused(OverrideRefused):
     """Guard rails speak against it, and nobody said that it is meant."""
 
     def __init__(self, objection: Objection) -> None:
@@ -55,7 +55,7 @@ class Guarded(OverrideRefused):
         self.objection = objection
 
 
-class Ledger:
+class OverrideStore:
     """Sets, lifts and shows overrides; every control plane has one.
 
     Args:
@@ -128,19 +128,19 @@ class Ledger:
             StoreError: the store is away; whether it was set is unknown.
         """
         if (wrong := validation_error(wanted, policy)) is not None:
-            raise Flawed(wrong)
+            raise InvalidOverride(wrong)
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
             now = self._clock()
             kept = before.without_ended(now, policy.failover.failback_ramp_s)
             standing = duplicate_of((*kept.overrides, *windows(policy, now)), wanted, now)
             if standing is not None:
-                raise Standing(f"{_named(standing)} does this already, set by {standing.author}", standing)
+                raise DuplicateOverride(f"{_named(standing)} does this already, set by {standing.author}", standing)
             if len(kept.overrides) >= MAX_OVERRIDES:
-                raise TooMany(f"{MAX_OVERRIDES} overrides are set, and no more are kept: lift some")
+                raise TooManyOverrides(f"{MAX_OVERRIDES} overrides are set, and no more are kept: lift some")
             against = objection(policy, kept.overrides, wanted, capacity, now)
             if against is not None and not force:
-                raise Guarded(against)
+                raise GuardRailRefused(against)
             action = f"override.{wanted.kind.value}"
             after = msgspec.to_builtins(wanted)
             if against is not None:

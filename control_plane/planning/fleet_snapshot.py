@@ -11,7 +11,7 @@ from penstock.health.region_health import RegionHealth
 from penstock.policy.policy import Policy
 
 
-class Fleet:
+class FleetSnapshot:
     """Holds the newest snapshot; what it may contain is decided in `penstock.fleet.snapshot`."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 
-class Rounds:
+class PeriodicJob:
     """Runs a job.
 
     Args:

@@ -10,14 +10,14 @@ import msgspec
 import structlog
 
 from adapters.store.config_store import StoreError
-from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
-from control_plane.overrides.override_store import Ledger
-from control_plane.planning.fleet_snapshot import Fleet
+from control_plane.overrides.override_store import OverrideStore
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.plan_publisher import Fenced, PlanPublisher
 from control_plane.planning.planner_runner import PlannerRunner
-from control_plane.planning.publishing import Fenced, Publisher
 from control_plane.policy.source.policy_source import PolicySource
-from control_plane.rollout.rollout_runner import Accepted, Staged, Staging
+from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import demand, pools, settled
@@ -40,7 +40,7 @@ SHADOW_EVERY_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
-class Planning:
+class PlanningLoop:
     """Plans while its control plane leads.
 
     Args:
@@ -56,12 +56,12 @@ class Planning:
 
     def __init__(
         self,
-        campaign: Campaign,
+        campaign: LeaderElector,
         policies: PolicySource,
-        fleet: Fleet,
-        overrides: Ledger,
-        staging: Staging,
-        publisher: Publisher,
+        fleet: FleetSnapshot,
+        overrides: OverrideStore,
+        staging: RolloutRunner,
+        publisher: PlanPublisher,
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
@@ -150,7 +150,7 @@ class Planning:
             self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))
             self._inherited = True
 
-    async def _publish(self, staged: Staged, epoch: int, now: float) -> PublishOutcome:
+    async def _publish(self, staged: ActivePolicies, epoch: int, now: float) -> PublishOutcome:
         elapsed_s = min(MAX_STEP_S, now - self._planned_at)
         began = time.perf_counter()
         result = await self._plan(self._runner, staged.main, epoch, now, elapsed_s)
@@ -169,7 +169,9 @@ class Planning:
         self._metrics.show_plan(list(self._publisher.in_force.values()))
         return outcome
 
-    async def _plan(self, runner: PlannerRunner, by: Accepted, epoch: int, now: float, elapsed_s: float) -> PlanResult:
+    async def _plan(
+        self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float
+    ) -> PlanResult:
         """The plan under one policy, with the policy's commit and the regions' health in its slices."""
         snapshot = self._fleet.snapshot
         result = await runner.plan(
@@ -193,7 +195,7 @@ class Planning:
         }
         return msgspec.structs.replace(result, plans=plans)
 
-    async def _compare(self, staged: Staged, candidate: Accepted, epoch: int, now: float) -> None:
+    async def _compare(self, staged: ActivePolicies, candidate: PolicyVersion, epoch: int, now: float) -> None:
         """Where the candidate's plan would be, and the main one, once shares have had all the time they need."""
         known = self.staging.shadow
         if known is not None and known.number == staged.rollout.number and now - self._compared_at < SHADOW_EVERY_S:

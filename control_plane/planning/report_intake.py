@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from control_plane.metrics import ControlPlaneMetrics, ReportOutcome
-from control_plane.planning.fleet_snapshot import Fleet
+from control_plane.planning.fleet_snapshot import FleetSnapshot
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(AgentReport)
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class ReportReceipt(msgspec.Struct, frozen=True):
     """What an agent is told about a report that was taken in."""
 
     leading: bool
@@ -58,7 +58,7 @@ _REFUSALS = {
 }
 
 
-class Intake:
+class ReportIntake:
     """Takes in reports.
 
     Args:
@@ -73,10 +73,10 @@ class Intake:
     def __init__(
         self,
         key: FleetKey,
-        fleet: Fleet,
+        fleet: FleetSnapshot,
         *,
         policy: Callable[[], Policy | None],
-        leading: Callable[[], Receipt],
+        leading: Callable[[], ReportReceipt],
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
@@ -87,7 +87,7 @@ class Intake:
         self._metrics = metrics
         self._clock = clock
 
-    def receive(self, body: bytes, signature: str) -> Receipt:
+    def receive(self, body: bytes, signature: str) -> ReportReceipt:
         """Take in one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
 
         Raises:

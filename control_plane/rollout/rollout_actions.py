@@ -10,7 +10,7 @@ from adapters.store.config_store import ConfigStore, Unchanged
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller
 from control_plane.policy.source.policy_source import NotForUs, PolicySource, stored_policy
-from control_plane.rollout.rollout_records import RolloutRecords, Stored, changes
+from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Rollout, RolloutEvent, begin, restore, transition
@@ -19,15 +19,15 @@ MAX_REASON = 500
 """Characters of a reason."""
 
 
-class OrderRefused(Exception):
+class ActionRefused(Exception):
     """What is ordered makes no sense as things are; the message says why."""
 
 
-class NotKept(Exception):
+class PolicyNotStored(Exception):
     """The store has no such policy (any more), or none that can be read here."""
 
 
-class Orders:
+class RolloutActions:
     """Takes orders, at any control plane: whoever leads does what the store says next.
 
     Args:
@@ -54,12 +54,12 @@ class Orders:
         try:
             policy = await stored_policy(self._store, digest)
         except NotForUs as error:
-            raise NotKept(str(error)) from None
+            raise PolicyNotStored(str(error)) from None
         if policy is None:
-            raise NotKept(f"no policy {digest[:12]} is kept")
+            raise PolicyNotStored(f"no policy {digest[:12]} is kept")
         return policy
 
-    async def advance(self, caller: Caller, seen: Stored, event: RolloutEvent, reason: str) -> Rollout:
+    async def advance(self, caller: Caller, seen: StoredRollout, event: RolloutEvent, reason: str) -> Rollout:
         """Halt, resume, promote or roll back what is under way.
 
         Raises:
@@ -71,11 +71,11 @@ class Orders:
         try:
             after = transition(before, event, self._clock(), why=reason, by=caller.name)
         except KeyError:
-            raise OrderRefused(f"rollout {before.number} is {before.phase.value}: it cannot {_verb(event)}") from None
+            raise ActionRefused(f"rollout {before.number} is {before.phase.value}: it cannot {_verb(event)}") from None
         return await self._write(caller, seen, f"rollout.{event.value}", reason, [after])
 
     async def apply(
-        self, caller: Caller, seen: Stored, digest: str, provenance: Provenance | None, reason: str
+        self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
         """Begin to roll a kept policy out, as if the source had it now.
 
@@ -86,9 +86,9 @@ class Orders:
         """
         before, candidate = _some(seen), await self.policy(digest)
         if digest == before.stable and before.is_over:
-            raise OrderRefused("every region obeys it already")
+            raise ActionRefused("every region obeys it already")
         if digest == before.candidate and not before.is_over:
-            raise OrderRefused(f"rollout {before.number} brings it already")
+            raise ActionRefused(f"rollout {before.number} brings it already")
         now, states = self._clock(), []
         if not before.is_over:
             before = self._put_away(before, now, caller, reason)
@@ -101,7 +101,7 @@ class Orders:
         return await self._write(caller, seen, "policy.apply", reason, [*states, after])
 
     async def restore(
-        self, caller: Caller, seen: Stored, digest: str, provenance: Provenance | None, reason: str
+        self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
     ) -> Rollout:
         """Back to a policy that every region obeyed once, everywhere and at once; the source's does not come back by
         itself.
@@ -114,10 +114,10 @@ class Orders:
         before = _some(seen)
         await self.policy(digest)
         if digest == before.stable and before.is_over:
-            raise OrderRefused("every region obeys it already")
+            raise ActionRefused("every region obeys it already")
         if digest not in {before.stable, *(one.stable for one in await self.records.ended())}:
             # It takes less to go back than to promote what nobody has tried.
-            raise OrderRefused(f"no rollout of policy {digest[:12]} came to its end: roll it out with `apply`")
+            raise ActionRefused(f"no rollout of policy {digest[:12]} came to its end: roll it out with `apply`")
         now, states = self._clock(), []
         if not before.is_over:
             before = self._put_away(before, now, caller, reason)
@@ -131,7 +131,9 @@ class Orders:
     def _offered(self) -> str:
         return self._source.current.digest() if self._source.current is not None else ""
 
-    async def _write(self, caller: Caller, seen: Stored, action: str, reason: str, states: list[Rollout]) -> Rollout:
+    async def _write(
+        self, caller: Caller, seen: StoredRollout, action: str, reason: str, states: list[Rollout]
+    ) -> Rollout:
         await self._audit.record(
             caller,
             action,
@@ -145,9 +147,9 @@ class Orders:
         return states[-1]
 
 
-def _some(seen: Stored) -> Rollout:
+def _some(seen: StoredRollout) -> Rollout:
     if seen.rollout is None:
-        raise OrderRefused("no policy has been rolled out yet")
+        raise ActionRefused("no policy has been rolled out yet")
     return seen.rollout
 
 

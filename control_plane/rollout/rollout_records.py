@@ -18,7 +18,7 @@ MAX_ENDED = 100
 _log = structlog.get_logger(__name__)
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredRollout(msgspec.Struct, frozen=True):
     """The newest rollout as the store has it."""
 
     rollout: Rollout | None
@@ -44,14 +44,14 @@ class RolloutRecords:
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
 
-    async def newest(self) -> Stored:
+    async def newest(self) -> StoredRollout:
         """The rollout under way, or the last one.
 
         Raises:
             StoreError: the store cannot be read.
         """
         item = await self._store.get(keys.ROLLOUT)
-        return Stored(None, 0) if item is None else Stored(_readable(item), item.mod_revision)
+        return StoredRollout(None, 0) if item is None else StoredRollout(_readable(item), item.mod_revision)
 
     async def ended(self) -> list[Rollout]:
         """Those that are over, newest first.

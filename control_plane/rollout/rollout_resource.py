@@ -36,7 +36,7 @@ class RolloutSummary(msgspec.Struct, frozen=True):
     """How much (0-1) of all demand the candidate's plan serves elsewhere, as the shadow showed last."""
 
 
-class AgentRuns(msgspec.Struct, frozen=True):
+class AgentPolicyState(msgspec.Struct, frozen=True):
     """What one agent runs, as it said last."""
 
     region: str
@@ -56,7 +56,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     """The newest rollout, and what there is to know of it now."""
 
     rollout: RolloutSummary
-    agents: tuple[AgentRuns, ...]
+    agents: tuple[AgentPolicyState, ...]
     """Agents that are heard where this was answered: all of them, unless the leader could not be asked."""
     changes: tuple[Change, ...]
     """What the candidate says differently; empty where the rollout is over or a policy is kept no more."""
@@ -90,10 +90,10 @@ def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummar
     )
 
 
-def runs(rollout: Rollout, snapshot: Snapshot, now: float) -> tuple[AgentRuns, ...]:
+def agent_policy_states(rollout: Rollout, snapshot: Snapshot, now: float) -> tuple[AgentPolicyState, ...]:
     """Who runs what; `now` is the clock that reports were received by, in seconds."""
     return tuple(
-        AgentRuns(
+        AgentPolicyState(
             region=region,
             agent=name,
             told=rollout.digest_for(region),

@@ -12,11 +12,11 @@ import msgspec
 import structlog
 
 from adapters.store.config_store import ConfigStore, StoreError
-from control_plane.planning.publishing import Publisher
+from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.policy.source.policy_source import NotForUs, PolicySource, stored_policy
 from control_plane.policy.source.revision import Origin
 from control_plane.policy.source.revision_store import RevisionStore
-from control_plane.rollout.rollout_records import RolloutRecords, Stored
+from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
@@ -41,7 +41,7 @@ MAX_TRIES = 3
 _log = structlog.get_logger(__name__)
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class PolicyVersion(msgspec.Struct, frozen=True):
     """A policy and where it is from."""
 
     policy: Policy
@@ -49,13 +49,13 @@ class Accepted(msgspec.Struct, frozen=True):
     provenance: Provenance | None
 
 
-class Staged(msgspec.Struct, frozen=True):
+class ActivePolicies(msgspec.Struct, frozen=True):
     """What to plan by."""
 
     rollout: Rollout
-    main: Accepted
+    main: PolicyVersion
     """What regions obey but for those that try the candidate."""
-    candidate: Accepted | None
+    candidate: PolicyVersion | None
     """What is in shadow or tried; None where every region obeys the same."""
 
     @property
@@ -69,7 +69,7 @@ class Staged(msgspec.Struct, frozen=True):
         return self.rollout.phase in IN_SHADOW
 
 
-class Staging:
+class RolloutRunner:
     """Steps rollouts for one leadership at a time.
 
     Args:
@@ -78,14 +78,14 @@ class Staging:
         publisher: keeps the policies that are needed.
     """
 
-    def __init__(self, store: ConfigStore, source: PolicySource, publisher: Publisher) -> None:
+    def __init__(self, store: ConfigStore, source: PolicySource, publisher: PlanPublisher) -> None:
         self._store = store
         self._source = source
         self._publisher = publisher
         self._records = RolloutRecords(store)
         self._revisions = RevisionStore(store)
         self._known: dict[str, Policy] = {}
-        self.staged: Staged | None = None
+        self.staged: ActivePolicies | None = None
         """What the last step came to; None while another leads."""
         self.shadow: Shadow | None = None
         """What the candidate's plan would change, as last compared; None where nothing was."""
@@ -110,7 +110,7 @@ class Staging:
             if stored.rollout is not None:
                 self.staged = await self._staged(stored.rollout)
 
-    async def step(self, epoch: int, now: float, snapshot: Snapshot, *, receiving_since: float) -> Staged:
+    async def step(self, epoch: int, now: float, snapshot: Snapshot, *, receiving_since: float) -> ActivePolicies:
         """One step of the leader of `epoch`.
 
         Args:
@@ -138,7 +138,7 @@ class Staging:
         self.staged = await self._staged(newest)
         return self.staged
 
-    async def _offered(self, stored: Stored, now: float) -> list[Rollout]:
+    async def _offered(self, stored: StoredRollout, now: float) -> list[Rollout]:
         """The states that what the source has leads to; the last is the newest."""
         source = self._offer()
         newest = stored.rollout
@@ -180,26 +180,26 @@ class Staging:
         moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None
         return observe(rollout, stable.rollout, Evidence(observations(snapshot, now), moved, receiving_since), now)
 
-    async def _staged(self, rollout: Rollout) -> Staged:
+    async def _staged(self, rollout: Rollout) -> ActivePolicies:
         stable = await self._accepted(rollout.stable, rollout.stable_provenance)
         self._publisher.pinned = frozenset({rollout.stable, rollout.candidate})
         if rollout.is_over:
-            return Staged(rollout, stable, None)
+            return ActivePolicies(rollout, stable, None)
         candidate = await self._accepted(rollout.candidate, rollout.provenance)
         if rollout.phase is Phase.WATCH:
-            return Staged(rollout, candidate, None)
-        return Staged(rollout, stable, candidate)
+            return ActivePolicies(rollout, candidate, None)
+        return ActivePolicies(rollout, stable, candidate)
 
-    def _offer(self) -> Accepted | None:
+    def _offer(self) -> PolicyVersion | None:
         """What the source has, unless that is not known for sure."""
         return self._held() if self._source.fresh and self._source.origin is not Origin.STORE else None
 
-    def _held(self) -> Accepted:
+    def _held(self) -> PolicyVersion:
         policy = self._source.current
         assert policy is not None
         digest = policy.digest()
         self._remember(digest, policy)
-        return Accepted(policy, digest, self._source.provenance)
+        return PolicyVersion(policy, digest, self._source.provenance)
 
     async def _inherited(self, now: float) -> Rollout | None:
         """The policy of the plan in force, where a fleet has one that nobody rolled out."""
@@ -217,11 +217,11 @@ class Staging:
             name for name in policy.rollout.canary_regions if name in policy.regions & candidate.regions.keys()
         )
 
-    async def _accepted(self, digest: str, provenance: Provenance | None) -> Accepted:
+    async def _accepted(self, digest: str, provenance: Provenance | None) -> PolicyVersion:
         policy = await self._policy(digest)
         if policy is None:
             raise StoreError(f"policy {digest[:12]} is not in the store (any more)")
-        return Accepted(policy, digest, provenance)
+        return PolicyVersion(policy, digest, provenance)
 
     async def _policy(self, digest: str) -> Policy | None:
         if digest not in self._known:
@@ -235,7 +235,7 @@ class Staging:
         self._known.pop(digest, None)
         self._known = {**dict(list(self._known.items())[-3:]), digest: policy}
 
-    async def _keep(self, one: Accepted) -> None:
+    async def _keep(self, one: PolicyVersion) -> None:
         """See to it that a policy is in the store before anything names it."""
         await self._publisher.store_policy(one.policy)
 

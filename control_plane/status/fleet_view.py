@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adapters.store.mirror import Mirror
-from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.planning_loop import Planning
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.policy.source.policy_source import PolicySource
-from control_plane.rollout.rollout_runner import Staging
+from control_plane.rollout.rollout_runner import RolloutRunner
 from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import Snapshot
 from penstock.health.region_health import RegionState
@@ -31,9 +31,9 @@ class FleetView:
     def __init__(
         self,
         policies: PolicySource,
-        staging: Staging,
-        fleet: Fleet,
-        planning: Planning,
+        staging: RolloutRunner,
+        fleet: FleetSnapshot,
+        planning: PlanningLoop,
         plans: Mirror[RegionPlan],
         clock: Callable[[], float],
     ) -> None:

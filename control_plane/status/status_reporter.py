@@ -5,11 +5,11 @@ Everything is read from memory, so it is available while the store is not.
 
 from __future__ import annotations
 
-from control_plane.events.change_detector import Glimpse
-from control_plane.leadership.campaign import Campaign
-from control_plane.overrides.override_resource import OverrideStatus, shown
-from control_plane.overrides.override_store import Ledger
-from control_plane.planning.planning_loop import Planning
+from control_plane.events.change_detector import StateSnapshot
+from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.overrides.override_resource import OverrideStatus, override_status
+from control_plane.overrides.override_store import OverrideStore
+from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_resource import summary
 from control_plane.status.fleet_view import FleetView
@@ -41,10 +41,10 @@ class StatusReporter:
     def __init__(
         self,
         view: FleetView,
-        campaign: Campaign,
+        campaign: LeaderElector,
         policies: PolicySource,
-        ledger: Ledger,
-        planning: Planning,
+        ledger: OverrideStore,
+        planning: PlanningLoop,
         mirrors: StoreMirrors,
     ) -> None:
         self._view = view
@@ -97,11 +97,11 @@ class StatusReporter:
             fleet_seen_by=member.name,
         )
 
-    def state_snapshot(self) -> Glimpse:
+    def state_snapshot(self) -> StateSnapshot:
         """Return the state that events are derived from."""
         now, policy = self._view.now(), self._view.staged_policy
         rollout, audited = self._mirrors.rollout.seen(""), self._mirrors.audit_head.seen("")
-        return Glimpse(
+        return StateSnapshot(
             at=now,
             epoch=self._campaign.epoch,
             member=self._campaign.member,
@@ -121,6 +121,6 @@ class StatusReporter:
         ramp_s = policy.failover.failback_ramp_s
         own = self._ledger.seen.without_ended(now, ramp_s).overrides
         return (
-            *(shown(override, now, ramp_s) for override in own),
-            *(shown(window, now, ramp_s, by_policy=True) for window in windows(policy, now)),
+            *(override_status(override, now, ramp_s) for override in own),
+            *(override_status(window, now, ramp_s, by_policy=True) for window in windows(policy, now)),
         )

@@ -21,7 +21,7 @@ from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.auth.callers import Caller, Role
 from control_plane.daemon import ControlPlane
-from control_plane.events.event_log import Kind
+from control_plane.events.event_log import EventKind
 from control_plane.policy.folder import FolderReader
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
@@ -215,7 +215,7 @@ class Stream:
                     return name, json.loads(data)
         raise EOFError
 
-    async def of(self, kind: Kind) -> dict[str, Any]:
+    async def of(self, kind: EventKind) -> dict[str, Any]:
         """The next event of a kind."""
         while True:
             name, data = await self.next()
@@ -234,24 +234,24 @@ async def listening(api: Api, last_id: str | None = None, **params: Any) -> Asyn
 async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
     async with listening(api, last_id="another-run-1") as stream:
         assert (await stream.next())[0] == "missed"
-        led = await stream.of(Kind.LEADERSHIP)
+        led = await stream.of(EventKind.LEADERSHIP)
         assert led["data"]["leader"] == {"name": "north", "url": "http://north"}
         assert led["data"]["epoch"] > 0
         assert api.control_plane.policies.current is not None
         digest = api.control_plane.policies.current.digest()
-        accepted = (await stream.of(Kind.POLICY))["data"]
+        accepted = (await stream.of(EventKind.POLICY))["data"]
         assert (accepted["in_force"], accepted["accepted"], accepted["refused"]) == (digest, digest, [])
         await api.report()
-        region = await stream.of(Kind.REGION)
+        region = await stream.of(EventKind.REGION)
         assert (region["data"]["before"], region["data"]["after"]) == ("unknown", "healthy")
 
         async def planned() -> bool:
             return bool((await api.get("/v1/plans"))["items"])
 
         await api.until(planned)
-        assert (await stream.of(Kind.PLAN))["data"]["generation"] > 0
+        assert (await stream.of(EventKind.PLAN))["data"]["generation"] > 0
         await api.control_plane.audit.record(Caller("duty", Role.OPERATOR), "thing.do", "eu-de", "because")
-        entry = (await stream.of(Kind.AUDIT))["data"]
+        entry = (await stream.of(EventKind.AUDIT))["data"]
         assert (entry["caller"], entry["action"], entry["reason"]) == ("duty", "thing.do", "because")
     assert {one["kind"] for one in (led, region)} == {"leadership", "region"}
 
@@ -264,9 +264,9 @@ async def test_a_reader_that_was_cut_off_misses_nothing(api: Api) -> None:
 
     async with listening(api, kind="audit") as stream:
         await do("one")
-        first = await stream.of(Kind.AUDIT)
+        first = await stream.of(EventKind.AUDIT)
     await do("two")
-    api.control_plane.events.tell(Kind.REGION, "not asked for")
+    api.control_plane.events.tell(EventKind.REGION, "not asked for")
     async with listening(api, last_id=first["id"], kind="audit") as stream:
         assert (await stream.next())[1]["data"]["target"] == "two"
         await do("three")
@@ -294,7 +294,7 @@ async def test_a_reader_that_does_not_keep_up_is_cut_off(api: Api, monkeypatch: 
     async with listening(api) as stream:
         # More than the sockets' buffers take, while nobody reads.
         for _ in range(64):
-            api.control_plane.events.tell(Kind.AUDIT, "x" * 1_000_000)
+            api.control_plane.events.tell(EventKind.AUDIT, "x" * 1_000_000)
         await api.until(lambda: takes_a_reader(api))
         with pytest.raises((EOFError, httpx.RemoteProtocolError)):
             await read_to_the_end(stream)

@@ -15,7 +15,7 @@ import pytest
 
 from adapters.store.members import Member
 from control_plane.api.tls_certificate import BadCertificate, Certificate, authorities
-from control_plane.leadership.leader_client import LeaderAway, LeaderLink, Reply
+from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
@@ -125,19 +125,19 @@ async def test_another_control_plane_asks_it_where_it_believes_the_certificate(
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")
-    link = LeaderLink(asks, KEY, trust=authorities(certificates / "authority.pem"))
+    link = LeaderClient(asks, KEY, trust=authorities(certificates / "authority.pem"))
 
-    async def regions() -> Reply | None:
+    async def regions() -> LeaderResponse | None:
         try:
             reply = await link.ask(leader, "GET", "/v1/regions", OPERATOR, client="192.0.2.7", within_s=PATIENCE_S)
-        except LeaderAway:
+        except LeaderUnavailable:
             return None
         return reply if reply.status == 200 else None
 
     assert b"Frankfurt" in (await found(regions)).body
     await link.close()
-    stranger = LeaderLink(asks, KEY)
-    with pytest.raises(LeaderAway, match="certificate verify failed"):
+    stranger = LeaderClient(asks, KEY)
+    with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
         await stranger.ask(leader, "GET", "/v1/regions", OPERATOR, client="", within_s=PATIENCE_S)
     await stranger.close()
     for bad in ("missing.pem", "keys.yaml"):

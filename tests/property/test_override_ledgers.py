@@ -13,7 +13,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import verify_chain
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
-from control_plane.overrides.override_store import Guarded, Ledger, Standing
+from control_plane.overrides.override_store import DuplicateOverride, GuardRailRefused, OverrideStore
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override
@@ -43,7 +43,7 @@ class Desk:
     def __init__(self, store: MemoryStore, number: int) -> None:
         shared = FaultyStore(store)
         self.audit = AuditLog(shared, lambda: 1.0)
-        self.ledger = Ledger(shared, self.audit, f"cp-{number}", rng=Random(number), clock=lambda: 1.0)
+        self.ledger = OverrideStore(shared, self.audit, f"cp-{number}", rng=Random(number), clock=lambda: 1.0)
         self._number = number
         self._set: list[str] = []
 
@@ -58,7 +58,7 @@ class Desk:
         try:
             await self.ledger.begin(DUTY, one, POLICY, EVEN)
             self._set.append(one.id)
-        except (Guarded, Standing):
+        except (GuardRailRefused, DuplicateOverride):
             pass
 
 

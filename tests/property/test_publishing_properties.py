@@ -12,7 +12,7 @@ from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put, StoreUnavailable
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.planning.publishing import Fenced, Publisher
+from control_plane.planning.plan_publisher import Fenced, PlanPublisher
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support import planet
 from tests.support.faulty_store import FaultyStore
@@ -30,7 +30,7 @@ class Seat:
 
     def __init__(self, store: MemoryStore) -> None:
         self.way = FaultyStore(store)
-        self.publisher = Publisher(self.way)
+        self.publisher = PlanPublisher(self.way)
         self.epoch = 0
 
 

@@ -19,7 +19,7 @@ import msgspec
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import ConfigStore, StoreError
-from control_plane.planning.report_intake import Receipt
+from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -168,7 +168,7 @@ class Reporting(ABC):
             self._url = self._urls[(self._urls.index(self._url) + 1) % len(self._urls)]
             return
         if response.status_code == 202:
-            receipt = msgspec.json.decode(response.content, type=Receipt)
+            receipt = msgspec.json.decode(response.content, type=ReportReceipt)
             if not receipt.leading and receipt.leader in self._urls:
                 self._url = receipt.leader
 

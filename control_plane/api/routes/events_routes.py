@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem
 from control_plane.auth.required_roles import Viewer
-from control_plane.events.event_log import Event, EventLog, Kind
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent
 
 MAX_STREAMS = 100
 """Maximum number of streams at a time. Each holds a connection."""
@@ -43,7 +43,9 @@ LastEventId = Annotated[
     str | None,
     Header(max_length=64, description="`id` of the last event received. Default: start with the next event."),
 ]
-Kinds = Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Limit to events of these kinds.")]
+Kinds = Annotated[
+    list[EventKind] | None, Query(max_length=len(EventKind), description="Limit to events of these kinds.")
+]
 
 
 def routes(events: EventLog) -> APIRouter:
@@ -68,7 +70,7 @@ def routes(events: EventLog) -> APIRouter:
             detail = f"{caller.name} has {MAX_STREAMS_PER_CALLER} open event streams, the maximum"
             raise Problem(429, detail, {"retry-after": "5"})
         opened = EventStream(
-            events, last_event_id, frozenset(kind or Kind), on_close=lambda closed: streams.pop(closed, None)
+            events, last_event_id, frozenset(kind or EventKind), on_close=lambda closed: streams.pop(closed, None)
         )
         streams[opened] = caller.name
         return opened
@@ -92,7 +94,7 @@ class EventStream(Response):
         self,
         events: EventLog,
         last_id: str | None,
-        kinds: frozenset[Kind],
+        kinds: frozenset[EventKind],
         on_close: Callable[[EventStream], object],
     ) -> None:
         super().__init__(headers={"cache-control": "no-store"})
@@ -143,7 +145,7 @@ class EventStream(Response):
         await write(b"", more=False)
 
 
-def _frame(event: Event) -> bytes:
+def _frame(event: FleetEvent) -> bytes:
     # JSON contains no line breaks, so one data line is enough.
     id_line = b"id: %s\n" % event.id.encode() if event.id else b""
     return b"%sevent: %s\ndata: %s\n\n" % (id_line, event.kind.encode(), msgspec.json.encode(event))

@@ -13,9 +13,9 @@ from control_plane.api.client_location import ClientPlace, require_policy, requi
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.leadership.campaign import Campaign
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.policy.source.policy_source import PolicySource
-from control_plane.rollout.rollout_actions import NotKept, Orders
+from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
 from control_plane.status.explain_response import Explained
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_builder import policy_status
@@ -56,7 +56,7 @@ class ExplainRequest(ClientPlace):
 
 
 def routes(
-    view: FleetView, campaign: Campaign, actions: Orders, policies: PolicySource, geoip: GeoIpLookup
+    view: FleetView, campaign: LeaderElector, actions: RolloutActions, policies: PolicySource, geoip: GeoIpLookup
 ) -> APIRouter:
     """Return the router of explanations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
@@ -82,7 +82,7 @@ def routes(
     return router
 
 
-async def _policy_of_origin(view: FleetView, actions: Orders, plan: RegionPlan | None) -> Policy:
+async def _policy_of_origin(view: FleetView, actions: RolloutActions, plan: RegionPlan | None) -> Policy:
     """Return the policy that the origin runs, which differs between regions during a rollout.
 
     If the store does not have it or does not answer: the policy that most regions run.
@@ -92,7 +92,7 @@ async def _policy_of_origin(view: FleetView, actions: Orders, plan: RegionPlan |
         return policy
     try:
         return await actions.policy(plan.policy_digest)
-    except (NotKept, StoreError):
+    except (PolicyNotStored, StoreError):
         return policy
 
 

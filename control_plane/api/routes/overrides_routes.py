@@ -20,8 +20,20 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.callers import Caller, Role
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
-from control_plane.overrides.override_resource import Lifted, OverridePage, OverrideStatus, digest, shown
-from control_plane.overrides.override_store import Flawed, Guarded, Ledger, OverrideRefused, Standing
+from control_plane.overrides.override_resource import (
+    LiftedOverrides,
+    OverridePage,
+    OverrideStatus,
+    digest,
+    override_status,
+)
+from control_plane.overrides.override_store import (
+    DuplicateOverride,
+    GuardRailRefused,
+    InvalidOverride,
+    OverrideRefused,
+    OverrideStore,
+)
 from control_plane.status.fleet_view import FleetView
 from penstock.overrides.maintenance import windows
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
@@ -87,7 +99,7 @@ class OverrideRequest(DrainRequest):
     value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
 
 
-def routes(ledger: Ledger, view: FleetView) -> APIRouter:
+def routes(ledger: OverrideStore, view: FleetView) -> APIRouter:
     """Return the router of overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
     overrides = _Overrides(ledger, view)
@@ -131,10 +143,10 @@ def routes(ledger: Ledger, view: FleetView) -> APIRouter:
         request = OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump())
         return await overrides.create(caller, request)
 
-    @router.post("/regions/{name}/undrain", responses=returns(Lifted, "The overrides are lifted."))
+    @router.post("/regions/{name}/undrain", responses=returns(LiftedOverrides, "The overrides are lifted."))
     async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
         """Lift every drain and failover of a region."""
-        return json_response(Lifted(await overrides.undrain(caller, name, body.reason)))
+        return json_response(LiftedOverrides(await overrides.undrain(caller, name, body.reason)))
 
     return router
 
@@ -142,7 +154,7 @@ def routes(ledger: Ledger, view: FleetView) -> APIRouter:
 class _Overrides:
     """Operations on overrides on behalf of callers."""
 
-    def __init__(self, ledger: Ledger, view: FleetView) -> None:
+    def __init__(self, ledger: OverrideStore, view: FleetView) -> None:
         self._ledger = ledger
         self._view = view
 
@@ -211,7 +223,7 @@ class _Overrides:
 
     def _status(self, override: Override, *, by_policy: bool = False) -> OverrideStatus:
         ramp_s = self._policy().failover.failback_ramp_s
-        return shown(override, self._view.now(), ramp_s, by_policy=by_policy)
+        return override_status(override, self._view.now(), ramp_s, by_policy=by_policy)
 
     async def _read(self) -> OverrideSet:
         try:
@@ -263,9 +275,9 @@ def _not_found(id: str) -> Problem:
 
 def _problem(refused: OverrideRefused) -> Problem:
     match refused:
-        case Flawed():
+        case InvalidOverride():
             return Problem(422, str(refused))
-        case Guarded():
+        case GuardRailRefused():
             against = refused.objection
             return Problem(
                 409,
@@ -274,6 +286,6 @@ def _problem(refused: OverrideRefused) -> Problem:
                 classes=msgspec.to_builtins(against.classes),
                 withdrawn=dict(against.withdrawn),
             )
-        case Standing():
+        case DuplicateOverride():
             return Problem(409, str(refused), override=refused.override.id)
     return Problem(409, str(refused))

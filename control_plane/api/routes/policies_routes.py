@@ -23,8 +23,8 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.source.revision import Revision, RevisionPage
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.tarball import read_tar
-from control_plane.rollout.rollout_actions import NotKept, OrderRefused, Orders
-from control_plane.rollout.rollout_records import Stored
+from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
+from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutSummary, summary
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy
@@ -42,7 +42,7 @@ QueryDigest = Annotated[
     str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest of a policy. Default: the policy in force.")
 ]
 
-PolicyAction = Callable[[Caller, Stored, str, Provenance | None, str], Awaitable[Rollout]]
+PolicyAction = Callable[[Caller, StoredRollout, str, Provenance | None, str], Awaitable[Rollout]]
 """An action that puts a stored policy in force: apply or roll back."""
 
 
@@ -79,7 +79,7 @@ class PolicyChanges(msgspec.Struct, frozen=True):
     """By kind, name and field; empty if the policies are equivalent."""
 
 
-def routes(actions: Orders, revisions: RevisionStore, view: FleetView) -> APIRouter:
+def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView) -> APIRouter:
     """Return the router of policies."""
     router = APIRouter(prefix="/v1/policies", tags=["policies"])
     validating = asyncio.Lock()
@@ -87,7 +87,7 @@ def routes(actions: Orders, revisions: RevisionStore, view: FleetView) -> APIRou
     async def stored_policy(digest: str) -> Policy:
         try:
             return await actions.policy(digest)
-        except NotKept as error:
+        except PolicyNotStored as error:
             raise action_problem(error) from None
 
     async def put_in_force(
@@ -99,7 +99,7 @@ def routes(actions: Orders, revisions: RevisionStore, view: FleetView) -> APIRou
         provenance = next((revision.provenance for revision in every if revision.digest == digest), None)
         try:
             after = await action(caller, current, digest, provenance, body.reason)
-        except (OrderRefused, NotKept, ChangeRefused) as refused:
+        except (ActionRefused, PolicyNotStored, ChangeRefused) as refused:
             raise action_problem(refused) from None
         return json_response(summary(after))
 

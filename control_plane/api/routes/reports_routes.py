@@ -8,20 +8,26 @@ from fastapi import APIRouter, Request, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
-from control_plane.planning.report_intake import MAX_REPORT_BYTES, SIGNATURE_HEADER, Intake, Receipt, ReportRefused
+from control_plane.planning.report_intake import (
+    MAX_REPORT_BYTES,
+    SIGNATURE_HEADER,
+    ReportIntake,
+    ReportReceipt,
+    ReportRefused,
+)
 
 BODY_TIMEOUT_S = 5.0
 """Maximum time (s) to receive the body of a report."""
 
 
-def routes(intake: Intake) -> APIRouter:
+def routes(intake: ReportIntake) -> APIRouter:
     """Return the router of reports."""
     router = APIRouter(tags=["agents"])
 
     @router.post(
         "/v1/reports",
         status_code=202,
-        responses=returns(Receipt, "The report was accepted; names the leader.", status=202),
+        responses=returns(ReportReceipt, "The report was accepted; names the leader.", status=202),
         openapi_extra={"requestBody": {"required": True, "content": {"application/msgpack": {"schema": {}}}}},
     )
     async def take(request: Request) -> Response:

@@ -13,10 +13,16 @@ from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
-from control_plane.rollout.rollout_actions import NotKept, OrderRefused, Orders
-from control_plane.rollout.rollout_records import Stored
-from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, RolloutSummary, runs, summary
-from control_plane.rollout.rollout_runner import Staging
+from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
+from control_plane.rollout.rollout_records import StoredRollout
+from control_plane.rollout.rollout_resource import (
+    RolloutPage,
+    RolloutStatus,
+    RolloutSummary,
+    agent_policy_states,
+    summary,
+)
+from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy_diff import Change, diff
 from penstock.rollout.state_machine import Rollout, RolloutEvent
@@ -30,7 +36,7 @@ class ActionRequest(BaseModel):
     reason: Reason
 
 
-def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
+def routes(actions: RolloutActions, staging: RolloutRunner, view: FleetView) -> APIRouter:
     """Return the router of rollouts."""
     router = APIRouter(prefix="/v1/rollouts", tags=["rollouts"])
 
@@ -39,7 +45,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
         current = await current_rollout(actions, if_match)
         try:
             after = await actions.advance(caller, current, event, body.reason)
-        except (OrderRefused, ChangeRefused) as refused:
+        except (ActionRefused, ChangeRefused) as refused:
             raise action_problem(refused) from None
         return json_response(summary(after))
 
@@ -66,7 +72,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
         compared = shadow if shadow is not None and shadow.number == rollout.number and not rollout.is_over else None
         status = RolloutStatus(
             summary(rollout, compared.moved_share if compared is not None else None),
-            runs(rollout, view.snapshot, view.now()),
+            agent_policy_states(rollout, view.snapshot, view.now()),
             await _changes(actions, rollout),
             compared.changes if compared is not None else None,
         )
@@ -105,7 +111,7 @@ def routes(actions: Orders, staging: Staging, view: FleetView) -> APIRouter:
     return router
 
 
-async def current_rollout(actions: Orders, if_match: str | None) -> Stored:
+async def current_rollout(actions: RolloutActions, if_match: str | None) -> StoredRollout:
     """Return the newest rollout if If-Match names its state."""
     stored = await actions.records.newest()
     must_match(if_match, stored.revision or None)
@@ -114,17 +120,17 @@ async def current_rollout(actions: Orders, if_match: str | None) -> Stored:
 
 def action_problem(error: Exception) -> Problem:
     """Return the problem for an action that was refused."""
-    if isinstance(error, NotKept):
+    if isinstance(error, PolicyNotStored):
         return Problem(404, str(error))
     if isinstance(error, ChangeRefused):
         return Problem(412, "the rollout has changed: read it again and send its new ETag in If-Match")
     return Problem(409, str(error))
 
 
-async def _changes(actions: Orders, rollout: Rollout) -> tuple[Change, ...]:
+async def _changes(actions: RolloutActions, rollout: Rollout) -> tuple[Change, ...]:
     if rollout.is_over:
         return ()
     try:
         return diff(await actions.policy(rollout.stable), await actions.policy(rollout.candidate))
-    except NotKept:
+    except PolicyNotStored:
         return ()

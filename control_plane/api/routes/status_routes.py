@@ -13,8 +13,8 @@ from control_plane.api.openapi import returns
 from control_plane.api.responses import json_response
 from control_plane.auth.callers import Caller
 from control_plane.auth.required_roles import Viewer
-from control_plane.leadership.campaign import Campaign
-from control_plane.leadership.leader_client import LeaderAway, LeaderLink
+from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.status.status import Status
 from control_plane.status.status_reporter import StatusReporter
 
@@ -24,7 +24,7 @@ LEADER_TIMEOUT_S = 1.5
 """Time limit (s) of the request to the leader. Short: the status matters most when the leader does not answer."""
 
 
-def routes(reporter: StatusReporter, campaign: Campaign, link: LeaderLink) -> APIRouter:
+def routes(reporter: StatusReporter, campaign: LeaderElector, link: LeaderClient) -> APIRouter:
     """Return the router of the status."""
     router = APIRouter(prefix="/v1", tags=["status"])
 
@@ -51,16 +51,16 @@ def routes(reporter: StatusReporter, campaign: Campaign, link: LeaderLink) -> AP
     return router
 
 
-async def _with_leader_view(link: LeaderLink, own: Status, leader: Member, request: Request) -> Status:
+async def _with_leader_view(link: LeaderClient, own: Status, leader: Member, request: Request) -> Status:
     """Return the own status with the leader's view of the fleet, or with `fleet_problem` if there is none."""
     credential = {"authorization": request.headers["authorization"]}
     client = request.client.host if request.client is not None else ""
     try:
         reply = await link.ask(leader, "GET", PATH, credential, client=client, within_s=LEADER_TIMEOUT_S)
         if reply.status != 200:
-            raise LeaderAway(f"it answers with status {reply.status}")
+            raise LeaderUnavailable(f"it answers with status {reply.status}")
         theirs = msgspec.json.decode(reply.body, type=Status)
-    except LeaderAway as away:
+    except LeaderUnavailable as away:
         return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {away}")
     except msgspec.DecodeError:
         problem = f"{leader.name} at {leader.url} leads: it runs another version"

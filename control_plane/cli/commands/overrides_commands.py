@@ -15,7 +15,7 @@ from control_plane.cli.api_client import ApiClient, ApiRefused
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
-from control_plane.overrides.override_resource import Lifted, OverridePage, OverridePhase, OverrideStatus
+from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverridePhase, OverrideStatus
 from penstock.overrides.overrides import OverrideKind
 
 app = typer.Typer(no_args_is_help=True, help="List and lift overrides.")
@@ -122,7 +122,9 @@ def undrain(
     """Lift every drain and failover of a region. Its traffic returns along the failback ramp."""
     with exit_on_error("undrain"), fleet.connect() as api:
         path = f"/v1/regions/{quote(region, safe='')}/undrain"
-        lifted: Lifted = api.request("POST", path, body={"reason": reason}, changes=True).decoded(Lifted)
+        lifted: LiftedOverrides = api.request("POST", path, body={"reason": reason}, changes=True).decoded(
+            LiftedOverrides
+        )
         _print(lifted.overrides, output)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from control_plane.planning.periodic_job import Rounds
+from control_plane.planning.periodic_job import PeriodicJob
 
 RETRY_S = 5.0
 """A source that could not be read is looked at again after this long (s), where that is sooner."""
@@ -26,7 +26,7 @@ class PolicyPolling:
     def __init__(self, look: Callable[[], Awaitable[bool]], every_s: float) -> None:
         self._look = look
         self._every_s = every_s
-        self._rounds = Rounds(self._once, every_s, apart_s=MIN_PAUSE_S)
+        self._rounds = PeriodicJob(self._once, every_s, apart_s=MIN_PAUSE_S)
 
     def start(self, scheduler: AsyncIOScheduler) -> None:
         """Begin to look."""

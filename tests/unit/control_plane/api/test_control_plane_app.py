@@ -17,7 +17,7 @@ from control_plane.api.routes import reports_routes as reports_module
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.planning.report_intake import MAX_REPORT_BYTES, Receipt
+from control_plane.planning.report_intake import MAX_REPORT_BYTES, ReportReceipt
 from control_plane.policy.folder import FolderReader
 from control_plane.status.status import Status
 from penstock.health.region_health import RegionState
@@ -73,7 +73,7 @@ async def test_a_report_shows_in_the_status_and_leads_to_a_plan(
         body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es")))
         response = await http.post("/v1/reports", content=body, headers=headers)
         assert response.status_code == 202
-        assert msgspec.json.decode(response.content, type=Receipt) == Receipt(True, "http://north")
+        assert msgspec.json.decode(response.content, type=ReportReceipt) == ReportReceipt(True, "http://north")
     await until(lambda: all(plan.classes for plan in control_plane.view.plans.values()))
 
     status = msgspec.json.decode((await http.get("/v1/status", headers=OPERATOR)).content, type=Status)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from control_plane.events.event_log import MAX_EVENTS, Event, EventLog, Kind, event_id
+from control_plane.events.event_log import MAX_EVENTS, EventKind, EventLog, FleetEvent, event_id
 from tests.support.stores import SetClock
 
 
@@ -18,7 +18,7 @@ def events() -> EventLog:
 
 def add(events: EventLog, numbers: Iterable[int], epoch: int = 7) -> None:
     for number in numbers:
-        events.add(Event(event_id(epoch, number), 100.0, Kind.PLAN, number))
+        events.add(FleetEvent(event_id(epoch, number), 100.0, EventKind.PLAN, number))
 
 
 def resumed(events: EventLog, last_id: str | None) -> tuple[list[object], bool]:
@@ -62,7 +62,7 @@ def test_after_an_id_that_nobody_gave_all_that_is_kept_comes(events: EventLog, u
 
 def test_what_is_told_by_this_one_alone_has_no_id_and_breaks_no_sequence(events: EventLog) -> None:
     add(events, (1, 2))
-    events.tell(Kind.LEADERSHIP, "here")
+    events.tell(EventKind.LEADERSHIP, "here")
     add(events, (3,), epoch=8)
     assert resumed(events, "7-1") == ([2, "here", 3], True)
 

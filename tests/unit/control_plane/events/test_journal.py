@@ -18,8 +18,8 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
 from control_plane.events import journal as journals
-from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, Glimpse, Noticing
-from control_plane.events.event_log import EventLog, Kind
+from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
+from control_plane.events.event_log import EventKind, EventLog
 from control_plane.events.journal import Journal, JournalEntry
 from control_plane.planning.plan_history import PlanHistory
 from control_plane.status.status import PolicyStatus
@@ -47,7 +47,7 @@ class Teller:
         self.events = EventLog(SetClock())
         self.history = PlanHistory()
         self.history.begin({})
-        self.sees = Glimpse(
+        self.sees = StateSnapshot(
             at=1.0,
             epoch=None,
             member=Member(name, f"http://{name}"),
@@ -60,7 +60,7 @@ class Teller:
             plans={},
             audited=None,
         )
-        self.noticing = Noticing(self.events, self.history, self.audit, lambda: self.sees)
+        self.noticing = ChangeDetector(self.events, self.history, self.audit, lambda: self.sees)
         self.entries: list[JournalEntry] = []
         self.journal = Journal(
             self.store, rng=Random(1), on_entry=self._take_in, on_gone=self.history.forget, backoff_cap_s=0.1
@@ -166,7 +166,7 @@ async def test_one_that_lags_behind_overwrites_nothing(store: MemoryStore) -> No
         await south.journal.informer.stop()
         await north.look(epoch=await lead(store))
         epoch = await lead(store)
-        assert not await south.journal.write([(Kind.REGION, {})], epoch, 1.0)
+        assert not await south.journal.write([(EventKind.REGION, {})], epoch, 1.0)
         assert len((await store.list(keys.JOURNAL)).items) == 2
 
 
@@ -212,7 +212,7 @@ async def test_it_is_bounded_by_kind(store: MemoryStore, monkeypatch: pytest.Mon
         for at in range(1, 6):
             await north.look(plans=planned(at / 10, at))
         kinds = [north.journal._kinds[number] for number in sorted(north.journal._kinds)]
-        assert kinds == [Kind.LEADERSHIP, Kind.POLICY, Kind.REGION, Kind.PLAN, Kind.PLAN]
+        assert kinds == [EventKind.LEADERSHIP, EventKind.POLICY, EventKind.REGION, EventKind.PLAN, EventKind.PLAN]
         assert [step.generation for step in north.history.steps.values()] == [4, 5]
         await north.look(regions={"a": RegionState.HEALTHY})
         assert len((await store.list(keys.JOURNAL)).items) == 5

@@ -10,13 +10,15 @@ from control_plane.leadership.leader_election import (
     RENEW_S,
     TRANSITIONS,
     WHY,
-    Event,
+    ElectionEvent,
     Leadership,
     Role,
-    follow,
+    transition,
 )
 
-LEADING = follow(follow(Leadership(), Event.VACANT, 10.0), Event.WON, 10.2, epoch=7, sent_at=10.1)
+LEADING = transition(
+    transition(Leadership(), ElectionEvent.VACANT, 10.0), ElectionEvent.WON, 10.2, epoch=7, sent_at=10.1
+)
 
 
 def test_a_won_election_leads_under_its_epoch() -> None:
@@ -24,7 +26,7 @@ def test_a_won_election_leads_under_its_epoch() -> None:
 
 
 def test_nobody_but_a_leader_may_write() -> None:
-    for belief in (Leadership(), follow(Leadership(), Event.VACANT, 1.0)):
+    for belief in (Leadership(), transition(Leadership(), ElectionEvent.VACANT, 1.0)):
         assert belief.epoch_at(1.0) is None
 
 
@@ -34,33 +36,35 @@ def test_a_leader_stops_before_its_lease_can_expire_however_long_the_answer_took
 
 
 def test_a_renewal_proves_from_when_it_was_sent() -> None:
-    renewed = follow(LEADING, Event.RENEWED, 11.5, sent_at=11.0)
+    renewed = transition(LEADING, ElectionEvent.RENEWED, 11.5, sent_at=11.0)
     assert renewed.proven_until == 11.0 + LEASE_TTL_S - PROOF_MARGIN_S
     assert (renewed.epoch, renewed.since) == (7, LEADING.since)
 
 
-@pytest.mark.parametrize("event", [Event.UNPROVEN, Event.EXPIRED, Event.FENCED, Event.RESIGNED])
-def test_what_ends_a_leadership_ends_its_epoch_at_once(event: Event) -> None:
-    after = follow(LEADING, event, 11.0)
+@pytest.mark.parametrize(
+    "event", [ElectionEvent.UNPROVEN, ElectionEvent.EXPIRED, ElectionEvent.FENCED, ElectionEvent.RESIGNED]
+)
+def test_what_ends_a_leadership_ends_its_epoch_at_once(event: ElectionEvent) -> None:
+    after = transition(LEADING, event, 11.0)
     assert (after.role, after.epoch, after.epoch_at(11.0), after.since) == (Role.FOLLOWER, 0, None, 11.0)
     assert after.why == WHY[event]
 
 
 def test_what_the_table_lacks_is_an_error() -> None:
     for role in Role:
-        for event in Event:
+        for event in ElectionEvent:
             if (role, event) not in TRANSITIONS:
                 with pytest.raises(KeyError):
-                    follow(Leadership(role=role), event, 0.0)
+                    transition(Leadership(role=role), event, 0.0)
 
 
 def test_only_an_election_makes_a_leader() -> None:
     made = {key for key, role in TRANSITIONS.items() if role is Role.LEADER and key[0] is not Role.LEADER}
-    assert made == {(Role.CANDIDATE, Event.WON)}
+    assert made == {(Role.CANDIDATE, ElectionEvent.WON)}
 
 
 def test_every_event_has_its_sentence() -> None:
-    assert WHY.keys() == set(Event)
+    assert WHY.keys() == set(ElectionEvent)
 
 
 def test_two_renewals_may_fail() -> None:

@@ -14,7 +14,7 @@ from adapters.store.config_store import Put, StoreError
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
-from control_plane.overrides.override_store import Flawed, Ledger, TooMany
+from control_plane.overrides.override_store import InvalidOverride, OverrideStore, TooManyOverrides
 from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight
@@ -32,11 +32,11 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 
 @pytest.fixture
-def ledger(store: MemoryStore) -> Ledger:
-    return Ledger(store, AuditLog(store), "north", rng=Random(1), clock=lambda: 1.0)
+def ledger(store: MemoryStore) -> OverrideStore:
+    return OverrideStore(store, AuditLog(store), "north", rng=Random(1), clock=lambda: 1.0)
 
 
-async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: MemoryStore, ledger: Ledger) -> None:
+async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: MemoryStore, ledger: OverrideStore) -> None:
     largest = weight("us-east", 0.9, reason="\N{GREEK SMALL LETTER OMEGA}\N{MUSICAL SYMBOL G CLEF}" * (MAX_REASON // 2))
     full = OverrideSet(
         tuple(
@@ -46,11 +46,11 @@ async def test_no_more_are_kept_than_fit_into_one_value_of_the_store(store: Memo
     )
     assert len(encode(full)) < MAX_VALUE_BYTES
     await put(store, keys.OVERRIDES, encode(full))
-    with pytest.raises(TooMany, match="lift some"):
+    with pytest.raises(TooManyOverrides, match="lift some"):
         await ledger.begin(DUTY, weight("eu-de", 0.9), POLICY, {})
 
 
-async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledger: Ledger) -> None:
+async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledger: OverrideStore) -> None:
     await store.commit([], [Put(keys.OVERRIDES, b"garbage")])
     with pytest.raises(StoreError, match="none can be changed"):
         await ledger.begin(DUTY, drain("eu-de"), POLICY, {})
@@ -59,7 +59,7 @@ async def test_what_cannot_be_read_is_not_written_over(store: MemoryStore, ledge
     assert there.value == b"garbage"
 
 
-async def test_what_makes_no_sense_is_not_written_down_at_all(store: MemoryStore, ledger: Ledger) -> None:
-    with pytest.raises(Flawed, match="no region mars"):
+async def test_what_makes_no_sense_is_not_written_down_at_all(store: MemoryStore, ledger: OverrideStore) -> None:
+    with pytest.raises(InvalidOverride, match="no region mars"):
         await ledger.begin(DUTY, drain("mars"), POLICY, {})
     assert (await store.list(keys.ROOT)).items == ()

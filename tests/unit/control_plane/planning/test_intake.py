@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.report_intake import Intake, Receipt, ReportRefused
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.report_intake import ReportIntake, ReportReceipt, ReportRefused
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
 from penstock.wire.signing import FleetKey, Purpose
@@ -18,11 +18,11 @@ from tests.support.reports import KEY, offered, packed, report
 class Desk:
     """An intake with what stands around it."""
 
-    def __init__(self, policy: Policy | None = None, receipt: Receipt | None = None) -> None:
-        self.fleet = Fleet()
+    def __init__(self, policy: Policy | None = None, receipt: ReportReceipt | None = None) -> None:
+        self.fleet = FleetSnapshot()
         self.metrics = ControlPlaneMetrics()
-        self.receipt = receipt or Receipt(True, "http://leader")
-        self.intake = Intake(
+        self.receipt = receipt or ReportReceipt(True, "http://leader")
+        self.intake = ReportIntake(
             KEY,
             self.fleet,
             policy=lambda: policy,
@@ -40,7 +40,7 @@ def desk() -> Desk:
     return Desk(planet.policy())
 
 
-def send(desk: Desk, body: bytes, signature: str) -> Receipt:
+def send(desk: Desk, body: bytes, signature: str) -> ReportReceipt:
     return desk.intake.receive(body, signature)
 
 
@@ -56,15 +56,15 @@ def refused(desk: Desk, body: bytes, signature: str) -> int:
 
 def test_a_signed_report_is_taken_in(desk: Desk) -> None:
     body, headers = packed(report("eu-de"))
-    assert send(desk, body, headers["x-penstock-signature"]) == Receipt(True, "http://leader")
+    assert send(desk, body, headers["x-penstock-signature"]) == ReportReceipt(True, "http://leader")
     assert desk.fleet.snapshot.agents["eu-de", "one"].received_at == 100.0
     assert desk.counted("eu-de", "accepted") == 1
 
 
 def test_one_who_does_not_lead_takes_it_in_and_says_who_does() -> None:
-    desk = Desk(planet.policy(), Receipt(False, "http://leader"))
+    desk = Desk(planet.policy(), ReportReceipt(False, "http://leader"))
     body, headers = packed(report("eu-de"))
-    assert send(desk, body, headers["x-penstock-signature"]) == Receipt(False, "http://leader")
+    assert send(desk, body, headers["x-penstock-signature"]) == ReportReceipt(False, "http://leader")
     assert desk.fleet.snapshot.agents
     assert desk.counted("eu-de", "not_leader") == 1
 

@@ -15,15 +15,15 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.callers import Caller, Role
-from control_plane.leadership.campaign import Campaign
 from control_plane.leadership.leader_election import Leadership
 from control_plane.leadership.leader_election import Role as Position
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.overrides.override_store import Ledger
-from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, Planning
-from control_plane.planning.publishing import Publisher
-from control_plane.rollout.rollout_runner import Staging
+from control_plane.overrides.override_store import OverrideStore
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.plan_publisher import PlanPublisher
+from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, PlanningLoop
+from control_plane.rollout.rollout_runner import RolloutRunner
 from penstock.fleet.report import AgentReport, PeerReport
 from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
 from penstock.health.region_health import RegionHealth, RegionState
@@ -48,18 +48,18 @@ class Office:
         self.now = 1000.0
         self.shared = shared
         self.store = FaultyStore(shared)
-        self.fleet = Fleet()
+        self.fleet = FleetSnapshot()
         self.metrics = ControlPlaneMetrics()
-        self.campaign = Campaign(
+        self.campaign = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
         self.policies = OfferedPolicy(POLICY)
-        self.overrides = Ledger(
+        self.overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
-        publisher = Publisher(self.store)
-        self.staging = Staging(self.store, self.policies, publisher)
-        self.planning = Planning(
+        publisher = PlanPublisher(self.store)
+        self.staging = RolloutRunner(self.store, self.policies, publisher)
+        self.planning = PlanningLoop(
             self.campaign,
             self.policies,
             self.fleet,
@@ -388,7 +388,7 @@ async def test_a_drain_shows_in_the_plan_and_in_the_regions_state(office: Office
 
 async def test_nothing_is_planned_before_it_is_known_what_is_overridden(office: Office) -> None:
     await office.elect()
-    office.planning._overrides = Ledger(
+    office.planning._overrides = OverrideStore(
         office.store, AuditLog(office.store), "a", rng=Random(1), clock=lambda: office.now
     )
     for _ in range(3):

@@ -13,7 +13,7 @@ from adapters.store.config_store import Delete, Put, StoreUnavailable
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.metrics import PublishOutcome
-from control_plane.planning.publishing import KEPT_POLICIES, REFRESH_S, Fenced, Publisher
+from control_plane.planning.plan_publisher import KEPT_POLICIES, REFRESH_S, Fenced, PlanPublisher
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from tests.support import planet
@@ -35,8 +35,8 @@ async def elect(store: MemoryStore, name: str = "a") -> int:
     return (await store.commit([], [Put(keys.LEADER, encode(Member(name, "http://a")))])).revision
 
 
-async def office(store: MemoryStore | FaultyStore, epoch: int) -> Publisher:
-    publisher = Publisher(store)
+async def office(store: MemoryStore | FaultyStore, epoch: int) -> PlanPublisher:
+    publisher = PlanPublisher(store)
     await publisher.adopt(epoch)
     return publisher
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from control_plane.planning.periodic_job import Rounds
+from control_plane.planning.periodic_job import PeriodicJob
 from tests.support.wait import until
 
 NEVER_S = 3600.0
@@ -30,13 +30,13 @@ class Work:
 
 async def test_it_runs_at_its_own_pace(scheduler: AsyncIOScheduler) -> None:
     work = Work()
-    Rounds(work, 0.01).start(scheduler)
+    PeriodicJob(work, 0.01).start(scheduler)
     await until(lambda: work.ended >= 3)
 
 
 async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: AsyncIOScheduler) -> None:
     work = Work()
-    rounds = Rounds(work, NEVER_S)
+    rounds = PeriodicJob(work, NEVER_S)
     rounds.start(scheduler)
     for times in range(1, 6):
         work.go_on.clear()
@@ -51,7 +51,7 @@ async def test_what_is_wanted_during_a_run_is_done_right_after_it(scheduler: Asy
 
 async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIOScheduler) -> None:
     work, clock = Work(), asyncio.get_running_loop().time
-    rounds = Rounds(work, NEVER_S, apart_s=0.2)
+    rounds = PeriodicJob(work, NEVER_S, apart_s=0.2)
     rounds.start(scheduler)
     since = clock()
     for times in range(1, 4):
@@ -62,7 +62,7 @@ async def test_runs_begin_apart_however_often_they_are_wanted(scheduler: AsyncIO
 
 async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOScheduler) -> None:
     work = Work()
-    rounds = Rounds(work, NEVER_S)
+    rounds = PeriodicJob(work, NEVER_S)
     rounds.wake()
     rounds.start(scheduler)
     await until(lambda: work.ended == 1)
@@ -70,7 +70,7 @@ async def test_what_is_wanted_before_it_begins_is_not_lost(scheduler: AsyncIOSch
 
 async def test_the_next_run_can_be_put_forward(scheduler: AsyncIOScheduler) -> None:
     work = Work()
-    rounds = Rounds(work, NEVER_S)
+    rounds = PeriodicJob(work, NEVER_S)
     rounds.start(scheduler)
     rounds.again_after(0.01)
     await until(lambda: work.ended == 1)
@@ -80,7 +80,7 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
     scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
     scheduler.start()
     work.go_on.clear()
-    rounds = Rounds(work, NEVER_S)
+    rounds = PeriodicJob(work, NEVER_S)
     rounds.start(scheduler)
     rounds.wake()
     await until(lambda: work.begun == 1)
@@ -94,7 +94,7 @@ async def test_a_run_that_is_cut_short_is_no_failure(caplog: pytest.LogCaptureFi
 async def test_what_is_wanted_after_its_end_is_not_begun() -> None:
     scheduler, work = AsyncIOScheduler(timezone="UTC"), Work()
     scheduler.start()
-    rounds = Rounds(work, NEVER_S)
+    rounds = PeriodicJob(work, NEVER_S)
     rounds.start(scheduler)
     rounds.stop()
     scheduler.shutdown(wait=False)

@@ -19,7 +19,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, LeaseLost, Put, SameKey, StoreError
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
-from control_plane.leadership.leader_election import LEASE_TTL_S, RENEW_S, Event, Leadership, Role, follow
+from control_plane.leadership.leader_election import LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
 
 LOOK_S = 1.0
 """A follower looks at the leader key this often (s) even when nobody tells it of a change."""
@@ -39,7 +39,7 @@ RESIGN_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class Campaign:
+class LeaderElector:
     """Leads when nobody else does, and knows when it must no longer.
 
     Args:
@@ -117,13 +117,13 @@ class Campaign:
             await asyncio.wait({self._task})
             self._task = None
         await self.mirror.informer.stop()
-        self._enter(Event.RESIGNED)
+        self._enter(ElectionEvent.RESIGNED)
         await self._let_go()
 
     def fenced(self, epoch: int) -> None:
         """A write under `epoch` found the leader key to be another's: step down, if that is still our epoch."""
         if self.belief.epoch == epoch:
-            self._enter(Event.FENCED)
+            self._enter(ElectionEvent.FENCED)
             self._deposed.set()
 
     async def _run(self) -> None:
@@ -154,7 +154,7 @@ class Campaign:
 
     async def _stand(self) -> bool:
         """Try to make the leader key; whether it is ours now."""
-        self._enter(Event.VACANT)
+        self._enter(ElectionEvent.VACANT)
         sent_at = self._clock()
         try:
             self._lease_id = await self._store.grant_lease(LEASE_TTL_S)
@@ -164,14 +164,14 @@ class Campaign:
         except StoreError as error:
             if self._failures == 0:
                 _log.warning("campaign failed", reason=str(error))
-            self._enter(Event.UNKNOWN)
+            self._enter(ElectionEvent.UNKNOWN)
             return False
         if not made.succeeded:
-            self._enter(Event.LOST)
+            self._enter(ElectionEvent.LOST)
             return False
         self._deposed.clear()
         self._won_epoch = made.revision
-        self._enter(Event.WON, epoch=made.revision, sent_at=sent_at)
+        self._enter(ElectionEvent.WON, epoch=made.revision, sent_at=sent_at)
         return True
 
     async def _hold(self) -> None:
@@ -188,23 +188,23 @@ class Campaign:
         """Renew once, within what is proven; returns when (s) to try again."""
         sent_at = self._clock()
         if sent_at >= self.belief.proven_until:
-            self._enter(Event.UNPROVEN)
+            self._enter(ElectionEvent.UNPROVEN)
             return 0.0
         try:
             async with asyncio.timeout(self.belief.proven_until - sent_at):
                 await self._store.keep_alive(self._lease_id)
         except LeaseLost:
-            self._unless_deposed(Event.EXPIRED)
+            self._unless_deposed(ElectionEvent.EXPIRED)
         except (StoreError, TimeoutError) as error:
             _log.warning("lease not renewed", reason=str(error) or "no answer in time")
             return RETRY_S
         else:
             # An answer that came too late proves nothing: a pause of this process may lie between.
             late = self._clock() >= self.belief.proven_until
-            self._unless_deposed(Event.UNPROVEN if late else Event.RENEWED, sent_at=sent_at)
+            self._unless_deposed(ElectionEvent.UNPROVEN if late else ElectionEvent.RENEWED, sent_at=sent_at)
         return RENEW_S
 
-    def _unless_deposed(self, event: Event, sent_at: float = 0.0) -> None:
+    def _unless_deposed(self, event: ElectionEvent, sent_at: float = 0.0) -> None:
         """Follow an answer to a renewal, unless a fenced write has ended the leadership meanwhile."""
         if self.belief.role is Role.LEADER:
             self._enter(event, sent_at=sent_at)
@@ -217,8 +217,8 @@ class Campaign:
                 async with asyncio.timeout(RESIGN_S):
                     await self._store.revoke_lease(lease_id)
 
-    def _enter(self, event: Event, *, epoch: int = 0, sent_at: float = 0.0) -> None:
-        before, self.belief = self.belief, follow(self.belief, event, self._clock(), epoch=epoch, sent_at=sent_at)
+    def _enter(self, event: ElectionEvent, *, epoch: int = 0, sent_at: float = 0.0) -> None:
+        before, self.belief = self.belief, transition(self.belief, event, self._clock(), epoch=epoch, sent_at=sent_at)
         if self.belief.role is not before.role:
             self._on_change(self.belief)
             if Role.LEADER in (before.role, self.belief.role):

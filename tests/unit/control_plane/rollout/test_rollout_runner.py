@@ -14,15 +14,15 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
-from control_plane.leadership.campaign import Campaign
 from control_plane.leadership.leader_election import Leadership, Role
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
-from control_plane.overrides.override_store import Ledger
-from control_plane.planning.fleet_snapshot import Fleet
-from control_plane.planning.planning_loop import TICK_S, Planning
-from control_plane.planning.publishing import Publisher
+from control_plane.overrides.override_store import OverrideStore
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.plan_publisher import PlanPublisher
+from control_plane.planning.planning_loop import TICK_S, PlanningLoop
 from control_plane.rollout.rollout_records import RolloutRecords
-from control_plane.rollout.rollout_runner import Staging
+from control_plane.rollout.rollout_runner import RolloutRunner
 from penstock.fleet.report import AgentReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict
@@ -71,15 +71,17 @@ class World:
 
     def take_over(self) -> None:
         """Another control plane, that knows nothing but what the store has; `elect` it."""
-        self.fleet = Fleet()
-        self.campaign = Campaign(
+        self.fleet = FleetSnapshot()
+        self.campaign = LeaderElector(
             self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
         )
-        publisher = Publisher(self.store)
-        self.staging = Staging(self.store, self.source, publisher)
-        ledger = Ledger(self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now)
+        publisher = PlanPublisher(self.store)
+        self.staging = RolloutRunner(self.store, self.source, publisher)
+        ledger = OverrideStore(
+            self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
+        )
         self.ledger = ledger
-        self.planning = Planning(
+        self.planning = PlanningLoop(
             self.campaign,
             self.source,
             self.fleet,

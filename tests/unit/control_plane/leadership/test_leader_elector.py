@@ -14,8 +14,8 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, SameKey
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.leadership.campaign import Campaign
 from control_plane.leadership.leader_election import Leadership, Role
+from control_plane.leadership.leader_elector import LeaderElector
 from tests.support.faulty_store import FaultyStore
 from tests.support.wait import until
 
@@ -28,9 +28,9 @@ async def shared() -> AsyncIterator[MemoryStore]:
 
 
 @asynccontextmanager
-async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> AsyncIterator[Campaign]:
+async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> AsyncIterator[LeaderElector]:
     """One control plane's campaign, over a way to the store of its own: `campaign._store`."""
-    campaign = Campaign(
+    campaign = LeaderElector(
         FaultyStore(shared),
         Member(name, f"http://{name}"),
         eligible=lambda: eligible,
@@ -43,13 +43,13 @@ async def standing(shared: MemoryStore, name: str, *, eligible: bool = True) -> 
         await campaign.stop()
 
 
-def way(campaign: Campaign) -> FaultyStore:
+def way(campaign: LeaderElector) -> FaultyStore:
     store = campaign._store
     assert isinstance(store, FaultyStore)
     return store
 
 
-def leading(*campaigns: Campaign) -> list[Campaign]:
+def leading(*campaigns: LeaderElector) -> list[LeaderElector]:
     return [one for one in campaigns if one.epoch is not None]
 
 
@@ -152,7 +152,9 @@ async def test_an_election_in_doubt_is_not_a_victory_and_blocks_nobody(shared: M
 async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemoryStore) -> None:
     beliefs: list[Leadership] = []
     store = FaultyStore(shared)
-    campaign = Campaign(store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), on_change=beliefs.append)
+    campaign = LeaderElector(
+        store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), on_change=beliefs.append
+    )
     campaign.start()
     await until(lambda: campaign.epoch is not None)
     store.away = True

@@ -9,7 +9,7 @@ from adapters.store.members import Member
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.leadership.leader_client import HOP_HEADER, HOP_LIVES_S, Hop, LeaderAway, LeaderLink
+from control_plane.leadership.leader_client import HOP_HEADER, HOP_LIVES_S, Hop, LeaderClient, LeaderUnavailable
 from penstock.wire.signing import FleetKey, Purpose
 from tests.support.api_app import served
 from tests.support.reports import KEY
@@ -25,7 +25,7 @@ def sealed(clock: SetClock, key: FleetKey = KEY, purpose: Purpose = Purpose.HOP)
 
 async def test_a_hop_is_known_by_its_signature_for_a_while() -> None:
     clock = SetClock()
-    link = LeaderLink(Member("north", "http://north"), KEY, clock=clock)
+    link = LeaderClient(Member("north", "http://north"), KEY, clock=clock)
     hop = sealed(clock)
     assert link.opened(hop) == Hop("south", "192.0.2.7", clock.now)
     for other in (None, "", "x", hop[:-1], sealed(clock, FleetKey(b"x" * 32)), sealed(clock, purpose=Purpose.PROBE)):
@@ -36,8 +36,8 @@ async def test_a_hop_is_known_by_its_signature_for_a_while() -> None:
 
 
 async def test_a_credential_that_came_over_tls_is_not_sent_without() -> None:
-    link = LeaderLink(Member("north", "https://north"), KEY)
-    with pytest.raises(LeaderAway, match="plain http"):
+    link = LeaderClient(Member("north", "https://north"), KEY)
+    with pytest.raises(LeaderUnavailable, match="plain http"):
         await link.ask(Member("south", "http://south"), "GET", "/", {}, client="", within_s=1.0)
     await link.close()
 

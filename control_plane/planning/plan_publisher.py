@@ -33,7 +33,7 @@ class Fenced(Exception):
     """The leader key is not the one of this epoch any more: nothing was written, and nothing may be."""
 
 
-class Published(msgspec.Struct, frozen=True):
+class StoredSlice(msgspec.Struct, frozen=True):
     """A region's slice as it is in the store."""
 
     plan: RegionPlan | None
@@ -43,13 +43,13 @@ class Published(msgspec.Struct, frozen=True):
     """Our clock (s) when we wrote it; -inf where we did not."""
 
 
-class Publisher:
+class PlanPublisher:
     """Writes plans for one leadership; begin each with `adopt`."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
         self._epoch = 0
-        self._slices: dict[str, Published] = {}
+        self._slices: dict[str, StoredSlice] = {}
         self._stored: set[str] = set()
         self.pinned: frozenset[str] = frozenset()
         """Policies that are kept though no plan names them (yet)."""
@@ -79,7 +79,7 @@ class Publisher:
         self._slices = {}
         await self.plan_epoch.adopt(epoch)
         for item in (await self._store.list(keys.PLANS)).items:
-            self._slices[item.key.removeprefix(keys.PLANS)] = Published(
+            self._slices[item.key.removeprefix(keys.PLANS)] = StoredSlice(
                 _readable(item), item.mod_revision, float("-inf")
             )
         self.uncertain = False
@@ -123,7 +123,7 @@ class Publisher:
         before = self._slices.get(plan.region)
         done = await self._commit(Unchanged(key, before.mod_revision if before else 0), Put(key, encode(plan)))
         if done:
-            self._slices[plan.region] = Published(plan, done, now)
+            self._slices[plan.region] = StoredSlice(plan, done, now)
         return bool(done)
 
     async def _remove(self, region: str) -> bool:
