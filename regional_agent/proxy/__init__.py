@@ -1,1 +1,1 @@
-"""One proxied request: the exchange, its retries, its errors, tunnels, and the access log."""
+"""Proxying of requests: exchanges, retries, error responses, tunnels, and the access log."""

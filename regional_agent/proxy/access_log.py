@@ -1,7 +1,7 @@
-"""One JSON line for each request, kept off the request's path: lines gather, and a thread of its own writes them.
+"""One JSON line per request, written by a thread of its own.
 
-A line costs its request one append. What cannot be written in time is dropped and counted: a full disk slows nobody.
-The file is opened anew when it has been renamed, so that log rotation needs no signal.
+A line costs its request one append to a list. Lines that cannot be written in time are dropped and counted, so that a
+full disk slows no request. A renamed file is reopened, so that log rotation needs no signal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import msgspec
 import structlog
 
 BLOCK_LINES = 128
-"""Lines encoded at a time: a tenth of a millisecond."""
+"""Lines encoded at a time, which takes a tenth of a millisecond."""
 
 MAX_BLOCKS = 256
-"""Blocks that wait for the disk; more are dropped."""
+"""Blocks that may wait for the disk; further ones are dropped."""
 
 log = structlog.get_logger()
 
 
 class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False):
-    """What is said of one request. No key, no address, nothing of what was asked or answered."""
+    """One request. Contains no API key, no client address, and no content of request or response."""
 
     at: float
-    """Unix time (s) of its end."""
+    """Unix time (s) at its end."""
     request_id: str
     tenant: str
     model: str
@@ -36,34 +36,34 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     kind: str
     """As in `penstock_agent_requests_total`."""
     server: str
-    """Region that served it."""
+    """Serving region."""
     endpoint: str
     outcome: str
     status: int
-    """What the client was answered; 0 where it left before."""
+    """Status of the response; 0 where the client disconnected before."""
     attempts: int
     received_bytes: int
-    """Of the body, or through the tunnel."""
+    """Bytes of the body, or through the tunnel."""
     sent_bytes: int
     total_ms: float
     ttft_ms: float | None = None
-    """To the first byte of the answer's body; absent where none was sent."""
+    """Time to the first byte of the response body; absent where none was sent."""
     origin: str = ""
-    """Region that the client's request landed on."""
+    """Region whose agent received the client's request."""
     country: str = ""
-    """Where the client is, ISO 3166-1 alpha-2; absent where it is not known."""
+    """Country of the client, ISO 3166-1 alpha-2; absent where unknown."""
     subdivision: str = ""
-    """The same, ISO 3166-2 without the country part."""
+    """Subdivision of the client, ISO 3166-2 without the country part; absent where unknown."""
 
 
 class AccessLog:
-    """Gathers lines, from the event loop alone, and hands them to its writer in blocks."""
+    """Buffers lines and hands them to the writer thread in blocks. Used from the event loop only."""
 
     def __init__(self, file: Path, sampled_share: float, rng: Random) -> None:
-        """Start the writer.
+        """Open the file and start the writer.
 
         Args:
-            sampled_share: of the requests that went well; the others are always logged.
+            sampled_share: share of the successful requests that is logged; others are always logged.
 
         Raises:
             OSError: the file cannot be opened.
@@ -76,29 +76,29 @@ class AccessLog:
         self._blocks: deque[bytes] = deque()
         self._wake = threading.Semaphore(0)
         self._stopping = False
-        self._dropped_in_time = self._dropped_by_disk = 0
-        """Each counted by one thread alone."""
+        self._dropped_full = self._dropped_failed = 0
+        """Lines dropped because the buffer was full, and because a write failed. Each is set by one thread only."""
         self._descriptor = _open(file)
         self._writer = threading.Thread(target=self._write_all, name="access log", daemon=True)
         self._writer.start()
 
     @property
     def dropped_lines(self) -> int:
-        """Lines that were never written: the disk did not keep up, or did not take them."""
-        return self._dropped_in_time + self._dropped_by_disk
+        """Lines dropped so far."""
+        return self._dropped_full + self._dropped_failed
 
     def wants(self, ok: bool) -> bool:
-        """Whether a request is to be logged."""
+        """Whether to log a request; `ok`: it succeeded."""
         return not ok or self._sampled_share >= 1.0 or self._random() < self._sampled_share
 
     def add(self, line: AccessLine) -> None:
-        """Log a request."""
+        """Buffer a line."""
         self._lines.append(line)
         if len(self._lines) >= BLOCK_LINES:
             self._encode()
 
     def flush(self) -> None:
-        """Hand what has gathered to the writer; called now and then, for to wake a thread takes longer than a line."""
+        """Wake the writer. Called from time to time, since waking a thread costs more than a line."""
         self._encode()
         if self._blocks:
             self._wake.release()
@@ -108,12 +108,12 @@ class AccessLog:
         if not lines:
             return
         if len(self._blocks) >= MAX_BLOCKS:
-            self._dropped_in_time += len(lines)
+            self._dropped_full += len(lines)
             return
         self._blocks.append(self._encoder.encode_lines(lines))
 
     def close(self) -> None:
-        """Write what is left and stop; waits for the disk a few seconds at most."""
+        """Write the remaining lines and stop; waits for the disk for a few seconds at most."""
         self.flush()
         self._stopping = True
         self._wake.release()
@@ -127,8 +127,8 @@ class AccessLog:
                     self._reopen_if_renamed()
                     _write_whole(self._descriptor, self._blocks[0])
                 except OSError as error:
-                    log.error("access log cannot be written; lines are lost", file=str(self._file), error=str(error))
-                    self._dropped_by_disk += self._blocks[0].count(b"\n")
+                    log.error("access log cannot be written; lines are dropped", file=str(self._file), error=str(error))
+                    self._dropped_failed += self._blocks[0].count(b"\n")
                 self._blocks.popleft()
             if self._stopping:
                 os.close(self._descriptor)
@@ -136,11 +136,11 @@ class AccessLog:
 
     def _reopen_if_renamed(self) -> None:
         try:
-            there = os.stat(self._file)
+            current = os.stat(self._file)
         except FileNotFoundError:
-            there = None
-        here = os.fstat(self._descriptor)
-        if there is None or (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev):
+            current = None
+        opened = os.fstat(self._descriptor)
+        if current is None or (current.st_ino, current.st_dev) != (opened.st_ino, opened.st_dev):
             fresh = _open(self._file)
             os.close(self._descriptor)
             self._descriptor = fresh

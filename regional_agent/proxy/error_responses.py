@@ -1,6 +1,6 @@
-"""How a refusal looks to a client: OpenAI's error shape, a stable code, and the HTTP status that fits.
+"""Error responses: OpenAI's error object with a stable code, and the HTTP status.
 
-The shape is that of https://platform.openai.com/docs/guides/error-codes: SDKs read `error.type` and `error.code`.
+The object is described at https://platform.openai.com/docs/guides/error-codes; SDKs read `error.type` and `error.code`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.header_rules import REFUSAL_HEADER
 
 REGIONS_HEADER = b"x-penstock-regions"
-"""Entry regions to use instead, best first."""
+"""Response header with the entry regions to use instead, best first."""
 
 STATUS: dict[Reason, int] = {
     Reason.INVALID_API_KEY: 401,
@@ -42,35 +42,35 @@ STATUS: dict[Reason, int] = {
     Reason.ENGINE_TIMEOUT: 504,
     Reason.STREAM_STALLED: 504,
 }
-"""Reasons that end a whole request; those that only reject one region or endpoint have no status."""
+"""Status by reason. Reasons that only reject one region or endpoint have none."""
 
 MEANING: dict[Reason, str] = {
-    Reason.BAD_REQUEST: "Not HTTP, not JSON, a field of the wrong type, or no model named. Mend the request.",
-    Reason.INVALID_API_KEY: "No API key, or one that nobody has. Send `Authorization: Bearer <key>`.",
-    Reason.BAD_ROUTE_CONTEXT: "Agents only: a forwarded request that no agent of this fleet signed for this region.",
-    Reason.ROUTE_CONTEXT_EXPIRED: "Agents only: signed too long ago; look at the agents' clocks.",
-    Reason.NOT_FOUND: "Nothing is served at this method and path.",
-    Reason.MODEL_NOT_FOUND: "No model of this name.",
-    Reason.REQUEST_TIMEOUT: "The head or the body took too long to arrive.",
-    Reason.BODY_TOO_LARGE: "The body is larger than allowed here.",
-    Reason.MISDIRECTED: "This region may not touch the request; `x-penstock-regions` names entries that may.",
-    Reason.SATURATED: "Every permitted place is full. Try again after `retry-after` seconds.",
-    Reason.QUOTA_EXCEEDED: "The tenant is at its quota here. Try again after `retry-after` seconds.",
-    Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in all. Use fewer, or try again later.",
-    Reason.HEAD_TOO_LARGE: "Request line and headers are larger, or more, than allowed here.",
-    Reason.LOCATION_UNKNOWN: "Policy depends on where the client is, and that is not known.",
-    Reason.NO_PERMITTED_REGION: "No region exists that policy lets touch the request.",
-    Reason.RESIDENCY_DENIED: "Policy forbids this region to touch the request.",
-    Reason.ENGINE_FAILED: "Engines failed, before any began to answer or in the middle of it.",
-    Reason.NONE_READY: "Regions are permitted, but in none is the model ready. Try again after `retry-after` seconds.",
-    Reason.NO_POLICY: "This agent has not been told its policy yet.",
-    Reason.DEADLINE_PASSED: "The answer was not there when the deadline came; see `x-request-timeout-ms`.",
-    Reason.ENGINE_TIMEOUT: "The engine did not begin to answer in time; it may have started, so nothing was retried.",
-    Reason.STREAM_STALLED: "The engine stopped in the middle of a stream. Comes as the stream's last event.",
-    Reason.LOOP_DETECTED: "The request has come back to an agent that it has been through.",
-    Reason.TOO_MANY_HOPS: "Agents only: forwarded more than once.",
+    Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
+    Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
+    Reason.BAD_ROUTE_CONTEXT: "Between agents: the route context is not signed by this fleet for this region.",
+    Reason.ROUTE_CONTEXT_EXPIRED: "Between agents: the route context is too old. Check the agents' clocks.",
+    Reason.NOT_FOUND: "No resource exists at this method and path.",
+    Reason.MODEL_NOT_FOUND: "The model does not exist.",
+    Reason.REQUEST_TIMEOUT: "The request's head or body did not arrive in time.",
+    Reason.BODY_TOO_LARGE: "The request body exceeds the size limit.",
+    Reason.MISDIRECTED: "This region may not process the request; `x-penstock-regions` lists entry regions that may.",
+    Reason.SATURATED: "All permitted endpoints are full. Retry after `retry-after` seconds.",
+    Reason.QUOTA_EXCEEDED: "The tenant's quota in this region is used up. Retry after `retry-after` seconds.",
+    Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in total. Use fewer, or retry later.",
+    Reason.HEAD_TOO_LARGE: "The request line and headers exceed the limit for size or number.",
+    Reason.LOCATION_UNKNOWN: "The policy depends on the client's location, which is unknown.",
+    Reason.NO_PERMITTED_REGION: "The policy permits no region for this request.",
+    Reason.RESIDENCY_DENIED: "The policy forbids this region for this request.",
+    Reason.ENGINE_FAILED: "Engines failed, before a response began or during it.",
+    Reason.NONE_READY: "The model is ready in no permitted region. Retry after `retry-after` seconds.",
+    Reason.NO_POLICY: "This agent has not received a policy yet.",
+    Reason.DEADLINE_PASSED: "The response was not complete at the deadline; see `x-request-timeout-ms`.",
+    Reason.ENGINE_TIMEOUT: "The engine did not begin to respond in time. It may have started, so there was no retry.",
+    Reason.STREAM_STALLED: "The engine stopped sending during a stream. Sent as the last event of the stream.",
+    Reason.LOOP_DETECTED: "The request returned to an agent that had forwarded it.",
+    Reason.TOO_MANY_HOPS: "Between agents: the request was forwarded more than once.",
 }
-"""What each reason says to whoever is refused."""
+"""Description of each reason, for the documentation."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -92,7 +92,7 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
 
 
 def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], bytes]:
-    """Status, header lines and body for a refused request; `rng` spreads the times at which clients come again."""
+    """Status, header lines and body of a refusal; `rng` spreads the Retry-After times of clients."""
     status = STATUS[refusal.reason]
     lines = [b"content-type: application/json\r\n", b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode())]
     if status == 401:
@@ -105,12 +105,12 @@ def refusal_response(refusal: Refusal, rng: Random) -> tuple[int, list[bytes], b
 
 
 def stream_error_event(reason: Reason, message: str) -> bytes:
-    """The server-sent event that ends a broken stream, so that a client does not take it for a whole answer."""
+    """The server-sent event that ends a failed stream, so that a client does not take it for complete."""
     return b"data: " + error_body(STATUS[reason], reason.value, message) + b"\n\n"
 
 
 def reasons_table() -> str:
-    """The table of docs/errors.md: every reason that ends a request, by status."""
+    """The table in docs/errors.md: every reason that ends a request, by status."""
     rows = sorted((status, reason.value, MEANING[reason]) for reason, status in STATUS.items())
     lines = ["| status | code | type | meaning |", "|---|---|---|---|"]
     lines += [f"| {status} | `{code}` | `{_kind(status)}` | {meaning} |" for status, code, meaning in rows]

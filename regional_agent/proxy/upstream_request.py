@@ -1,4 +1,4 @@
-"""The head of a request as its target gets it: what of the client's passes, and what is said anew at this hop."""
+"""Writes the request that an engine or a peer receives: the client's headers that pass, and those of this hop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from regional_agent.routing.request_context import RequestContext
 if TYPE_CHECKING:
     from regional_agent.upstream.address import Address
 
-MAX_HOSTS_KEPT: Final = 4096
+MAX_CACHED_HOSTS: Final = 4096
 
-_BEGINNING: Final = (
-    b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
-)
-_COUNTED: Final = _BEGINNING + b"content-length: %d\r\n\r\n%b"
-_CHUNKED: Final = _BEGINNING + b"transfer-encoding: chunked\r\n\r\n"
-_UPGRADING: Final = _BEGINNING + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
+_HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
+_COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
+_CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
+_UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
 
 _host_lines: dict[Address, bytes] = {}
 
@@ -27,17 +25,17 @@ _host_lines: dict[Address, bytes] = {}
 def build_upstream_request(
     request: Request, context: RequestContext, attempt: Attempt, client: RequestSequence, via: bytes, now: float
 ) -> bytes:
-    """Request line, headers, and a body that is whole, ready to write.
+    """Request line, headers, and the body if it is complete.
 
     Args:
-        via: this agent's pseudonym (RFC 9110, section 7.6.3). Answers get none: they say who served them.
-        now: for what is left of the deadline.
+        via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses get none: they name the region.
+        now: by the agent's clock (s), to compute the remaining timeout.
     """
-    passing = request.upstream_lines or _passing(request, context, client)
+    lines = request.upstream_lines or _client_lines(request, context, client)
     if attempt.route_lines:
-        passing += attempt.route_lines
+        lines += attempt.route_lines
     left_ms = int((context.deadline_at - now) * 1000)
-    beginning = (
+    head = (
         request.method,
         request.target,
         _host_lines.get(attempt.address) or _host_line(attempt.address),
@@ -45,27 +43,27 @@ def build_upstream_request(
         context.traceparent.encode(),
         left_ms if left_ms > 1 else 1,
         via if request.plain else b", ".join([*request.every(b"via"), via]),
-        passing,
+        lines,
     )
     if request.length is None:
-        return _CHUNKED % beginning
+        return _CHUNKED % head
     if request.upgrade:
-        return _UPGRADING % (*beginning, request.upgrade)
-    return _COUNTED % (*beginning, request.length, request.body if request.whole else b"")
+        return _UPGRADING % (*head, request.upgrade)
+    return _COUNTED % (*head, request.length, request.body if request.whole else b"")
 
 
-def _passing(request: Request, context: RequestContext, client: RequestSequence) -> bytes:
-    """What the target hears of the client, and of its headers."""
+def _client_lines(request: Request, context: RequestContext, client: RequestSequence) -> bytes:
+    """The header lines that come from the client."""
     if request.plain:
         return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)
-    continued = request.header(b"traceparent") == context.traceparent.encode()
+    same_trace = request.header(b"traceparent") == context.traceparent.encode()
     return request_lines_to_upstream(
-        request, client.listener.to_upstream, *_as_asked(request, context, client), keep_trace_state=continued
+        request, client.listener.to_upstream, *_scheme_and_host(request, context, client), keep_trace_state=same_trace
     )
 
 
-def _as_asked(request: Request, context: RequestContext, client: RequestSequence) -> tuple[bytes, bytes]:
-    """Scheme and host that the client used; a proxy of ours, or a peer with a signed context, is believed about it."""
+def _scheme_and_host(request: Request, context: RequestContext, client: RequestSequence) -> tuple[bytes, bytes]:
+    """Scheme and host that the client used. X-Forwarded headers count only from trusted proxies and peer agents."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (context.route_context is not None or client.trusted):
         return client.scheme, request.authority
@@ -73,7 +71,7 @@ def _as_asked(request: Request, context: RequestContext, client: RequestSequence
 
 
 def _host_line(address: Address) -> bytes:
-    if len(_host_lines) >= MAX_HOSTS_KEPT:
+    if len(_host_lines) >= MAX_CACHED_HOSTS:
         _host_lines.clear()
     line = _host_lines[address] = b"host: %b\r\n" % str(address).encode()
     return line

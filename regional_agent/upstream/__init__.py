@@ -1,1 +1,1 @@
-"""HTTP/1.1 to engines and peer agents: connection pools, responses, host look-ups."""
+"""HTTP/1.1 to engines and peer agents: connection pools, responses, DNS resolution."""
