@@ -1,8 +1,10 @@
-"""Late binding: a request that finds no room waits here, bound to no engine, and goes wherever room appears first.
+"""Late binding: a request that finds no room waits in the agent, bound to no engine, and goes wherever room appears
+first.
 
-Higher priority goes first; within one, whoever has to give up soonest (earliest deadline first, Liu & Layland, JACM
-1973). The queue is bounded in requests and bytes. When it is full the tenant that fills it most makes room, so that one
-tenant's burst does not lock the others out; a request that would give up before its turn is refused at once.
+Higher priority goes first; within a priority, the request that gives up soonest (earliest deadline first, Liu &
+Layland, JACM 1973). The queue is bounded in requests and bytes. A full queue displaces a request of the tenant with the
+most requests in it, so that one tenant's burst does not lock out the others. A request that would give up before its
+turn is refused at once.
 """
 
 from __future__ import annotations
@@ -17,29 +19,29 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 MAX_WAIT_S = 20.0
-"""Nobody waits for room longer than this (s): the client, or whoever steers it, knows better by then."""
+"""No request waits longer than this (s): by then its client, or the client's load balancer, has a better choice."""
 
 CREDIT_WAIT_S = 1.0
-"""A request that home would take too long for waits this long (s) for a credit of a region that stands idle: a few
-rounds of probes, in which such a region hears that it is wanted."""
+"""A request for which the wait at home is too long waits this long (s) for a credit of an idle region: a few rounds of
+probes, in which such a region sees that it is wanted."""
 
 MAX_WAITING = 4096
-"""Requests that wait for one model at the most, however short the wait."""
+"""Requests for one model that wait for room, in the order in which they get it."""
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
-"""Bodies that wait for one model at the most."""
+"""Bytes of bodies that wait for one model at most."""
 
 MIN_RETRY_S = 1.0
-"""No client is asked to come again sooner (s); also where nothing tells when it would be of use."""
+"""No client is asked to retry sooner (s); also used where the time to retry is unknown."""
 
 MIN_SPREAD_S = 2
-"""Those who may come again at the same time are spread over this long (s) at least."""
+"""Clients that may retry at the same time are spread over at least this long (s)."""
 
 _key = attrgetter("key")
 
 
 class Waiting(Generic[Item]):
-    """One request's place in the queue."""
+    """One request in the queue."""
 
     __slots__ = (
         "give_up_at",
@@ -65,7 +67,7 @@ class Waiting(Generic[Item]):
         self.since = since
         self.give_up_at = give_up_at
         self.number = number
-        """Of all that ever joined this queue, counted from 1."""
+        """Among all requests that ever joined this queue, counted from 1."""
         self.key = (-priority, give_up_at, number)
         self.leave_at = give_up_at
         self.waits = True
@@ -76,7 +78,7 @@ class Queue(Generic[Item]):
     """Requests for one model that wait for room, in the order in which they will get it."""
 
     def __init__(self, most: int = MAX_WAITING, max_bytes: int = MAX_WAITING_BYTES) -> None:
-        """Empty."""
+        """Create an empty queue."""
         self._most = most
         self._max_bytes = max_bytes
         self._order: list[Waiting[Item]] = []
@@ -98,12 +100,12 @@ class Queue(Generic[Item]):
         give_up_at: float,
         leave_at: float = inf,
     ) -> tuple[Waiting[Item] | None, list[Waiting[Item]]]:
-        """Take a request in, or not; who had to make room for it is in the list.
+        """Add a request, or not; the list has the requests that were displaced for it.
 
         Args:
             size_bytes: memory that its body holds.
-            give_up_at: when (s, the clock of `now`) waiting makes no sense any more; who is first follows from it.
-            leave_at: when it gives up before that, without being any more urgent.
+            give_up_at: when (s, the clock of `now`) waiting makes no sense any more; the order follows from it.
+            leave_at: when it gives up before that, without being more urgent.
         """
         if size_bytes > self._max_bytes:
             return None, []
@@ -111,8 +113,8 @@ class Queue(Generic[Item]):
         while len(self._order) >= self._most or self._bytes + size_bytes > self._max_bytes:
             victim = self._victim(tenant, priority)
             if victim is None:
-                for one in displaced:
-                    self._enter(one)
+                for entry in displaced:
+                    self._enter(entry)
                 return None, []
             self.leave(victim)
             displaced.append(victim)
@@ -123,7 +125,7 @@ class Queue(Generic[Item]):
         return waiting, displaced
 
     def leave(self, waiting: Waiting[Item]) -> None:
-        """Take one out: it got room, its client left, or it gave up. A second time does nothing."""
+        """Remove a request that got room, was cancelled, or gave up. A second call does nothing."""
         if not waiting.waits:
             return
         waiting.waits = False
@@ -137,19 +139,19 @@ class Queue(Generic[Item]):
             self._forget_who_left()
 
     def in_order(self) -> list[Waiting[Item]]:
-        """Everybody, first those who get room first; what happens to the queue later does not change the list."""
+        """All requests, the next to get room first; a copy that later changes do not affect."""
         return self._order[:]
 
     def head(self) -> Waiting[Item] | None:
-        """Whose turn it is; None while nobody waits."""
+        """The next request to get room; None while none waits."""
         return self._order[0] if self._order else None
 
     def ahead_of(self, priority: int, give_up_at: float) -> int:
-        """How many would get room before a request that joins now."""
+        """How many requests would get room before one that joins now."""
         return bisect_left(self._order, (-priority, give_up_at, self._number + 1), key=_key)
 
     def give_up(self, now: float) -> list[Waiting[Item]]:
-        """Take out and return those for whom it is too late."""
+        """Remove and return the requests whose time to wait is over."""
         late = []
         while self._by_deadline and (self._by_deadline[0][0] <= now or not self._by_deadline[0][2].waits):
             waiting = heappop(self._by_deadline)[2]
@@ -167,28 +169,32 @@ class Queue(Generic[Item]):
         self._counts[share] = self._counts.get(share, 0) + 1
 
     def _forget_who_left(self) -> None:
-        """Let go of them and of all that hangs on them; done so that it costs each one of them next to nothing."""
+        """Remove entries of requests that left, often enough to bound memory and rarely enough to cost next to
+        nothing.
+        """
         self._by_deadline = [entry for entry in self._by_deadline if entry[2].waits]
         heapify(self._by_deadline)
 
     def _victim(self, tenant: str, priority: int) -> Waiting[Item] | None:
-        """The last one of the tenant with the most of the lowest priority; None where the newcomer comes behind it."""
+        """The last request of the tenant with the most of the lowest priority; None where the new request comes behind
+        it.
+        """
         if not self._order or self._order[-1].priority > priority:
             return None
         lowest = self._order[-1].priority
         count, heaviest = max((count, name) for (level, name), count in self._counts.items() if level == lowest)
         if lowest == priority and count <= self._counts.get((priority, tenant), 0) + 1:
             return None
-        return next(one for one in reversed(self._order) if one.tenant == heaviest and one.priority == lowest)
+        return next(entry for entry in reversed(self._order) if entry.tenant == heaviest and entry.priority == lowest)
 
 
 def give_up_at(now: float, deadline_at: float) -> float:
-    """How long (s, the clock of `now`) a request with this deadline may wait for room."""
+    """Until when (s, the clock of `now`) a request with this deadline may wait for room."""
     return min(deadline_at, now + MAX_WAIT_S)
 
 
 def retry_after_s(wait_s: float) -> float:
-    """When a refused client should come again: when half of what makes it too long has drained.
+    """When (s from now) a refused client should retry: when half of the excess has drained.
 
     Args:
         wait_s: how long one more request would wait now.
@@ -197,13 +203,13 @@ def retry_after_s(wait_s: float) -> float:
 
 
 def come_again_in_s(wait_s: float, rng: Random) -> int:
-    """What a refused client is told, in whole seconds: no sooner than is of use, and not with all the others.
+    """The Retry-After of a refused client, in whole seconds: no sooner than is of use, and spread.
 
-    Those who are refused together would come back together, and be refused again; so they are spread evenly over half
-    as long again.
+    Clients that are refused together would return together and be refused again, so they are spread evenly over half as
+    long again.
 
     Args:
-        wait_s: when to come again at the earliest.
+        wait_s: when to retry at the earliest, in seconds from now.
     """
     earliest_s = ceil(max(MIN_RETRY_S, wait_s))
     return earliest_s + rng.randrange(max(MIN_SPREAD_S, ceil(earliest_s / 2)) + 1)

@@ -1,8 +1,8 @@
-"""How many retries are worth it: a share of the requests seen lately, and a few more where there are hardly any.
+"""Bounds retries to a share of recent requests, plus a constant rate for agents with few requests.
 
 When everything fails, retries only multiply the load on what is left. After Finagle's RetryBudget
-(https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget.html) and linkerd's: 20 % of requests
-in the last ten seconds, plus ten a second.
+(https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget.html) and linkerd's: 20 % of requests in
+the last ten seconds, plus ten a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIN_PER_S: Final = 10.0
 """Retries a second that are always allowed."""
 
 WINDOW_S: Final = 10.0
-"""What counts as lately, in seconds."""
+"""Length of the window of recent requests, in seconds."""
 
 
 class RetryBudget:
@@ -25,13 +25,13 @@ class RetryBudget:
     __slots__ = ("_began_at", "_requests", "_requests_before", "_retries", "_retries_before")
 
     def __init__(self, now: float) -> None:
-        """Nothing seen yet. `now` is a monotonic time in seconds, here and below."""
+        """Create an empty budget. `now` is a monotonic time in seconds, here and below."""
         self._began_at = now
         self._requests = self._requests_before = 0
         self._retries = self._retries_before = 0
 
     def request(self, now: float) -> None:
-        """A request came in."""
+        """Count a request."""
         if now - self._began_at >= WINDOW_S / 2:
             self._roll(now)
         self._requests += 1

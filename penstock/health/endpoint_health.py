@@ -1,7 +1,7 @@
-"""May an endpoint take requests? A state machine as a table, fed by health probes and by requests that failed on it.
+"""Decides by health probes whether an endpoint may take requests: a state machine as a table.
 
 A busy engine answers its health probe late long before it is dead, so slowness counts half as much as refusal: the
-router must not kill its own endpoints under load.
+router must not eject its own endpoints under load.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import msgspec
 
 
 class EndpointState(StrEnum):
-    """What an agent believes of one endpoint."""
+    """The state of one endpoint at one agent."""
 
     NEW = "new"
-    """Nothing is known, or a request could not connect since: one good probe makes it ready."""
+    """Not probed yet, or a request could not connect since: one good probe makes it ready."""
     READY = "ready"
     SUSPECT = "suspect"
     """Ready, but the last probe was not good."""
@@ -23,11 +23,11 @@ class EndpointState(StrEnum):
 
 
 class ProbeOutcome(StrEnum):
-    """How one health probe ended."""
+    """The result of one health probe."""
 
     GOOD = "good"
     UNREADY = "unready"
-    """It answered, but not with 200."""
+    """A response other than 200."""
     UNREACHABLE = "unreachable"
     """No connection, or one that broke."""
     SLOW = "slow"
@@ -35,14 +35,14 @@ class ProbeOutcome(StrEnum):
 
 
 class EndpointEvent(StrEnum):
-    """What a probe or a request means to the belief."""
+    """The effect of a probe or a request on the state."""
 
     HEARD = "heard"
     RISEN = "risen"
-    """Good, and enough of them."""
+    """The last of enough good probes."""
     DOUBTED = "doubted"
     LOST = "lost"
-    """The doubt that made it enough."""
+    """A failed probe that reached FALL_AT."""
     BROKE = "broke"
     """A request could not connect."""
 
@@ -69,17 +69,17 @@ TRANSITIONS: dict[tuple[EndpointState, EndpointEvent], EndpointState] = {
 }
 
 DOUBT = {ProbeOutcome.UNREADY: 2, ProbeOutcome.UNREACHABLE: 2, ProbeOutcome.SLOW: 1}
-"""How much one such probe weighs; good ones take all doubt away."""
+"""Weight of one such probe; a good probe resets the sum."""
 
 FALL_AT = 4
-"""Doubt at which an endpoint is down: two refusals in a row, or four late answers."""
+"""Sum at which an endpoint is down: two refusals in a row, or four late responses."""
 
 RISE_AFTER = {EndpointState.NEW: 1, EndpointState.DOWN: 2}
 """Good probes in a row that make an endpoint ready."""
 
 
 class EndpointHealth(msgspec.Struct, frozen=True):
-    """One agent's belief about one endpoint; `probed` and `broke` return the next one."""
+    """One endpoint's health at one agent; `probed` and `broke` return the next one."""
 
     state: EndpointState = EndpointState.NEW
     doubt: int = 0
@@ -93,7 +93,7 @@ class EndpointHealth(msgspec.Struct, frozen=True):
 
 
 def probed(health: EndpointHealth, outcome: ProbeOutcome) -> EndpointHealth:
-    """Take in one health probe.
+    """The health after one probe.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in this module.
@@ -109,5 +109,5 @@ def probed(health: EndpointHealth, outcome: ProbeOutcome) -> EndpointHealth:
 
 
 def broke(health: EndpointHealth) -> EndpointHealth:
-    """Take in a request that could not connect: no more of them before a good probe."""
+    """The health after a request that could not connect: no more requests before a good probe."""
     return EndpointHealth(TRANSITIONS[health.state, EndpointEvent.BROKE], health.doubt, 0)

@@ -1,4 +1,4 @@
-"""What kinds of engine there are, and where each says that it is well, what it has loaded and how full it is.
+"""The kinds of engine, and where each reports its health, its loaded models and its load.
 
 Metric names from each engine's own source: vLLM vllm/v1/metrics/loggers.py (`gpu_cache_usage_perc` until 0.9), SGLang
 python/sglang/srt/metrics/collector.py, TensorRT-LLM's Triton backend custom_metrics_reporter.cc, Triton's
@@ -17,10 +17,10 @@ import msgspec
 
 
 class EngineKind(StrEnum):
-    """What runs behind an address."""
+    """The engine at an address."""
 
     AUTO = "auto"
-    """Found out: by the names of its metrics; until then, and without any, what most engines have in common."""
+    """Detected by the names of its metrics; until then, and without metrics, what most engines have in common."""
     VLLM = "vllm"
     SGLANG = "sglang"
     TRITON = "triton"
@@ -29,18 +29,18 @@ class EngineKind(StrEnum):
     """trtllm-serve."""
     TGI = "tgi"
     HTTP = "http"
-    """Any HTTP server: well when its health path says so, and assumed to serve what it is configured with."""
+    """Any HTTP server: healthy when its health path says so, and assumed to serve the models that are configured."""
 
 
 class ModelsAsked(StrEnum):
-    """How an engine is asked what it has loaded."""
+    """How an engine reports its loaded models."""
 
     LISTED = "listed"
-    """GET /v1/models names them (OpenAI's API); one that has no such page is believed to have what it should."""
+    """GET /v1/models lists them (OpenAI's API); an engine without that page is assumed to have what is configured."""
     EACH = "each"
     """GET /v2/models/<name>/ready, one by one (KServe v2)."""
     NEVER = "never"
-    """It has one model, and answers to any name."""
+    """It has one model, and accepts any name."""
 
 
 class Gauge(NamedTuple):
@@ -52,17 +52,17 @@ class Gauge(NamedTuple):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """Which paths and metrics of one kind of engine say how it is."""
+    """The paths and metrics of one kind of engine."""
 
     health_path: str = "/health"
     models: ModelsAsked = ModelsAsked.LISTED
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
-    """Where it serves that, if not where it serves requests."""
+    """The port of the metrics, if it differs from that of requests."""
     queued: tuple[Gauge, ...] = ()
-    """Requests that wait in it; of several names the first that is there, here and below."""
+    """Requests that wait in it; of several names the first that exists, here and below."""
     running: tuple[Gauge, ...] = ()
-    """Requests that it works on."""
+    """Requests that it runs."""
     kv_used: tuple[Gauge, ...] = ()
     """Share of its KV cache that is in use (0-1)."""
 

@@ -1,7 +1,7 @@
-"""How full an engine says it is: read from its metrics page or from an answer's header, faded with age, and weighed.
+"""Reads how full an engine reports to be from its metrics page, and weighs it by age.
 
-A signal is a hint beside what agents count themselves. It can make an endpoint look up to wholly full, never closed: a
-page that goes stale, or lies, stops nothing.
+A signal is a hint beside the agents' own counts. It can make an endpoint look up to wholly full, and never closes it: a
+stale or wrong page stops no traffic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.health.engine_kinds import ENGINES, Engine, EngineKind
 
 FRESH_S = 2.0
-"""A signal counts in full for this long (s): twice the time between two looks."""
+"""A signal counts in full for this long (s): twice the polling period."""
 
 FADED_S = 10.0
 """A signal of this age (s) counts for nothing; in between it fades evenly."""
@@ -26,16 +26,16 @@ KV_PRESSES_AT = 0.9
 
 
 class Signal(StrEnum):
-    """What engines say."""
+    """What engines report."""
 
     QUEUED = "queued"
     """Requests that wait in it."""
     RUNNING = "running"
-    """Requests that it works on."""
+    """Requests that it runs."""
     KV_USED = "kv_used"
     """Share of its KV cache in use (0-1)."""
     UTILISATION = "utilisation"
-    """How full it finds itself, by its own measure (0-1; above 1 is overload)."""
+    """Its utilisation by its own measure (0-1; above 1 is overload)."""
 
 
 MOST: dict[Signal, float] = {
@@ -44,11 +44,11 @@ MOST: dict[Signal, float] = {
     Signal.KV_USED: 1.001,
     Signal.UTILISATION: 1000.0,
 }
-"""The largest value of each; one above is garbage."""
+"""The largest valid value of each signal."""
 
 
 class Reading(NamedTuple):
-    """One signal's value and when it was heard (s)."""
+    """One signal's value and when it was received (s)."""
 
     value: float
     heard_at: float
@@ -58,21 +58,21 @@ Readings = dict[Signal, Reading]
 
 
 class BadSignals(Exception):
-    """What an engine says is of no use, and why."""
+    """An engine's report cannot be used; the message says why."""
 
 
 def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal, float]]:
-    """The signals on a metrics page in Prometheus' text format, and the kind of engine whose names they have.
+    """The signals on a metrics page in Prometheus' text format, and the kind of engine that has these metric names.
 
-    Of several series of one gauge (one a rank or a model), counts are summed and of shares the largest is taken; one
-    that is not a number yet is passed over.
+    Of several series of one gauge (one for each rank or model), counts are summed and the largest share is used. NaN is
+    skipped.
 
     Args:
-        page: as served; its size is the caller's to bound.
-        kind: what the engine is; with AUTO, every kind's names are looked for.
+        page: as served; the caller bounds its size.
+        kind: the engine's kind; with AUTO, the names of every kind are searched.
 
     Raises:
-        BadSignals: none of the names is there, or a value is no number that the signal can have.
+        BadSignals: none of the names exists, or a value is invalid for its signal.
     """
     kinds = [one for one in ENGINES if one is kind or kind is EngineKind.AUTO]
     found = _samples(page, [ENGINES[one] for one in kinds])
@@ -84,10 +84,10 @@ def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal
 
 
 def checked(signal: Signal, value: float) -> float:
-    """A value that `signal` can have.
+    """The value, if it is valid for `signal`.
 
     Raises:
-        BadSignals: it cannot.
+        BadSignals: it is not.
     """
     if not (isfinite(value) and 0.0 <= value <= MOST[signal]):
         raise BadSignals(f"{signal.value} of {value!r}")
@@ -95,25 +95,25 @@ def checked(signal: Signal, value: float) -> float:
 
 
 def heard(readings: Readings, told: Mapping[Signal, float], now: float) -> Readings:
-    """`readings` with what was told at `now` (s)."""
+    """`readings` with the signals received at `now` (s)."""
     return readings | {signal: Reading(value, now) for signal, value in told.items()}
 
 
 def believed(age_s: float) -> float:
-    """How much (0-1) a signal of that age (s) counts."""
+    """The weight (0-1) of a signal of that age (s)."""
     if age_s <= FRESH_S:
         return 1.0
     return max(0.0, (FADED_S - age_s) / (FADED_S - FRESH_S))
 
 
 def pressure(readings: Readings, slots: int, now: float) -> float:
-    """How close to full an engine says it is, beyond what running requests say: 0 not at all, 1 wholly.
+    """How close to full an engine reports to be, beyond what running requests show: 0 not at all, 1 wholly.
 
-    Requests that wait in it press by their share of its slots; KV cache, and its own idea of utilisation, over their
-    last tenth. The strongest counts, each faded by its own age.
+    Requests that wait in it count by their share of its slots; KV cache, and its own measure of utilisation, count over
+    their last tenth. The strongest signal counts, each faded by its own age.
 
     Args:
-        readings: what it said and when.
+        readings: the signals received, with their times.
         slots: requests that it runs at once.
         now: the clock of the readings, in seconds.
     """
@@ -132,28 +132,28 @@ def pressure(readings: Readings, slots: int, now: float) -> float:
 _LABELS = rb'\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}'
 _LINE = re.compile(rb"(%b)?[ \t]+([^ \t\r\n]{1,64})" % _LABELS)
 _LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
-"""None of these ever goes back over what it has read: pages are read on the event loop, and may be hostile."""
+"""None of these patterns backtracks: pages are read on the event loop and may be hostile."""
 
 MAX_SERIES = 1000
-"""Of one gauge: an engine has one for each model and rank."""
+"""Series of one gauge; an engine has one for each model and rank."""
 
 MAX_LABELS = 16
-"""Of one series; Triton has four. Later ones are not read."""
+"""Labels of one series; Triton has four. Later ones are ignored."""
 
 MAX_BYTES = 256 * 1024
-"""Of all series of one gauge together; a line that only begins like one counts as NO_SERIES_BYTES. Some ten
-milliseconds."""
+"""Bytes of all series of one gauge together, about ten milliseconds; a line that only begins like a series counts as
+NO_SERIES_BYTES."""
 
 NO_SERIES_BYTES = 1024
 
 MAX_LINE_BYTES = 4096
-"""What of a sample comes after its name; a longer one is not read."""
+"""Bytes of a sample after its name; a longer sample is ignored."""
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
-    """The samples of gauges that mean something to us. A page has thousands of others, which are not even split up."""
+    """The samples of known gauges. A page has thousands of others, which are not even split."""
     names = {gauge.name for engine in engines for gauge in (*engine.queued, *engine.running, *engine.kv_used)}
     lines = b"\n" + page
     found: Samples = {}

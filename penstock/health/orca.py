@@ -1,8 +1,8 @@
-"""How full an engine says it is in an answer's `endpoint-load-metrics` header (ORCA, Open Request Cost Aggregation).
+"""Reads an engine's load from a response's `endpoint-load-metrics` header (ORCA, Open Request Cost Aggregation).
 
-Fields are those of xds.data.orca.v3.OrcaLoadReport (github.com/cncf/xds); the header is `TEXT a=1, b=2` or
-`JSON {...}`, as Envoy reads it (source/common/orca/orca_parser.cc: in the text form `:` stands for `=` too) and vLLM
-writes it (vllm/entrypoints/openai/orca_metrics.py). The base64 of a protobuf is not read.
+Fields are those of xds.data.orca.v3.OrcaLoadReport (github.com/cncf/xds); the header is `TEXT a=1, b=2` or `JSON
+{...}`, as Envoy reads it (source/common/orca/orca_parser.cc: in the text form `:` stands for `=` too) and vLLM writes
+it (vllm/entrypoints/openai/orca_metrics.py). The base64 of a protobuf is not supported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.health.engine_signals import BadSignals, Signal, checked
 HEADER = b"endpoint-load-metrics"
 
 MAX_BYTES = 4096
-"""A longer header is not read."""
+"""A longer header is ignored."""
 
 NAMED = "named_metrics."
 
@@ -25,7 +25,7 @@ SIGNALS: dict[str, Signal] = {
     "named_metrics.num_requests_waiting": Signal.QUEUED,
     "named_metrics.num_requests_running": Signal.RUNNING,
 }
-"""The fields that mean something here: the named ones are vLLM's."""
+"""The fields that are used; the named ones are vLLM's."""
 
 
 class _Report(msgspec.Struct):
@@ -37,10 +37,10 @@ _reports = msgspec.json.Decoder(_Report)
 
 
 def read_orca(header: bytes) -> dict[Signal, float]:
-    """The signals in a header's value; none where it speaks of other things only.
+    """The signals in a header's value; empty where it has other fields only.
 
     Raises:
-        BadSignals: it is too long, neither form, or has a value that its signal cannot have.
+        BadSignals: the value is too long, of neither form, or has a value that is invalid for its signal.
     """
     if len(header) > MAX_BYTES:
         raise BadSignals(f"a header of {len(header)} bytes")

@@ -1,11 +1,11 @@
-"""Is an endpoint trusted with requests? What requests themselves say of it, beside what its health probe says.
+"""Outlier ejection: decides by the outcomes of requests whether an endpoint is trusted, beside its health probes.
 
-A probe asks whether the server answers; an engine whose GPU is gone may answer that all day. So requests that an engine
-failed take it out for a while, longer each time in a row, until one request on trial is served. This is Envoy's outlier
+A probe tests whether the server answers; an engine whose GPU is gone may answer probes all day. So failed requests
+eject an endpoint for a while, longer each time in a row, until one request on trial is served. This is Envoy's outlier
 detection (docs/root/intro/arch_overview/upstream/outlier.rst: consecutive gateway failures, failure percentage, base
 time times ejections in a row, capped, decaying, a cap on the ejected share, panic) with linkerd's probation by a single
 request (linkerd2-proxy, outbound/src/http/breaker/consecutive_failures.rs). Unlike Envoy's default, a good health probe
-does not take an ejected endpoint back: probes pass other code than requests do.
+does not return an ejected endpoint: probes run other code than requests do.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ import msgspec
 
 
 class Outcome(StrEnum):
-    """What one request that went to an endpoint says of it."""
+    """What one request shows of the endpoint that it was sent to."""
 
     SERVED = "served"
-    """Answered below 400, and whole."""
+    """A complete response with a status below 400."""
     INCONCLUSIVE = "inconclusive"
-    """The client was at fault or left, its own deadline passed, or the engine was full: it says nothing."""
+    """The client was at fault or left, its own deadline passed, or the engine was full: it shows nothing."""
     UNREACHABLE = "unreachable"
-    """No connection, or one that ended before any answer."""
+    """No connection, or one that ended before any response."""
     GATEWAY_ERROR = "gateway_error"
     """502, 504, or a 503 that does not mean full."""
     SERVER_ERROR = "server_error"
     """Another 5xx."""
     BROKEN_OFF = "broken_off"
-    """The answer began and was not finished: reset, closed, or garbage."""
+    """The response began and was not completed: reset, closed, or invalid."""
     STALLED = "stalled"
-    """Nothing came for longer than this agent allows; not for longer than a client would wait."""
+    """No byte came for longer than this agent allows; not for longer than a client would wait."""
 
 
 FAILURES = tuple(outcome for outcome in Outcome if outcome not in (Outcome.SERVED, Outcome.INCONCLUSIVE))
-"""What counts against an endpoint."""
+"""Outcomes that count against an endpoint."""
 
 
 class Trust(StrEnum):
-    """What requests made an agent believe of one endpoint."""
+    """The trust that an agent has in one endpoint, by the outcomes of its requests."""
 
     TRUSTED = "trusted"
     EJECTED = "ejected"
     TRIAL = "trial"
-    """The time is served; one request may go there."""
+    """The ejection is over; one request may be sent."""
     TRYING = "trying"
-    """That request is there."""
+    """The trial request is in progress."""
 
 
 class TrustEvent(StrEnum):
-    """What an outcome, or time, means to the belief."""
+    """The effect of an outcome, or of time, on the trust."""
 
     GOOD = "good"
     BAD = "bad"
-    """Bad, and that many so far are forgiven."""
+    """A failure that does not eject."""
     OUTLIER = "outlier"
-    """Bad once too often."""
+    """A failure that ejects."""
     NOTHING = "nothing"
-    """A request came back without saying anything."""
+    """A request ended inconclusively."""
     TIME_SERVED = "time_served"
     TAKEN = "taken"
     """A request was sent there."""
@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[Trust, TrustEvent], Trust] = {
     (_T.TRUSTED, _E.OUTLIER): _T.EJECTED,
     (_T.TRUSTED, _E.NOTHING): _T.TRUSTED,
     (_T.TRUSTED, _E.TAKEN): _T.TRUSTED,
-    # Only in panic do requests begin at an ejected endpoint; one that is served there says all that a trial would.
+    # Requests reach an ejected endpoint only in panic; one that is served there counts as a trial.
     (_T.EJECTED, _E.GOOD): _T.TRUSTED,
     (_T.EJECTED, _E.BAD): _T.EJECTED,
     (_T.EJECTED, _E.OUTLIER): _T.EJECTED,
@@ -94,11 +94,11 @@ TRANSITIONS: dict[tuple[Trust, TrustEvent], Trust] = {
 }
 
 MEMORY_OUTCOMES = 20
-"""The failing share remembers about this many outcomes, and is not judged before as many."""
+"""The failing share remembers about this many outcomes, and is not used before there are as many."""
 
 
 FORGOTTEN = 1e-3
-"""A failing share below this is none."""
+"""A failing share below this counts as zero."""
 
 
 class EjectionRules(msgspec.Struct, frozen=True):
@@ -111,15 +111,15 @@ class EjectionRules(msgspec.Struct, frozen=True):
     server_errors_count: bool = True
     """Whether 5xx other than gateway errors are failures; false where clients can provoke them."""
     base_s: float = 5.0
-    """Time (s) of a first ejection; the next ones in a row take as many times as long."""
+    """Time (s) of a first ejection; the n-th in a row takes n times as long."""
     max_s: float = 120.0
     """No ejection is longer, in seconds."""
     forgive_s: float = 30.0
-    """Each so many seconds of trust, one earlier ejection is forgotten."""
+    """One earlier ejection is forgotten after each period of this many seconds of trust."""
     max_ejected_share: float = 0.5
-    """Share of a pool's endpoints [0-1] that may be out at once, by this agent's judgement."""
+    """Share of a pool's endpoints [0-1] that this agent may eject at once."""
     panic_share: float = 0.3
-    """With a smaller share of a pool left [0-1], ejections are ignored: a bad chance is better than none."""
+    """With a smaller share of a pool left [0-1], ejections are ignored: an unreliable endpoint is better than none."""
 
 
 _TRUSTED = Trust.TRUSTED
@@ -133,11 +133,11 @@ class Standing(msgspec.Struct, frozen=True):
     failures: int = 0
     """Consecutive, while trusted."""
     outcomes: int = 0
-    """Told while trusted, up to MEMORY_OUTCOMES."""
+    """Outcomes while trusted, up to MEMORY_OUTCOMES."""
     failing: float = 0.0
     """Share of the latest outcomes that failed."""
     ejections: int = 0
-    """In a row, those forgiven not counted, up to as many as make the longest one."""
+    """Ejections in a row without those forgiven, up to the number that makes the longest one."""
     since: float = float("-inf")
     """When it was last ejected or trusted again, in seconds."""
     until: float = 0.0
@@ -145,7 +145,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether a request may be sent there."""
+        """Whether a request may be sent to it."""
         return self.trust in (Trust.TRUSTED, Trust.TRIAL)
 
     @property
@@ -160,14 +160,14 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def outcome_of(status: int, *, says_when: bool, has_room: bool, rules: EjectionRules) -> Outcome | None:
-    """What the status of an answer says at once; None where the end must be waited for.
+    """The outcome that the status of a response shows at once; None where it depends on the rest of the response.
 
-    Busy is not failed: 429 never counts, nor a 503 of an engine that names a time to come back or has all it can take.
-    Engines answer a bare 503 both when their queue is full (SGLang, Triton) and when they are broken, so a 503 of one
-    that should have room is a gateway error, as it is to Envoy.
+    Busy is not failed: 429 never counts, nor a 503 of an engine that states a Retry-After or has no free slot. Engines
+    answer a bare 503 both when their queue is full (SGLang, Triton) and when they are broken, so a 503 of an engine
+    with free slots is a gateway error, as it is to Envoy.
 
     Args:
-        status: the answer's HTTP status.
+        status: the response's HTTP status.
         says_when: it has a Retry-After header.
         has_room: fewer requests are on the endpoint than it runs at once.
         rules: whether plain 5xx count.
@@ -193,16 +193,16 @@ def ended(
     *,
     may_eject: bool = True,
 ) -> Standing:
-    """Take in how a request ended.
+    """The standing after the end of a request.
 
     Args:
-        standing: the belief so far.
-        outcome: what the request says.
-        started_at: when it was sent (s): one from before the ejection says nothing of the time since.
+        standing: the previous one.
+        outcome: what the request shows.
+        started_at: when it was sent (s): a request from before the ejection shows nothing of the time since.
         now: the same clock.
-        rules: see there.
+        rules: see `EjectionRules`.
         rng: spreads the ends of ejections, so that several agents do not try at once.
-        may_eject: whether the cap leaves room, see `room_to_eject`; one that is out already may always stay out.
+        may_eject: whether the cap leaves room, see `room_to_eject`; an ejected endpoint may always stay out.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in this module.
@@ -220,12 +220,12 @@ def ended(
 
 
 def taken(standing: Standing) -> Standing:
-    """A request was sent there: a trial has its one."""
+    """The standing after a request was sent, which may be the one of a trial."""
     return _moved(standing, TrustEvent.TAKEN)
 
 
 def at(standing: Standing, now: float) -> Standing:
-    """The belief at `now` (s): an ejection whose time is over becomes a trial."""
+    """The standing at `now` (s): an ejection whose time is over becomes a trial."""
     if standing.trust is Trust.EJECTED and now >= standing.until:
         return _moved(standing, TrustEvent.TIME_SERVED)
     return standing

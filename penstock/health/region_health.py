@@ -1,8 +1,9 @@
-"""Is a region there? A state machine as a table, fed by probes or reports; what the table lacks is an error.
+"""Decides by probes or reports whether a region is healthy: a state machine as a table; a missing transition is an
+error.
 
-The same machine serves an agent watching its peers and the control plane watching its regions. Detection wants to be
-fast and return slow: failure needs `unhealthy_threshold` misses, recovery needs hits, a hold-down, and a ramp. A region
-with few ready endpoints keeps its traffic, since plans go by what is ready; its state is degraded.
+The same machine serves an agent that probes its peers and the control plane that receives reports. Detection is fast
+and return slow: failure takes `misses_to_fail` misses; recovery takes hits, a hold-down, and a ramp. A region with few
+of its endpoints keeps its traffic, since plans follow ready capacity; the degraded state is for operators.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ DEGRADED_BELOW = 0.5
 """A region is degraded while less than this part of some model's endpoints there is ready."""
 
 WELL_FROM = 0.75
-"""It is well again from this part on: more than the part below which it is degraded, so that it does not flutter."""
+"""It is healthy again from this part on: above the degraded threshold, so that the state does not flap."""
 
 TURN_S = 5.0
-"""How long (s) either must be so: an endpoint that starts anew is no news."""
+"""How long (s) either condition must hold: the restart of one endpoint does not count."""
 
 
 class RegionState(StrEnum):
-    """What an observer believes of a region."""
+    """The state of a region at an observer."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    """There, with few of its endpoints: it serves what they can."""
+    """Reachable with few of its endpoints: it serves what they can."""
     SUSPECT = "suspect"
     FAILED = "failed"
     RECOVERING = "recovering"
@@ -37,20 +38,20 @@ class RegionState(StrEnum):
 
 
 class RegionEvent(StrEnum):
-    """What can happen to that belief."""
+    """The events that change the state."""
 
     HEARD = "heard"
     """A good probe or report."""
     WEAKENED = "weakened"
-    """A good one, and too few endpoints have been ready for a while."""
+    """A good probe or report, and too few endpoints have been ready for TURN_S."""
     MENDED = "mended"
-    """A good one, and enough of them have been for a while."""
+    """A good probe or report, and enough endpoints have been ready for TURN_S."""
     MISSED = "missed"
-    """One that did not come, or said not ready; not yet enough of them to give up."""
+    """A probe or report that was missing or not ready; not yet enough of them for failure."""
     LOST = "lost"
-    """The miss that made it enough."""
+    """The last of enough misses."""
     RISEN = "risen"
-    """Enough good ones in a row after a failure, and the hold-down is over."""
+    """Enough good probes or reports in a row after a failure, and the hold-down is over."""
     RISEN_DRAINED = "risen_drained"
     """The same, while a drain holds that began before the failure or during it."""
     RAMPED = "ramped"
@@ -102,24 +103,24 @@ TRANSITIONS: dict[tuple[RegionState, RegionEvent], RegionState] = {
 
 
 class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One observer's belief about one region; `observe` and `command` return the next one."""
+    """One region's health at one observer; `observe` and `command` return the next one."""
 
     state: RegionState = RegionState.UNKNOWN
     since: float = 0.0
-    """When the state was entered, in the observer's clock (s)."""
+    """When the state was entered, by the observer's clock (s)."""
     misses: int = 0
     """Consecutive misses."""
     hits: int = 0
-    """Consecutive good ones."""
+    """Consecutive good probes or reports."""
     drained: bool = False
-    """A drain holds, whether or not the region is there: a loss does not end it."""
+    """A drain is in force, whether or not the region is healthy: a failure does not end it."""
     weak: bool = False
-    """Too few of its endpoints are ready, whether or not that is its state: a miss does not end it."""
+    """Too few of its endpoints are ready, whatever its state: a miss does not end it."""
     turning_since: float | None = None
-    """Since when (s) reports have spoken against `weak` as it is."""
+    """Since when (s) reports contradict `weak`."""
 
     def weight(self, now: float, failover: Failover) -> float:
-        """How much of its share the region may have: 1 when it is there, rising over the ramp, 0 otherwise."""
+        """Part (0-1) of its share that the region may receive: 1 when healthy, rising over the ramp, 0 otherwise."""
         if self.state in (RegionState.HEALTHY, RegionState.DEGRADED, RegionState.SUSPECT):
             return 1.0
         if self.state is not RegionState.RECOVERING:
@@ -132,11 +133,13 @@ class RegionHealth(msgspec.Struct, frozen=True, omit_defaults=True):
 def observe(
     health: RegionHealth, good: bool, now: float, failover: Failover, ready_share: float | None = None
 ) -> RegionHealth:
-    """Take in one probe or report: `good` means alive and ready to serve.
+    """The health after one probe or report.
 
     Args:
+        good: the region is alive and ready to serve.
+        now: the observer's clock, in seconds.
         ready_share: the part (0-1) of its endpoints that is ready, of the model that has the least; None where that is
-            not known, as it is to those who only probe.
+            not known, as in a probe.
 
     Raises:
         KeyError: the table has no such transition, which is a defect in this module.
@@ -148,12 +151,16 @@ def observe(
 
 
 def command(health: RegionHealth, event: RegionEvent, now: float) -> RegionHealth:
-    """Take in an operator's word (drain, undrain); one that the state cannot follow raises KeyError."""
+    """The health after an operator's command (drain, undrain).
+
+    Raises:
+        KeyError: the state allows no such command.
+    """
     return _enter(health, event, now, health.misses, health.hits)
 
 
 def _weighed(health: RegionHealth, ready_share: float | None, now: float) -> RegionHealth:
-    """With its endpoints counted: `weak` turns once reports have spoken against it for `TURN_S`."""
+    """The health with its ready endpoints counted: `weak` changes after reports contradicted it for `TURN_S`."""
     if ready_share is None:
         return health
     turning = ready_share >= WELL_FROM if health.weak else ready_share < DEGRADED_BELOW

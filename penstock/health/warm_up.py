@@ -1,8 +1,9 @@
-"""How much a newcomer gets: its weight grows from a tenth to whole, so that nobody herds onto an idle, cold endpoint.
+"""Slow start: a new endpoint's weight grows from a tenth to one, so that requests do not herd onto an idle, cold
+endpoint.
 
 This is Envoy's slow start (docs/root/intro/arch_overview/upstream/load_balancing/slow_start.rst) with its default
-least weight and a straight ramp, in steps, so that endpoints which came at about the same time stay equal and ties
-between them are still broken at random.
+minimum weight and a linear ramp, in steps, so that endpoints added at about the same time stay equal and ties between
+them are still broken at random.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from math import ceil
 
 STEPS = 10
-"""Weights that a ramp passes through; the least one is 1 / STEPS."""
+"""Weights that a ramp passes through; the lowest is 1 / STEPS."""
 
 STILL_WARM_S = 3.0
-"""One that was out for less time (s) is as warm as it was: caches and compiled graphs outlive a lost connection."""
+"""An endpoint that was out for less time (s) is as warm as before: caches and compiled graphs outlive a lost
+connection."""
 
 
 def warm_up_weight(since_s: float, warm_up_s: float) -> float:
@@ -21,7 +23,7 @@ def warm_up_weight(since_s: float, warm_up_s: float) -> float:
 
     Args:
         since_s: how long it has been in; never negative.
-        warm_up_s: how long the ramp takes; 0 has none.
+        warm_up_s: how long the ramp takes; 0 for none.
     """
     if since_s >= warm_up_s:
         return 1.0
@@ -29,10 +31,10 @@ def warm_up_weight(since_s: float, warm_up_s: float) -> float:
 
 
 def warm_since(was_warm_since: float, out_since: float, now: float) -> float:
-    """Since when an endpoint that comes back at `now` has been warming up: after a blink no ramp begins anew.
+    """Since when an endpoint that returns at `now` has been warming up: after a short absence no new ramp begins.
 
     Args:
-        was_warm_since: from when it counted before (s); infinite if it never was in.
+        was_warm_since: the previous start of its warm-up (s); infinite if there was none.
         out_since: when it went out, in seconds.
         now: the same clock.
     """
