@@ -196,7 +196,7 @@ async def test_an_operator_steers_it_from_the_command_line(
         assert first.policy.provenance is not None
         await until_told(lambda: all_told(store, first.policy.provenance.commit))  # type: ignore[union-attr]
         code, told = await penstock("policy", "rollback", "abc123", "--reason", "x")
-        assert (code, "no revision has a policy that begins with 'abc123'" in told) == (2, True)
+        assert (code, "no revision has a policy with the digest prefix 'abc123'" in told) == (2, True)
         code, told = await penstock("rollout", "resume", "--reason", "x")
         assert (code, "rollout 3 is done: it cannot resume" in told) == (1, True)
         code, told = await penstock("rollout", "list")

@@ -39,7 +39,7 @@ def _action_command(action: str, help_text: str) -> Callable[..., None]:
         with exit_on_error(f"policy {action}"), fleet.connect() as api:
             request_action(api, f"/v1/policies/{_digest(api, policy)}/{action}", reason, output)
 
-    run.__doc__ = help_text
+    run.__name__, run.__doc__ = action, help_text
     return with_fleet_options(run)
 
 
