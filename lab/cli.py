@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from control_plane.cli.lazy_commands import on_demand
+from control_plane.cli.lazy_commands import lazy_group
 
 COMMANDS = {
     "bench-live": "lab.bench.live.bench_live_command:bench_live",
@@ -20,7 +20,7 @@ COMMANDS = {
 }
 """Where each command is: a demo starts a dozen processes, and an engine needs none of the demo."""
 
-app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()

@@ -1,1 +1,1 @@
-"""The operator's command line, `penstock`: connections to control planes, output, and errors."""
+"""The command `penstock`: connections to control planes, output and errors."""

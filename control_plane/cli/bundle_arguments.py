@@ -1,6 +1,6 @@
-"""Bundles that commands are given: a folder, or a revision of a git repository.
+"""Policy bundles as command arguments: a folder, or a revision of a git repository.
 
-The compiler and the git client are imported where they are used, so that other commands do not wait for them to load.
+The compiler and the git client are imported where they are used, so that other commands start faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from control_plane.policy.source.repository_url import shown, why_unusable
 from penstock.policy.policy import Policy
 
 MAX_READ_S = 60.0
-"""A repository that takes longer (s) to read is given up."""
+"""Time limit (s) for reading a repository."""
 
 _REVISION = re.compile(r"(?P<repository>.+)@(?P<ref>[^@:]+)(?::(?P<folder>[^@]*))?")
 
@@ -31,29 +31,29 @@ BundleArgument = Annotated[
     typer.Argument(
         show_default=False,
         help="Folder of a policy bundle, or REPOSITORY@REF:FOLDER, such as .@main:policies; REF is a branch, tag,"
-        " origin/main, HEAD or a commit's whole id.",
+        " origin/main, HEAD or a full commit id.",
     ),
 ]
 
 
 def read_bundle(where: str) -> dict[str, str]:
-    """The text of a bundle's files, by name.
+    """Return the contents of a bundle's files, by name.
 
     Raises:
-        UsageFault: nothing can be read there.
-        PolicyRefused: what is there is no bundle, whatever its files say.
+        UsageFault: the folder or repository cannot be read.
+        PolicyRefused: the files are not a bundle, whatever their contents.
     """
     if os.path.isdir(where):
         return read_folder(Path(where))
     revision = _REVISION.fullmatch(where)
     if revision is None:
-        raise UsageFault(f"{where} is no folder; name one, or REPOSITORY@REF:FOLDER")
+        raise UsageFault(f"{where} is not a folder; give a folder, or REPOSITORY@REF:FOLDER")
     from control_plane.policy.source.repository import RepositoryReader
 
     repository = revision["repository"]
     url = str(Path(repository).resolve()) if os.path.exists(repository) else repository
     if (wrong := why_unusable(url)) is not None:
-        raise UsageFault(f"the repository {wrong}; name a folder, or REPOSITORY@REF:FOLDER")
+        raise UsageFault(f"the repository {wrong}; give a folder, or REPOSITORY@REF:FOLDER")
     reader = RepositoryReader(url, revision["ref"], revision["folder"] or "", poll_s=0.0, timeout_s=MAX_READ_S)
     try:
         bundle = asyncio.run(reader.read())
@@ -65,10 +65,11 @@ def read_bundle(where: str) -> dict[str, str]:
 
 
 def compiled(where: str, command: str) -> Policy:
-    """The policy of a well-formed bundle; the others are told of as `lint` does, and end the command.
+    """Return the policy of a bundle. The errors of an invalid bundle are printed, and end the command.
 
     Args:
-        command: the words after `penstock`, for the message.
+        where: a folder, or REPOSITORY@REF:FOLDER.
+        command: name of the command without `penstock`, for the message.
     """
     from control_plane.policy.compiler import compile_bundle
 

@@ -1,4 +1,4 @@
-"""Named contexts of the CLI: where several fleets' control planes are. Tokens are never in it, only their files' names.
+"""Contexts of the CLI: the control planes of several fleets by name. The file has paths of tokens, never tokens.
 
 The file is $PENSTOCK_CONFIG, else penstock/contexts.yaml under $XDG_CONFIG_HOME or ~/.config.
 """
@@ -19,43 +19,43 @@ MAX_NAME_CHARACTERS = 64
 
 
 class BadContexts(Exception):
-    """The file of contexts cannot be used, or lacks what is asked for; the message says what to do."""
+    """The context file is unusable or lacks the context; the message has the remedy."""
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where one fleet's control planes are."""
+    """The control planes of one fleet."""
 
     urls: tuple[str, ...]
-    """Base URLs, as https://host:port; tried in turn, and the leader is found through any of them."""
+    """Base URLs, as https://host:port; tried in order. The leader is found through any of them."""
     token_file: str | None = None
-    """File with the token to send."""
+    """Path of the file with the token."""
     ca_file: str | None = None
-    """PEM certificates of the authorities that sign the control planes' certificates; None takes the system's."""
+    """PEM file of the authorities that sign the control planes' certificates; None: those that the system trusts."""
 
 
 class Contexts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The file's content."""
+    """Content of the context file."""
 
     current: str | None = None
-    """Name of the context in use."""
+    """Name of the current context."""
     contexts: dict[str, Context] = {}
 
     def named(self, name: str) -> Context:
-        """One context.
+        """Return a context.
 
         Raises:
-            BadContexts: there is none of that name.
+            BadContexts: there is no context of that name.
         """
         found = self.contexts.get(name)
         if found is not None:
             return found
         close = get_close_matches(name, self.contexts, n=1)
-        remedy = f"did you mean {close[0]}?" if close else "`penstock context list` shows those there are"
+        remedy = f"did you mean {close[0]}?" if close else "`penstock context list` prints the contexts"
         raise BadContexts(f"{contexts_file()}: no context {name!r}; {remedy}")
 
 
 def contexts_file() -> Path:
-    """Where contexts are kept."""
+    """Return the path of the context file."""
     named = os.environ.get("PENSTOCK_CONFIG")
     if named:
         return Path(named)
@@ -64,10 +64,10 @@ def contexts_file() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """The contexts there are; none where there is no file.
+    """Read the context file; a missing file has no contexts.
 
     Raises:
-        BadContexts: the file cannot be read, or is not one of contexts.
+        BadContexts: the file cannot be read or is malformed.
     """
     file = contexts_file()
     try:
@@ -84,20 +84,20 @@ def load_contexts() -> Contexts:
     try:
         contexts = msgspec.yaml.decode(content, type=Contexts)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadContexts(f"{file}: {' '.join(str(error).split())}; docs/cli.md shows its form") from None
+        raise BadContexts(f"{file}: {' '.join(str(error).split())}; see docs/cli.md for the format") from None
     for name, context in contexts.contexts.items():
         check(name, context)
     return contexts
 
 
 def check(name: str, context: Context) -> None:
-    """See that a context can be used.
+    """Check a context.
 
     Raises:
-        BadContexts: its name or one of its URLs is not well-formed.
+        BadContexts: its name or one of its URLs is malformed.
     """
     if not name.isprintable() or " " in name or not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        raise BadContexts(f"{name!r} is no name of a context: up to {MAX_NAME_CHARACTERS} characters, no spaces")
+        raise BadContexts(f"{name!r} is not a valid name: use up to {MAX_NAME_CHARACTERS} characters without spaces")
     if not context.urls:
         raise BadContexts(f"context {name}: has no urls; name at least one control plane as https://host:port")
     for url in context.urls:
@@ -106,17 +106,17 @@ def check(name: str, context: Context) -> None:
 
 
 def url_flaw(url: str) -> str | None:
-    """What is wrong with the URL of a control plane; None where nothing is."""
+    """Return the error of a control plane's URL; None if it is valid."""
     parts = _parts(url)
     if parts is None or parts.scheme not in ("http", "https") or parts.path.strip("/") or parts.query or parts.fragment:
         return f"{url!r} is not of the form http://host:port or https://host:port"
     if parts.username is not None:
-        return "a URL names a user; put the token into a file and name it"
+        return "a URL names a user; put the token into a file and use --token-file"
     return None
 
 
 def _parts(url: str) -> SplitResult | None:
-    """A URL taken apart; None where it names no host and port that can be."""
+    """Return the parts of a URL; None if its host or port is invalid."""
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").encode("idna"), parts.port
@@ -126,28 +126,26 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def save_contexts(contexts: Contexts) -> Path:
-    """Write the file whole, readable by its owner alone; returns where.
+    """Write the context file, readable only by its owner; return its path.
 
     Raises:
-        BadContexts: it cannot be written.
+        BadContexts: the file cannot be written.
     """
     file = contexts_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkstemp makes it for its owner alone, and a rename replaces the old one whole or not at all.
+        # mkstemp restricts it to its owner, and the rename is atomic.
         descriptor, written = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(msgspec.yaml.encode(contexts, order="sorted"))
         Path(written).replace(file)
     except OSError as error:
-        raise BadContexts(
-            f"{file}: cannot be written: {error.strerror}; name another file in PENSTOCK_CONFIG"
-        ) from None
+        raise BadContexts(f"{file}: cannot be written: {error.strerror}; set PENSTOCK_CONFIG to another file") from None
     return file
 
 
 def context_names() -> list[str]:
-    """Names for shell completion; none where the file cannot be used."""
+    """Return the names for shell completion; none if the file is unusable."""
     try:
         return sorted(load_contexts().contexts)
     except BadContexts:

@@ -1,7 +1,6 @@
-"""Commands that are imported when they are asked for, so that each waits only for what it needs itself to load; and
-whose faults, wherever they are found, are JSON where JSON is asked for.
+"""Lazy import of commands, so that each loads only what it needs; and errors as JSON with `-o json`.
 
-After "Lazily Loading Subcommands" in Click's documentation. A list of all commands still imports all of them.
+See "Lazily Loading Subcommands" in Click's documentation. The list of all commands still imports all of them.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 AS_JSON = "penstock.json"
-"""In the context: whether the command line asks for JSON."""
+"""Key in the context: whether the output is JSON."""
 
 
-def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
-    """A group for `typer.Typer(cls=...)`.
+def lazy_group(places: Mapping[str, str]) -> type[TyperGroup]:
+    """Return a command group for `typer.Typer(cls=...)`.
 
     Args:
-        places: by name, where each command is as `module:attribute`: a function, or an app with commands of its own.
+        places: by name, `module:attribute` of each command: a function, or an app with subcommands.
     """
 
-    class OnDemand(TyperGroup):
+    class LazyGroup(TyperGroup):
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, "commands": None})
             self.commands = _Commands(places)  # type: ignore[assignment]
@@ -35,7 +34,7 @@ def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
                 if not _is_text(word):
                     error = typer.BadParameter(f"{word!a} is not UTF-8", ctx)
                     if ctx.meta[AS_JSON]:
-                        _tell_as_json(error)
+                        _print_json_error(error)
                     raise error
             return super().parse_args(ctx, args)
 
@@ -44,14 +43,14 @@ def on_demand(places: Mapping[str, str]) -> type[TyperGroup]:
                 return super().invoke(ctx)
             except Exception as error:
                 if ctx.meta[AS_JSON]:
-                    _tell_as_json(error)
+                    _print_json_error(error)
                 raise
 
-    return OnDemand
+    return LazyGroup
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON: looked for in the words, for those that cannot be understood ask too."""
+    """Whether the command line has `-o json`; searched in the arguments, because invalid command lines count too."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=False)
     return any(
         word in ("-ojson", "--output=json") or (word in ("-o", "--output") and value == "json") for word, value in pairs
@@ -59,7 +58,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 
 def _is_text(word: str) -> bool:
-    """Whether a word of the command line can be sent and printed; Python keeps other bytes of it as lone surrogates."""
+    """Whether an argument is valid UTF-8; Python represents other bytes as lone surrogates."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -67,18 +66,18 @@ def _is_text(word: str) -> bool:
     return True
 
 
-def _tell_as_json(error: Exception) -> None:
-    # Loaded when it is needed: an engine of the lab, for one, starts without all that operators' commands know.
+def _print_json_error(error: Exception) -> None:
+    # Imported late, so that the lab's commands start without the operator's commands.
     from control_plane.cli.error_output import error_report
     from control_plane.cli.output import print_json
 
-    fault = error_report(error)
-    if fault is not None:
-        print_json({"error": fault})
+    report = error_report(error)
+    if report is not None:
+        print_json({"error": report})
 
 
 class _Commands(Mapping[str, Any]):
-    """All commands by name, each made when it is looked up; a name that is only read costs nothing."""
+    """All commands by name; a command is imported when it is looked up."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = places
@@ -92,9 +91,9 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         module, _, attribute = self._places[name].partition(":")
         found = getattr(import_module(module), attribute)
-        around = typer.Typer(add_completion=False)
+        wrapper = typer.Typer(add_completion=False)
         if isinstance(found, typer.Typer):
-            around.add_typer(found, name=name)
+            wrapper.add_typer(found, name=name)
         else:
-            around.command(name)(found)
-        return typer.main.get_group(around).commands[name]
+            wrapper.command(name)(found)
+        return typer.main.get_group(wrapper).commands[name]

@@ -1,6 +1,7 @@
-"""`penstock`: run control planes and operate a fleet.
+"""Run control planes and operate a fleet.
 
-Exit codes: 0 done; 1 nobody answers, or what was asked for is refused or not so; 2 the command has to be corrected.
+Exit codes: 0 success; 1 no control plane answered, the request was refused, or a check failed; 2 invalid command line
+or file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 
 import typer
 
-from control_plane.cli.lazy_commands import on_demand
+from control_plane.cli.lazy_commands import lazy_group
 
 _COMMANDS = "control_plane.cli.commands"
 
@@ -34,9 +35,9 @@ COMMANDS = {
     "audit": f"{_COMMANDS}.audit_commands:app",
     "context": f"{_COMMANDS}.context_commands:app",
 }
-"""Where each command is; operators under stress wait for none but their own to load."""
+"""Module and function of each command. Only the module of the invoked command is imported."""
 
-app = typer.Typer(cls=on_demand(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
 @app.callback()
@@ -52,7 +53,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # What could not be written would be tried again at the interpreter's end, and end it with a code of its own.
+        # Otherwise the interpreter flushes stdout again at exit, and exits with another code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"penstock: {error}", file=sys.stderr)
         sys.exit(1)

@@ -160,7 +160,7 @@ async def test_from_the_command_line(tmp_path: Path) -> None:
             shown = await run("--agent", "eu-de/one", "--tenant", "open", "--session", "s")
             assert shown.exit_code == 0, shown.stderr
             assert "gpu-0" in shown.stdout
-            assert "as agent eu-de/one knows it now" in shown.stdout
+            assert "as seen by agent eu-de/one" in shown.stdout
             assert "--origin is eu-es" in (await run("--agent", "eu-de/one", "--origin", "eu-es")).stderr
             assert "did you mean eu-de/one?" in (await run("--agent", "eu-de/on")).stderr
             bad = await run("--agent", "eu-de/one", "--ip", "nonsense")

@@ -107,7 +107,7 @@ async def test_looking_at_a_fleet(penstock: Shell) -> None:
     shown = await penstock("explain", "--origin", "us-east", "--model", MODEL, "--tenant", "personal", "--ip", HAMBURG)
     assert "eea-clients-stay-in-eu (residency.yaml:" in shown.out
     assert "→ refused, misdirected" in shown.out
-    assert "as a knows it" in shown.out
+    assert "as seen by a" in shown.out
 
     steered = await penstock("steer", HAMBURG, "--tenant", "personal", "--model", MODEL, "-o", "json")
     assert [entry.region for entry in msgspec.json.decode(steered.out, type=Advice).entries] == ["eu-de", "eu-es"]

@@ -1,1 +1,1 @@
-"""The commands of `penstock`, a file for each group; `control_plane.cli.main` puts them together."""
+"""The commands of `penstock`, one module for each group. `control_plane.cli.main` lists them."""

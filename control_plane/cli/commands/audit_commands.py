@@ -1,4 +1,4 @@
-"""`penstock audit`: every change, who made it and why, and whether the log is whole."""
+"""`penstock audit`: list, export and verify the audit log."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 
-app = typer.Typer(no_args_is_help=True, help="See every change, and verify that the log of them is whole.")
+app = typer.Typer(no_args_is_help=True, help="List, export and verify the audit log.")
 
 EXPORT = "/v1/audit/export"
 
 MAX_DIGITS = 18
-"""Of an entry's number."""
+"""Maximum length of an entry's number."""
 
 
 class _Entries(msgspec.Struct, frozen=True):
-    """What is read of a page of the log."""
+    """The fields of a page of the log that are used."""
 
     items: tuple[AuditEntry, ...]
 
@@ -35,10 +35,10 @@ class _Entries(msgspec.Struct, frozen=True):
 @with_fleet_options
 def list_(
     fleet: FleetOptions,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Most entries.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of entries.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the newest changes."""
+    """List the newest audit entries."""
     with exit_on_error("audit list"), fleet.connect() as api:
         page: _Entries = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     print_as(output, page.items, lambda: _table(page.items))
@@ -46,9 +46,9 @@ def list_(
 
 def _table(entries: Sequence[AuditEntry]) -> Table:
     table = table_of("number", "at (UTC)", "who", "what", "to", "why", title="Changes, newest first")
-    for one in entries:
-        at = f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
-        table.add_row(str(one.seq), at, f"{one.caller} ({one.role})", one.action, _target(one), one.reason)
+    for entry in entries:
+        at = f"{datetime.fromtimestamp(entry.at, UTC):%Y-%m-%d %H:%M:%S}"
+        table.add_row(str(entry.seq), at, f"{entry.caller} ({entry.role})", entry.action, _target(entry), entry.reason)
     return table
 
 
@@ -56,16 +56,16 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
 @with_fleet_options
 def export(
     fleet: FleetOptions,
-    file: Annotated[Path | None, typer.Argument(help="Where to; without it, to stdout.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(help="File to write (default: stdout).", show_default=False)] = None,
 ) -> None:
-    """Write every change, oldest first, as JSON lines; stderr has the end of it, to be kept for `verify --kept`."""
+    """Export the audit log as JSON lines, oldest entry first. Print the last entry on stderr, for `verify --kept`."""
     with exit_on_error("audit export"), fleet.connect() as api:
-        lines = _Lines(api.lines(EXPORT))
+        lines = _LastLine(api.lines(EXPORT))
         if file is None:
             for line in lines:
                 print(line)
         else:
-            # Beside it first, so that an export that breaks off does not take the place of a whole one.
+            # Written to a temporary file first, so that an interrupted export does not replace a complete one.
             part = file.with_name(file.name + ".part")
             try:
                 with part.open("w", encoding="utf-8") as opened:
@@ -83,33 +83,34 @@ def export(
 def verify(
     fleet: FleetOptions,
     file: Annotated[
-        Path | None, typer.Argument(help="An export, - for stdin; without it, the log itself.", show_default=False)
+        Path | None,
+        typer.Argument(help="An export; - for stdin (default: the control plane's log).", show_default=False),
     ] = None,
     kept: Annotated[
-        str | None, typer.Option(help="number:hash of an entry, kept from before, that must be in it.")
+        str | None, typer.Option(help="number:hash of an entry, stored earlier, that the log must contain.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check that no entry was changed, removed or put in; exit with 1 if one was."""
+    """Verify that no audit entry was changed, removed or inserted. Exit with 1 if one was."""
     with exit_on_error("audit verify"):
         expected = _head(kept) if kept is not None else None
         if file is not None:
-            watched = _Watched(_read(file), expected)
-            fault = _fault(watched)
+            checked = _CheckedEntries(_read(file), expected)
+            fault = _fault(checked)
         else:
             with fleet.connect() as api:
-                watched = _Watched(api.lines(EXPORT), expected)
-                fault = _fault(watched)
+                checked = _CheckedEntries(api.lines(EXPORT), expected)
+                fault = _fault(checked)
     if fault is not None:
         seq, problem = fault.seq, fault.problem
-    elif expected is not None and not watched.has_expected:
-        seq, problem = expected.seq, "not the entry that was kept from before: the log was cut off or made anew"
+    elif expected is not None and not checked.has_expected:
+        seq, problem = expected.seq, "differs from the entry of --kept: the log was truncated or replaced"
     else:
-        end = f"{watched.head.seq}:{watched.head.hash}"
+        end = f"{checked.head.seq}:{checked.head.hash}"
         if output is Output.JSON:
-            print_json({"whole": True, "entries": watched.head.seq, "head": end})
+            print_json({"whole": True, "entries": checked.head.seq, "head": end})
         else:
-            print(f"whole: {watched.head.seq} entries, the last is {end}")
+            print(f"whole: {checked.head.seq} entries, the last is {end}")
         return
     if output is Output.JSON:
         print_json({"whole": False, "seq": seq, "problem": problem})
@@ -118,14 +119,14 @@ def verify(
 
 
 def _target(entry: AuditEntry) -> str:
-    """What it was done to; of an override, whose target is its id, also where."""
-    told = entry.after if isinstance(entry.after, dict) else {}
-    where = told.get("region") or told.get("origin")
+    """Return the target of a change; for an override, whose target is its id, with its region."""
+    after = entry.after if isinstance(entry.after, dict) else {}
+    where = after.get("region") or after.get("origin")
     return f"{entry.target} ({where})" if where else entry.target
 
 
-class _Lines:
-    """Lines, one by one, noting the last."""
+class _LastLine:
+    """Passes lines through and remembers the last."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
@@ -137,23 +138,23 @@ class _Lines:
             yield line
 
 
-class _Edited(Exception):
-    """An entry that the log did not write so."""
+class _EditedEntry(Exception):
+    """An entry differs from the canonical form in which the log writes it."""
 
     def __init__(self, entry: AuditEntry) -> None:
         super().__init__(entry)
-        self.fault = ChainFault(entry.seq, "changed: not to the letter as the log writes it")
+        self.fault = ChainFault(entry.seq, "changed: differs from the canonical form")
 
 
-def _fault(watched: _Watched) -> ChainFault | None:
+def _fault(checked: _CheckedEntries) -> ChainFault | None:
     try:
-        return verify_chain(watched)
-    except _Edited as edited:
+        return verify_chain(checked)
+    except _EditedEntry as edited:
         return edited.fault
 
 
-class _Watched:
-    """Entries of an export, one by one, noting the last one and whether the expected one was there."""
+class _CheckedEntries:
+    """Passes the entries of an export through, and records the last one and whether the expected one occurred."""
 
     def __init__(self, lines: Iterable[str], expected: AuditHead | None) -> None:
         self._lines = lines
@@ -169,10 +170,10 @@ class _Watched:
             try:
                 entry = decoder.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise UsageFault(f"line {number} is no entry of an audit log: {error}") from None
-            # The hash does not cover a field that comes twice or that we do not know, but other readers would see it.
+                raise UsageFault(f"line {number} is not an audit entry: {error}") from None
+            # The hash does not cover repeated or unknown fields, which other readers would see.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
-                raise _Edited(entry)
+                raise _EditedEntry(entry)
             self.head = AuditHead(entry.seq, entry.hash)
             self.has_expected = self.has_expected or self.head == self._expected
             yield entry
@@ -181,7 +182,7 @@ class _Watched:
 def _head(kept: str) -> AuditHead:
     seq, _, digest = kept.partition(":")
     if not seq.isascii() or not seq.isdecimal() or len(seq) > MAX_DIGITS or len(digest) != 64:
-        raise UsageFault(f"--kept {kept}: not number:hash, as `penstock audit verify` prints it")
+        raise UsageFault(f"--kept {kept}: must be number:hash, as `penstock audit verify` prints it")
     return AuditHead(int(seq), digest)
 
 

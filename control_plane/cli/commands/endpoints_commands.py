@@ -1,4 +1,4 @@
-"""`penstock endpoints`: every endpoint of the fleet, its state and load."""
+"""`penstock endpoints`: list the endpoints of the fleet, with state and load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
 
 LIMIT = 500
-"""Endpoints that are asked for at a time."""
+"""Page size of the requests."""
 
 _COLOURS = {
     EndpointCondition.DRAINING: "magenta",
@@ -33,22 +33,22 @@ _COLOURS = {
 @with_fleet_options
 def endpoints(
     fleet: FleetOptions,
-    region: Annotated[str | None, typer.Option(help="Only those of this region.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only those that serve this model.")] = None,
-    state: Annotated[EndpointCondition | None, typer.Option(help="Only those in this state.")] = None,
+    region: Annotated[str | None, typer.Option(help="Limit to this region.")] = None,
+    model: Annotated[str | None, typer.Option(help="Limit to endpoints that serve this model.")] = None,
+    state: Annotated[EndpointCondition | None, typer.Option(help="Limit to this state.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show every endpoint: where it is, what it serves, its state and load, and how old that is."""
+    """List endpoints: address, models, state, load, and the age of each report."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
     with exit_on_error("endpoints"), fleet.connect() as api:
         found, left_out = _every(api, wanted)
     print_as(output, found, lambda: _view(found))
     if left_out:
-        print_error("endpoints", f"{left_out} more are not listed: reports have no room for them; ask their agents")
+        print_error("endpoints", f"{left_out} more endpoints are omitted from reports; query their agents")
 
 
 def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[EndpointStatus], int]:
-    """Every endpoint, page by page, and how many no report tells of."""
+    """Return all endpoints, and the number of those that reports omit."""
     found: list[EndpointStatus] = []
     cursor: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""`penstock explain`: why a request goes where it goes, by a control plane's knowledge or by a bundle alone."""
+"""`penstock explain`: explain a routing decision by a control plane, by an agent, or offline by a bundle."""
 
 from __future__ import annotations
 
@@ -28,38 +28,40 @@ from penstock.routing.explain import explain as explained
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
 
-OFFLINE = "offline: residency and distance alone; every region is taken to be well, and no plan is known"
+OFFLINE = "offline: residency and distance only; assumes that every region is healthy, and no plan"
 
 
 @with_fleet_options
 def explain(
     fleet: FleetOptions,
-    origin: Annotated[str | None, typer.Option(help="Region that the request lands on.", show_default=False)] = None,
-    model: Annotated[str | None, typer.Option(help="Model that it asks for.", show_default=False)] = None,
-    tenant: Annotated[str | None, typer.Option(help="Whose it is; without tenant and key it carries none.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Region that receives the request.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="Requested model.", show_default=False)] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant of the request (default: no API key).")] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help="File with its API key, instead of --tenant; only its SHA-256 is sent.")
+        Path | None,
+        typer.Option(help="File with the API key, instead of --tenant; only its SHA-256 is sent."),
     ] = None,
-    country: Annotated[str | None, typer.Option(help="Country of its client, such as DE.")] = None,
-    subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
-    ip: Annotated[str | None, typer.Option(help="Address of its client, to look up instead.")] = None,
+    country: Annotated[str | None, typer.Option(help="Country of the client, such as DE.")] = None,
+    subdivision: Annotated[str | None, typer.Option(help="Subdivision of the country, such as BY.")] = None,
+    ip: Annotated[str | None, typer.Option(help="Address of the client, instead of --country.")] = None,
     tried: Annotated[
-        list[str] | None, typer.Option(help="A region that did not start it, as region=reason; may be repeated.")
+        list[str] | None, typer.Option(help="Region that did not start the request, as region=reason; may be repeated.")
     ] = None,
-    overflow: Annotated[bool, typer.Option("--overflow", help="Its origin is full.")] = False,
+    overflow: Annotated[bool, typer.Option("--overflow", help="The origin is full.")] = False,
     record: Annotated[
-        str | None, typer.Option(help="A line of an agent's access log, - for one from stdin, instead of all these.")
+        str | None, typer.Option(help="Line of an agent's access log to take the request from; - reads it from stdin.")
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(help="Ask this agent, as region/name: it knows waits, credits and endpoints.")
+        str | None,
+        typer.Option(help="Query this agent, as region/name; adds waits, credits and endpoints."),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Conversation that it names; agents alone know of them.")] = None,
+    session: Annotated[str | None, typer.Option(help="Session of the request; requires --agent.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Explain offline, by this bundle alone: a folder, or REPOSITORY@REF:FOLDER.")
+        str | None, typer.Option(help="Explain offline by this bundle: a folder, or REPOSITORY@REF:FOLDER.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Explain where a request would run: each region, kept or rejected by which rule of which file and line."""
+    """Explain which region would serve a request, and which rule, with file and line, rejects each other region."""
     with exit_on_error("explain"):
         logged = _record(record) if record is not None else None
         if logged is not None:
@@ -67,7 +69,7 @@ def explain(
             tenant = tenant or logged.tenant
             country, subdivision = country or logged.country or None, subdivision or logged.subdivision or None
         if agent is not None:
-            origin = _same(origin, agent.partition("/")[0])
+            origin = _origin_of_agent(origin, agent.partition("/")[0])
         if not origin or model is None:
             raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
@@ -75,34 +77,34 @@ def explain(
         asked = ExplainQuery(origin, model, tenant, Location(country, subdivision), _tried(tried or []), overflow)
         if policy is not None:
             if ip is not None or agent is not None:
-                raise UsageFault("--ip and --agent need a fleet; offline give --country")
-            told, notes = _offline(policy, asked, key_digest), [OFFLINE]
+                raise UsageFault("--ip and --agent cannot be used with --policy; give --country")
+            explanation, notes = _offline(policy, asked, key_digest), [OFFLINE]
         else:
             with fleet.connect() as api:
                 if agent is None:
-                    told, notes = _online(api, asked, key_digest, ip)
+                    explanation, notes = _online(api, asked, key_digest, ip)
                 else:
-                    told, notes = _by_agent(api, agent, asked, key_digest, ip, session)
+                    explanation, notes = _by_agent(api, agent, asked, key_digest, ip, session)
     if output is Output.JSON:
-        print_json(told)
+        print_json(explanation)
         return
     if logged is not None:
-        notes = [f"{logged}; explained as things are now, not as they were then", *notes]
-    print_view(explanation_view(told, notes))
+        notes = [f"{logged}; explained by the current state, not by the state at that time", *notes]
+    print_view(explanation_view(explanation, notes))
 
 
 def _check(
     tenant: str | None, key_digest: str | None, country: str | None, session: str | None, agent: str | None
 ) -> None:
-    """Of what is given beside each other.
+    """Check combinations of options.
 
     Raises:
-        UsageFault: it contradicts itself, or nobody could answer it.
+        UsageFault: two options contradict each other, or one is missing.
     """
     if key_digest is not None and tenant is not None:
-        raise UsageFault("--tenant and --key-file both say whose it is; give one of them")
+        raise UsageFault("--tenant and --key-file cannot be used together")
     if session is not None and agent is None:
-        raise UsageFault("--session is known to agents alone; give --agent")
+        raise UsageFault("--session requires --agent")
     if country is not None and (flaw := country_error(country)) is not None:
         raise UsageFault(f"--country: {flaw}")
 
@@ -122,11 +124,11 @@ def _online(
         "overflow": asked.overflow,
     }
     answer: Explained = api.request("POST", "/v1/explain", body=body).decoded(Explained)
-    notes = [f"as {answer.seen_by} knows it; agents hold credits, waits and endpoints of their own"]
+    notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
     if answer.provenance is not None:
         notes.append(f"policy from commit {answer.provenance}")
     if not answer.leading:
-        notes.append(f"{answer.seen_by} does not lead, so it knows nothing of the regions' health")
+        notes.append(f"{answer.seen_by} does not lead, so the health of the regions is unknown")
     return answer.explanation, notes
 
 
@@ -135,7 +137,7 @@ def _by_agent(
 ) -> tuple[Explanation, list[str]]:
     agents = {f"{one.region}/{one.name}": one.admin_url for one in api.status().agents if one.admin_url is not None}
     if name not in agents:
-        raise UsageFault(f"there is no agent {name!r}; {suggest(name, agents, '`penstock status` shows regions')}")
+        raise UsageFault(f"there is no agent {name!r}; {suggest(name, agents, '`penstock status` lists regions')}")
     query: dict[str, str | list[str] | None] = {
         "model": asked.model,
         "tenant": asked.tenant,
@@ -147,23 +149,23 @@ def _by_agent(
         "overflow": "true" if asked.overflow else None,
         "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
     }
-    return fetch_explanation(agents[name], query), [f"as agent {name} knows it now"]
+    return fetch_explanation(agents[name], query), [f"as seen by agent {name}"]
 
 
 def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explanation:
     policy = compiled(bundle, "explain")
     for name in (asked.origin, *asked.tried):
-        _known(policy, name)
+        _require_region(policy, name)
     if key_digest is not None:
         tenant = tenant_by_key(policy, key_digest)
         if tenant is None:
-            raise UsageFault("no tenant of this bundle has the key")
+            raise UsageFault("no tenant of the bundle has this key")
         asked = ExplainQuery(asked.origin, asked.model, tenant, asked.location, asked.tried, asked.overflow)
     views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
 
 
-def _known(policy: Policy, region: str) -> None:
+def _require_region(policy: Policy, region: str) -> None:
     if region not in policy.regions:
         remedy = suggest(region, policy.regions, f"it has {len(policy.regions)} regions")
         raise UsageFault(f"the bundle has no region {region!r}; {remedy}")
@@ -176,10 +178,10 @@ def _record(given: str) -> AccessRecord:
         raise UsageFault(f"--record: {error}") from None
 
 
-def _same(origin: str | None, region: str) -> str:
-    """The region of an agent, which explains what lands there."""
+def _origin_of_agent(origin: str | None, region: str) -> str:
+    """Return the region of an agent, which explains only requests that it receives itself."""
     if origin and origin != region:
-        raise UsageFault(f"an agent of {region} explains what lands there; --origin is {origin}")
+        raise UsageFault(f"an agent of {region} explains only requests that arrive there; --origin is {origin}")
     return region
 
 
@@ -192,12 +194,12 @@ def _digest(key_file: Path) -> str:
 
 def _tried(given: list[str]) -> dict[str, Reason]:
     tried = {}
-    for one in given:
-        region, _, reason = one.partition("=")
+    for item in given:
+        region, _, reason = item.partition("=")
         try:
             tried[region] = Reason(reason or Reason.UNREACHABLE)
         except ValueError:
             raise UsageFault(
-                f"--tried {one}: {suggest(reason, list(Reason), 'docs/errors.md lists the reasons')}"
+                f"--tried {item}: {suggest(reason, list(Reason), 'docs/errors.md lists the reasons')}"
             ) from None
     return tried

@@ -1,4 +1,4 @@
-"""`penstock plan`: who serves whom and why, now and of late."""
+"""`penstock plan`: show, list and compare traffic plans."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
 from control_plane.policy.bundle_errors import suggest
 from penstock.planning.plan import RegionPlan
 
-app = typer.Typer(no_args_is_help=True, help="See who serves whom, and why.")
+app = typer.Typer(no_args_is_help=True, help="Show, list and compare traffic plans.")
 
 MAX_LISTED = 500
-"""Plans of one list; the control plane keeps fewer."""
+"""Maximum number of plans requested; the control plane stores fewer."""
 
 
 class _Plans(msgspec.Struct, frozen=True):
-    """What is read of a page of plans."""
+    """The fields of a page of plans that are used."""
 
     items: tuple[PlanSummary, ...]
 
@@ -33,12 +33,12 @@ class _Plans(msgspec.Struct, frozen=True):
 def show(
     fleet: FleetOptions,
     generation: Annotated[
-        int | None, typer.Argument(help="One of `penstock plan list`; without it, the plan in force.")
+        int | None, typer.Argument(help="Generation, as `plan list` prints it (default: the plan in force).")
     ] = None,
-    origin: Annotated[str | None, typer.Option(help="Only what lands on this region.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Limit to the requests that arrive in this region.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show every class's arcs with their reasons, and its fallbacks; of a past plan the arcs alone."""
+    """Show a plan: arcs with their reasons, and fallbacks. Past plans have only arcs."""
     with exit_on_error("plan show"), fleet.connect() as api:
         slices = _slices(api, generation)
         if origin is not None:
@@ -54,7 +54,7 @@ def list_(
     fleet: FleetOptions,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the plans of late, newest first: when shares moved, how many, and amid what."""
+    """List recent plans, newest first: time, number of changed arcs, and related events."""
     with exit_on_error("plan list"), fleet.connect() as api:
         plans = _plans(api)
     print_as(output, plans, lambda: plans_view(plans))
@@ -65,17 +65,17 @@ def list_(
 def diff(
     fleet: FleetOptions,
     before: Annotated[
-        int | None, typer.Argument(help="Generation of one plan; without it, the one before the newest.")
+        int | None, typer.Argument(help="Generation of the first plan (default: the one before the newest).")
     ] = None,
-    after: Annotated[int | None, typer.Argument(help="Of the other; without it, the newest.")] = None,
+    after: Annotated[int | None, typer.Argument(help="Generation of the second plan (default: the newest).")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show whose share moved where between two plans, and why."""
+    """Compare two plans: arcs whose share changed, with the reasons."""
     with exit_on_error("plan diff"), fleet.connect() as api:
         if before is None:
             plans = _plans(api)
             if len(plans) < 2:
-                raise UsageFault("there were no two plans yet that differ; `penstock plan list`")
+                raise UsageFault("there are not yet two plans to compare; see `penstock plan list`")
             before = plans[1].generation
         answer = api.request("GET", "/v1/plans/diff", params={"before": before, "after": after})
         changed: PlanDiff = answer.decoded(PlanDiff)

@@ -1,6 +1,6 @@
-"""`penstock policy`: check policy bundles, offline, as a policy repository's own CI does.
+"""`penstock policy`: check and compare policy bundles offline, for example in the CI of a policy repository.
 
-What takes long to load is imported by the commands that need it: others, used in a hurry, do not wait for it.
+Slow imports are inside the commands that need them, so that the others start faster.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import diff as differences
 
-app = typer.Typer(no_args_is_help=True, help="Check policy bundles.")
+app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
 
 
 @app.command()
 def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
-    """Compile a bundle; print every error with its file and line, and exit with 1 if there is any."""
+    """Compile a bundle and print every error with its file and line. Exit with 1 if there are errors."""
     from control_plane.policy.compiler import compile_bundle
     from penstock.overrides.guard_rails import tenants_by_class
     from penstock.verification.maintenance_windows import window_warnings
@@ -62,10 +62,10 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
-    """Prove that nothing reaches a forbidden region, and that every residency class survives the loss of any one.
+    """Verify that no request reaches a forbidden region and that each residency class survives the loss of any region.
 
-    Exit code 1 where that does not hold, with the requests, regions and rules that show it; 2 where the bundle is not
-    well-formed. A class that need not survive is written down in a document of kind AcceptedLoss.
+    Exit code 1 if that does not hold, with the requests, regions and rules concerned; 2 if the bundle is invalid. A
+    document of kind AcceptedLoss exempts a class.
     """
     from penstock.verification.verify import verify as verify_policy
 
@@ -77,7 +77,7 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show what two bundles differ in, by kind, name and field; order, layout and comments make no difference."""
+    """Compare two bundles by kind, name and field. Order, layout and comments are ignored."""
     changes = differences(compiled(before, "policy diff"), compiled(after, "policy diff"))
     if output is Output.JSON:
         print_json(changes)
@@ -91,17 +91,17 @@ def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = O
 def simulate(
     old: BundleArgument,
     new: BundleArgument,
-    demand: Annotated[Path | None, typer.Option(help="Demand by kind of request: CSV or JSON lines.")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="Access log of an agent; may be given again.")] = None,
-    fleet: Annotated[Path | None, typer.Option(help="What regions can run: CSV or JSON lines.")] = None,
-    requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Of generated demand.")] = 100.0,
-    lost: Annotated[list[str] | None, typer.Option(help="A region that has failed; may be given again.")] = None,
+    demand: Annotated[Path | None, typer.Option(help="File of demand by kind of request: CSV or JSON lines.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="Agent's access log, as demand; may be repeated.")] = None,
+    fleet: Annotated[Path | None, typer.Option(help="File of the regions' capacity: CSV or JSON lines.")] = None,
+    requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Requests/s of generated demand.")] = 100.0,
+    lost: Annotated[list[str] | None, typer.Option(help="Region that has failed; may be repeated.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put one demand under two policies, side by side: who moves, how far requests go, what it costs, what is refused.
+    """Compare two policies on the same demand: moves, round trips, cost, refusals.
 
-    Without --demand or --trace every tenant asks for every model from everywhere; without --fleet every region runs
-    every model, with room for twice the demand. docs/simulating.md describes the files.
+    Without --demand or --trace every tenant requests every model from everywhere. Without --fleet every region runs
+    every model, with capacity for twice the demand. docs/simulating.md describes the files.
     """
     from control_plane.cli.demand_file import MAX_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
     from penstock.what_if.assumed_demand import generated_demand, generated_fleet, generated_kinds
@@ -110,12 +110,12 @@ def simulate(
 
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
     with exit_on_error("policy simulate"):
-        _check_regions(policies, lost or (), "what --lost takes")
+        _check_regions(policies, lost or (), "the value of --lost")
         try:
             if demand is not None and trace:
-                raise UsageFault("give --demand or --trace, not both")
+                raise UsageFault("--demand and --trace cannot be used together")
             if demand is None and not trace and generated_kinds(policies[0]) > MAX_ROWS:
-                raise UsageFault("too many tenants, models and regions to make a demand up; give --demand or --trace")
+                raise UsageFault("too many tenants, models and regions to generate demand; give --demand or --trace")
             asked = (
                 read_demand(demand)
                 if demand is not None
@@ -139,7 +139,7 @@ def simulate(
 
 
 def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:
-    """A misspelt region would count as a client that asks for its entry, or as capacity that is not there."""
+    """Reject misspelt regions, which would count as unsteered clients or as capacity that does not exist."""
     known = sorted({name for policy in policies for name in policy.regions})
     unknown = sorted(set(named) - set(known))
     if unknown:
@@ -147,7 +147,7 @@ def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) 
 
 
 def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
-    """A misspelt model would be capacity that nobody can use."""
+    """Reject misspelt models, whose capacity no request could use."""
     known = sorted({name for policy in policies for name in policy.models})
     unknown = sorted(set(named) - set(known))
     if unknown:
@@ -157,7 +157,7 @@ def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of policy files, for editors."""
+    """Print the JSON Schema of policy files."""
     from control_plane.policy.schema import schema_text
 
     print(schema_text(), end="")

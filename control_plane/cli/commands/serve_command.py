@@ -11,25 +11,27 @@ from control_plane.cli.error_output import UsageFault, exit_on_error
 
 def serve(
     name: Annotated[str | None, typer.Option(help="Unique name of this control plane.")] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port of the HTTP API; port 0 chooses a free one.")] = None,
-    advertise_url: Annotated[str | None, typer.Option(help="Where others reach it, as http://host:port.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port of the HTTP API; port 0 selects a free port.")] = None,
+    advertise_url: Annotated[str | None, typer.Option(help="URL at which others reach it: http://host:port.")] = None,
     etcd_endpoints: Annotated[str | None, typer.Option(help="host:port of each etcd member, comma-separated.")] = None,
     policy_dir: Annotated[str | None, typer.Option(help="Folder of the policy bundle.")] = None,
     policy_repository: Annotated[
-        str | None, typer.Option(help="Git repository of it instead: a URL without secrets, or an absolute path.")
+        str | None,
+        typer.Option(help="Git repository of the bundle instead: a URL without secrets, or an absolute path."),
     ] = None,
     policy_ref: Annotated[str | None, typer.Option(help="Branch or tag of the repository.")] = None,
     policy_path: Annotated[str | None, typer.Option(help="Folder of the bundle inside the repository.")] = None,
-    fleet_key_file: Annotated[str | None, typer.Option(help="The fleet's shared secret.")] = None,
-    admin_token_file: Annotated[str | None, typer.Option(help="The operators' token.")] = None,
-    api_keys_file: Annotated[str | None, typer.Option(help="API keys by digest, with roles.")] = None,
-    geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to advise by addresses.")] = None,
+    fleet_key_file: Annotated[str | None, typer.Option(help="File with the fleet key.")] = None,
+    admin_token_file: Annotated[str | None, typer.Option(help="File with the admin token.")] = None,
+    api_keys_file: Annotated[str | None, typer.Option(help="File of API keys by digest, with roles.")] = None,
+    geoip_file: Annotated[str | None, typer.Option(help="MaxMind database, to locate clients by address.")] = None,
 ) -> None:
-    """Run a control plane. Every flag has an environment variable: PENSTOCK_NAME for --name, and so on.
+    """Run a control plane.
 
-    TLS, an identity provider and more are set by environment variables alone: see docs/api.md.
+    Each flag has an environment variable, such as PENSTOCK_NAME for --name. TLS, the identity provider and other
+    settings have only environment variables: see docs/running.md.
     """
-    # Here, so that the other commands do not wait for a web framework and an etcd client to load.
+    # Imported late, because the web framework and the etcd client load slowly.
     from adapters.geoip import BadGeoDatabase
     from adapters.logs import configure_logs
     from control_plane.api.tls_certificate import BadCertificate

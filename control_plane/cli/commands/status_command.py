@@ -1,4 +1,4 @@
-"""`penstock status`: the fleet as the leader sees it, once or every second."""
+"""`penstock status`: the state of the fleet, once or continuously."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from control_plane.cli.status_view import status_view
 from control_plane.status.status import Status
 
 WATCH_S = 1.0
-"""Time (s) between two looks of `penstock status --watch`."""
+"""Refresh interval (s) of `penstock status --watch`."""
 
 
 @with_fleet_options
 def status(
     fleet: FleetOptions,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show regions, their state and load, service objectives, and who serves whom, as the leader sees it."""
+    """Show the state of the fleet: regions, load, service objectives, and which region serves which."""
     with exit_on_error("status"), fleet.connect() as api:
         if watch:
             _watch(api, output)
@@ -35,9 +35,9 @@ def status(
 
 
 def _watch(api: ApiClient, output: Output) -> None:
-    """Look again and again, also while nobody answers: that is when people watch."""
+    """Print the status every second, and continue while no control plane answers."""
     console = PlainConsole()
-    # What is no terminal gets one table after the other: it would see none before the end.
+    # A file or pipe gets one table after the other: a live view would only write the last one.
     in_place = output is Output.TABLE and console.is_terminal
     try:
         with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:

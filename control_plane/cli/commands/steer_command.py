@@ -1,4 +1,4 @@
-"""`penstock steer`: where a client should come in."""
+"""`penstock steer`: show the entry regions of a client."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from penstock.routing.steering import Advice
 @with_fleet_options
 def steer(
     fleet: FleetOptions,
-    ip: Annotated[str | None, typer.Argument(help="The client's address.", show_default=False)] = None,
-    country: Annotated[str | None, typer.Option(help="Its country instead, such as DE.")] = None,
-    subdivision: Annotated[str | None, typer.Option(help="Its subdivision, such as BY.")] = None,
+    ip: Annotated[str | None, typer.Argument(help="Address of the client.", show_default=False)] = None,
+    country: Annotated[str | None, typer.Option(help="Country of the client instead, such as DE.")] = None,
+    subdivision: Annotated[str | None, typer.Option(help="Subdivision of the country, such as BY.")] = None,
     tenant: Annotated[
-        str | None, typer.Option(help="Whose requests; without it, only what every tenant may use.")
+        str | None, typer.Option(help="Tenant of the client (default: only regions that every tenant may use).")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model that it will ask for.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the client will request.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the permitted entry regions for a client, best first."""
+    """Show the permitted entry regions of a client, best first."""
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
     with exit_on_error("steer"), fleet.connect() as api:
         answer = api.request("GET", "/v1/steer", params=params)

@@ -1,4 +1,4 @@
-"""`penstock what-if`: what would become of the fleet's demand under another policy, or without some regions."""
+"""`penstock what-if`: evaluate another policy, or the loss of regions, on the fleet's demand."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from control_plane.cli.simulation_view import simulated_view
 from control_plane.policy.bundle_errors import PolicyRefused
 
 TIMEOUT_S = 60.0
-"""How long (s) the planner may think."""
+"""Time limit (s) of the evaluation."""
 
 
 @with_fleet_options
 def what_if(
     fleet: FleetOptions,
     policy: Annotated[
-        str | None, typer.Option(help="The proposed bundle: a folder, or REPOSITORY@REF:FOLDER; else the one in force.")
+        str | None,
+        typer.Option(help="Proposed bundle: folder or REPOSITORY@REF:FOLDER (default: policy in force)."),
     ] = None,
-    lost: Annotated[list[str] | None, typer.Option(help="A region that has failed then; may be given again.")] = None,
+    lost: Annotated[list[str] | None, typer.Option(help="Region that fails; may be repeated.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put today and a proposal side by side on what the fleet can run now: who moves, how far, at what cost."""
-    # Here, so that the other commands do not wait for the planner to load, which says what its answers look like.
+    """Compare the current policy with another one, or with the loss of regions: moves, round trips, cost, refusals."""
+    # Imported late, because it imports the planner.
     from control_plane.status.what_if_response import WhatIf
 
     with exit_on_error("what-if"):
         if policy is None and not lost:
-            raise UsageFault("give --policy, --lost, or both: what is to be different?")
+            raise UsageFault("give --policy, --lost, or both")
         try:
             files = read_bundle(policy) if policy is not None else None
         except PolicyRefused as refused:

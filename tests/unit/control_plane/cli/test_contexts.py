@@ -32,7 +32,7 @@ class TestCommands:
         result = run("add", "lab", "--url", "http://127.0.0.1:1")
         assert result.exit_code == 2
         assert f"{file}: cannot be written: " in result.stderr
-        assert "name another file in PENSTOCK_CONFIG" in result.stderr
+        assert "set PENSTOCK_CONFIG to another file" in result.stderr
 
     def test_the_first_context_is_used_at_once(self, file: Path) -> None:
         assert run("add", "lab", "--url", "http://127.0.0.1:1/", "--token-file", "/tokens/lab").exit_code == 0

@@ -332,11 +332,11 @@ def test_every_command_prints_json_where_it_is_asked_to() -> None:
         ("explain", 2, "give --origin and --model"),
         ("explain --origin eu-de --model m --country XX", 2, "'XX' is no country"),
         ("context use nowhere", 2, "no context 'nowhere'"),
-        ("policy lint /nowhere", 2, "/nowhere is no folder"),
+        ("policy lint /nowhere", 2, "/nowhere is not a folder"),
         ("polcy", 2, "No such command 'polcy'"),
         ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
-        (f"policy lint {'long' * 1_100}", 2, "is no folder"),
-        (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "not number:hash"),
+        (f"policy lint {'long' * 1_100}", 2, "is not a folder"),
+        (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "must be number:hash"),
         ("drain eu-de --reason \udcff", 2, r"'\udcff' is not UTF-8"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
@@ -400,7 +400,7 @@ def test_a_file_that_is_no_audit_log(tmp_path: Path) -> None:
     for line in ("{}", "[", '{"before":' + "[" * 100_000):
         (tmp_path / "log").write_text(line)
         result = run("audit", "verify", str(tmp_path / "log"))
-        assert (result.exit_code, "line 1 is no entry of an audit log" in result.stderr) == (2, True)
+        assert (result.exit_code, "line 1 is not an audit entry" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])

@@ -31,7 +31,7 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
     table = penstock("endpoints")
     for word in ("eu-de", "gpu-4", "gpu-0.internal:8000", "[fe80::1]:8000", MODEL, "zone-a", "h100", "ejected", "7/25"):
         assert word in table.stdout, word
-    assert "2 more are not listed" in table.stderr
+    assert "2 more endpoints are omitted" in table.stderr
     listed = printed(penstock("endpoints", "--region", "eu-de", "-o", "json"))
     assert [one["name"] for one in listed] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4"]
     assert [one["name"] for one in printed(penstock("endpoints", "--state", "warming", "-o", "json"))] == ["gpu-2"]

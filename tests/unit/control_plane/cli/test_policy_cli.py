@@ -120,7 +120,7 @@ def test_simulating_a_change(opened: str) -> None:
 def test_a_demand_too_large_to_make_up_has_to_be_given(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand_file, "MAX_ROWS", 100)
     result = run("policy", "simulate", opened, opened)
-    assert (result.exit_code, "to make a demand up; give --demand" in result.stderr) == (2, True)
+    assert (result.exit_code, "to generate demand; give --demand" in result.stderr) == (2, True)
 
 
 def test_simulating_from_files(opened: str, tmp_path: Path) -> None:
