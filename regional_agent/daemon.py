@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -23,7 +23,8 @@ from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.routing.router import Router
+from regional_agent.readiness import Readiness
+from regional_agent.routing.locate import Locator
 from regional_agent.runtime import AgentRuntime
 from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -63,20 +64,43 @@ async def serve(settings: AgentSettings) -> None:
     rng = Random()
     access_log = _access_log(settings, rng)
     async with AgentRuntime(settings, key=key, pool=pool, peer_pool=peer_pool, metrics=metrics, rng=rng) as runtime:
-        road = Router(settings.region, runtime, key, rng, asyncio.get_running_loop().time)
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         carrier = Proxy(
-            road, pool, metrics, settings.limits, via=via, rng=rng, peer_pool=peer_pool, access_log=access_log
+            runtime.router,
+            pool,
+            metrics,
+            runtime.tally,
+            settings.limits,
+            via=via,
+            rng=rng,
+            peer_pool=peer_pool,
+            access_log=access_log,
         )
         carrier.start()
         reloading = asyncio.create_task(keep_reloading(tls.parts))
-        status = AdminService(carrier, runtime, lambda: _status(settings, runtime, carrier))
+        admission, readiness = runtime.admission, runtime.readiness
+        admin = AdminService(
+            carrier,
+            readiness,
+            runtime.registrations,
+            runtime.explaining,
+            update_metrics=runtime.state_metrics.update,
+            status=lambda: {
+                "region": settings.region,
+                "agent": settings.name,
+                "in_flight": dict(carrier.in_flight()),
+                **runtime.status(),
+            },
+        )
+        traffic = TrafficService(admission, carrier, runtime.config, readiness)
+        peer = PeerService(admission, carrier, runtime.responder)
         listeners, where = await _listening(
-            _Face("admin", settings.admin_listen, status, None),
-            _Face("traffic", settings.traffic_listen, TrafficService(road, carrier, runtime), tls.traffic),
-            _Face("peer", settings.peer_listen, PeerService(road, carrier, runtime), tls.peer),
+            _Face("admin", settings.admin_listen, admin, None),
+            _Face("traffic", settings.traffic_listen, traffic, tls.traffic),
+            _Face("peer", settings.peer_listen, peer, tls.peer),
             limits=limits,
-            runtime=runtime,
+            locator=runtime.locator,
+            readiness=readiness,
         )
         _settle_memory()
         await runtime.announce(peer_url=where["peer"], admin_url=where["admin"])
@@ -116,7 +140,7 @@ class _Face(NamedTuple):
 
 
 async def _listening(
-    *faces: _Face, limits: Mapping[str, Limits], runtime: AgentRuntime
+    *faces: _Face, limits: Mapping[str, Limits], locator: Locator, readiness: Readiness
 ) -> tuple[dict[str, Listener], dict[str, str]]:
     """A listener for each face, by name, and its URL.
 
@@ -127,11 +151,11 @@ async def _listening(
     where: dict[str, str] = {}
     for name, listen, service, tls in faces:
         listener = listeners[name] = Listener(
-            service, limits[name], tls=tls, trusts=runtime.locator.trusts, location_header=runtime.locator.header
+            service, limits[name], tls=tls, trusts=locator.trusts, location_header=locator.header
         )
         try:
             if name != "admin" and is_served(listen.host, listen.port):
-                await _settle(runtime)
+                await _wait_until_warmed_up(readiness)
             host, port = await listener.start(listen.host, listen.port)
         except OSError as error:
             raise BadSettings(
@@ -142,14 +166,14 @@ async def _listening(
     return listeners, where
 
 
-async def _settle(runtime: AgentRuntime) -> None:
+async def _wait_until_warmed_up(readiness: Readiness) -> None:
     """Leave clients to the agent that serves them until this one can; not for ever, for that one may be ill."""
     try:
         async with asyncio.timeout(SETTLE_S):
-            while not runtime.has_settled():  # noqa: ASYNC110 (many things have to have happened)
+            while not readiness.has_warmed_up():  # noqa: ASYNC110 (many things have to have happened)
                 await asyncio.sleep(SETTLE_LOOK_S)
     except TimeoutError:
-        log.warning("takes the port over without being ready", because=runtime.why_not_ready())
+        log.warning("takes the port over without being ready", because=readiness.not_ready_reason())
 
 
 def _limits(limits: Limits) -> dict[str, Limits]:
@@ -211,12 +235,3 @@ def _access_log(settings: AgentSettings, rng: Random) -> AccessLog | None:
         raise BadSettings(
             f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory of ours"
         ) from None
-
-
-def _status(settings: AgentSettings, runtime: AgentRuntime, carrier: Proxy) -> dict[str, Any]:
-    return {
-        "region": settings.region,
-        "agent": settings.name,
-        "in_flight": dict(carrier.in_flight()),
-        **runtime.status(),
-    }

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import probe, route_context
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints import endpoint_registration
+from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.readiness import Readiness
+from regional_agent.routing.admission import Admission
 from regional_agent.routing.classify import INFERENCE_PATHS, TUNNEL_PATHS
-from regional_agent.routing.explain_service import BadQuestion, explain_here
+from regional_agent.routing.explain_service import BadQuestion, ExplainService
 from regional_agent.routing.model_name import is_json, named_model
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
-
-if TYPE_CHECKING:
-    from regional_agent.runtime import AgentRuntime
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
@@ -41,8 +42,8 @@ RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITT
 class _Service:
     """What the faces have in common: how they say no."""
 
-    def __init__(self, carrier: Proxy, runtime: AgentRuntime) -> None:
-        self._carrier, self._runtime = carrier, runtime
+    def __init__(self, carrier: Proxy) -> None:
+        self._carrier = carrier
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """The answer to what nobody carries, in OpenAI's error shape; None is what never became a request."""
@@ -74,9 +75,19 @@ class _Service:
 class TrafficService(_Service):
     """Clients' face: OpenAI's paths, and readiness for whatever steers clients here."""
 
-    def __init__(self, road: Router, carrier: Proxy, runtime: AgentRuntime) -> None:
-        super().__init__(carrier, runtime)
-        self._road = road
+    def __init__(self, admission: Admission, carrier: Proxy, config: ActiveConfig, readiness: Readiness) -> None:
+        """Create the service that clients reach.
+
+        Args:
+            admission: admits requests.
+            carrier: sends admitted requests to their targets.
+            config: the policy in force, for the list of models.
+            readiness: answers health checks.
+        """
+        super().__init__(carrier)
+        self._admission = admission
+        self._config = config
+        self._readiness = readiness
 
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Carry an inference request; answer what needs no engine."""
@@ -89,14 +100,14 @@ class TrafficService(_Service):
         elif path == b"/v1/models" and request.method in READS:
             self._models(request, connection)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._runtime, request, connection, leaving=connection.listener.draining)
+            answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
         else:
             self._not_found(connection, request)
         return None
 
     def refuse_head(self, request: Request) -> Refusal | None:
         """A large body is not asked for before it is known whose it is, and that it has somewhere to go."""
-        return self._road.admission.refuse_unknown(request) if _is_carried(request) else _no_such(request)
+        return self._admission.refuse_unknown(request) if _is_carried(request) else _no_such(request)
 
     def can_start_early(self, request: Request) -> bool:
         """A body that is no JSON is passed on as it comes, once its model is known."""
@@ -115,11 +126,11 @@ class TrafficService(_Service):
                     Reason.LOOP_DETECTED, "an endpoint leads back here; correct its URL in the endpoints file"
                 )
         now = self._carrier.clock()
-        return self._road.admission.context_from_client(request, connection.peer_ip, now, timeout_s)
+        return self._admission.context_from_client(request, connection.peer_ip, now, timeout_s)
 
     def _models(self, request: Request, connection: RequestSequence) -> None:
-        refusal = self._road.admission.refuse_unknown(request)
-        policy = self._runtime.active_config.policy
+        refusal = self._admission.refuse_unknown(request)
+        policy = self._config.policy
         if refusal is not None or policy is None:
             self._refuse(connection, request, refusal or Refusal(Reason.NO_POLICY, "this agent has no policy yet"))
             return
@@ -131,17 +142,25 @@ class TrafficService(_Service):
 class PeerService(_Service):
     """Other regions' agents' face: probes, and requests they forward."""
 
-    def __init__(self, road: Router, carrier: Proxy, runtime: AgentRuntime) -> None:
-        super().__init__(carrier, runtime)
-        self._road = road
+    def __init__(self, admission: Admission, carrier: Proxy, responder: ProbeResponder) -> None:
+        """Create the service that other regions' agents reach.
+
+        Args:
+            admission: verifies the route context of forwarded requests.
+            carrier: sends admitted requests to endpoints of this region.
+            responder: answers probes.
+        """
+        super().__init__(carrier)
+        self._admission = admission
+        self._responder = responder
 
     def handle(self, request: Request, connection: RequestSequence) -> Exchange | None:
         """Answer a probe, or carry a forwarded request to an engine here and nowhere else."""
         if request.path == PROBE_PATH and request.method == b"GET":
-            status, body = self._runtime.probe_responder.answer(request.header(probe.HEADER.encode()))
+            status, body = self._responder.answer(request.header(probe.HEADER.encode()))
             connection.respond(status, [TEXT], body)
         elif request.header(ROUTE_HEADER) is not None and _is_carried(request):
-            context = self._road.admission.context_from_peer(request, self._carrier.clock())
+            context = self._admission.context_from_peer(request, self._carrier.clock())
             if isinstance(context, RequestContext):
                 return self._carrier.handle(connection, request, context)
             self._refuse(connection, request, context)
@@ -159,7 +178,7 @@ class PeerService(_Service):
         """Only what an origin has signed is listened to."""
         if request.header(ROUTE_HEADER) is None or not _is_carried(request):
             return _no_such(request)
-        context = self._road.admission.route_context_of(request)
+        context = self._admission.route_context_of(request)
         return context if isinstance(context, Refusal) else None
 
     def can_start_early(self, request: Request) -> bool:
@@ -170,8 +189,31 @@ class PeerService(_Service):
 class AdminService(_Service):
     """Operators' face: health, metrics, and what this agent believes."""
 
-    def __init__(self, carrier: Proxy, runtime: AgentRuntime, status: Callable[[], dict[str, Any]]) -> None:
-        super().__init__(carrier, runtime)
+    def __init__(
+        self,
+        carrier: Proxy,
+        readiness: Readiness,
+        registrations: Registrations,
+        explaining: ExplainService,
+        *,
+        update_metrics: Callable[[Mapping[str, int]], None],
+        status: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Create the service that operators and scrapers reach.
+
+        Args:
+            carrier: the requests in progress.
+            readiness: answers health checks.
+            registrations: endpoints that register themselves.
+            explaining: explains decisions.
+            update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
+            status: content of the status page.
+        """
+        super().__init__(carrier)
+        self._readiness = readiness
+        self._registrations = registrations
+        self._explaining = explaining
+        self._update_metrics = update_metrics
         self._status = status
 
     def handle(self, request: Request, connection: RequestSequence) -> None:
@@ -182,9 +224,9 @@ class AdminService(_Service):
         elif request.method not in READS:
             self._not_found(connection, request)
         elif path in (b"/readyz", b"/livez"):
-            answer_health(self._runtime, request, connection, leaving=self._runtime.leaving)
+            answer_health(self._readiness, request, connection, shutting_down=self._readiness.shutting_down)
         elif path == b"/metrics":
-            self._runtime.show(self._carrier.in_flight())
+            self._update_metrics(self._carrier.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._carrier.metrics.render())
         elif path == b"/explain":
             self._explain(request, connection)
@@ -194,9 +236,8 @@ class AdminService(_Service):
             self._not_found(connection, request)
 
     def _explain(self, request: Request, connection: RequestSequence) -> None:
-        road, now = self._carrier.router, self._carrier.clock()
         try:
-            explanation = explain_here(road, self._runtime, request.target, now)
+            explanation = self._explaining.explain(request.target, self._carrier.clock())
         except BadQuestion as error:
             connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
         else:
@@ -204,20 +245,20 @@ class AdminService(_Service):
 
     def _register(self, request: Request, connection: RequestSequence) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)
-        reply = self._runtime.registrations.handle(request.method, request.path, authorization, body)
+        reply = self._registrations.handle(request.method, request.path, authorization, body)
         connection.respond(reply.status, [JSON], reply.body)
 
 
-def answer_health(runtime: AgentRuntime, request: Request, connection: RequestSequence, *, leaving: bool) -> None:
+def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
     """`/livez`: the process turns. `/readyz`: it also has a policy, an engine is ready, and it is not going away."""
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")
         return
-    why_not = "going away" if leaving else runtime.why_not_ready()
-    if why_not is None:
+    reason = "shutting down" if shutting_down else readiness.not_ready_reason()
+    if reason is None:
         connection.respond(200, [TEXT], b"ok\n")
     else:
-        connection.respond(503, [TEXT], f"not ready: {why_not}\n".encode())
+        connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
 
 
 def _is_carried(request: Request) -> bool:

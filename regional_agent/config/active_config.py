@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import structlog
@@ -107,6 +108,16 @@ class ActiveConfig:
     def age_s(self) -> float:
         """Seconds since the store last confirmed what is in force; infinite before it ever did."""
         return self._informer.age_s
+
+    def status(self) -> dict[str, Any]:
+        """For the status page: what is in force, its age, and why a newer plan was rejected."""
+        age_s = self.age_s()
+        return {
+            "policy_digest": self.policy_digest,
+            "plan": self.plan,
+            "config_age_s": round(age_s, 3) if age_s < math.inf else None,
+            "refused_plan": self.refused,
+        }
 
     def why_none(self) -> str:
         """Why no policy is in force, where none is."""

@@ -190,7 +190,7 @@ class EndpointSet:
             self._apply()
             log.info("endpoint drains", endpoint=name)
 
-    def set_remote_load(self, loads: Mapping[str, Load]) -> None:
+    def set_remote_loads(self, loads: Mapping[str, Load]) -> None:
         """Take in what other agents are believed to have on each endpoint, by name."""
         self._others = loads
         for name, endpoint in self._by_name.items():

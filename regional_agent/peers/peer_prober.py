@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Failover, Policy
+from penstock.policy.policy import Failover, Policy, Spillover
 from penstock.routing.region_selection import RegionView
 from penstock.wire import probe
 from penstock.wire.probe import ProbeRequest, ProbeResponse
@@ -67,14 +68,14 @@ class PeerProber:
         directory: AgentDirectory,
         rng: Random,
         *,
-        wanted: Callable[[str], int],
+        wanted: Callable[[str, Spillover], int],
         on_credit: Callable[[], None] = lambda: None,
         clock: Callable[[], float],
     ) -> None:
         """Nobody is probed before `use`.
 
         Args:
-            wanted: how many spill credits this region would like for a model.
+            wanted: how many spill credits to request for a model.
             on_credit: called when a region has granted some.
             clock: monotonic, in seconds.
         """
@@ -151,7 +152,16 @@ class PeerProber:
             PeerReport(name, peer.health.state, self._usual_rtt_s(peer) * 1000) for name, peer in self.regions.items()
         )
 
-    # probing
+    def status(self) -> dict[str, Any]:
+        """For the status page: each region's state, round trip and reachable agents."""
+        return {
+            name: {
+                "state": peer.health.state.value,
+                "rtt_ms": None if peer.rtt_s is None else round(peer.rtt_s * 1000, 1),
+                "agents": [str(address) for address in peer.reached],
+            }
+            for name, peer in self.regions.items()
+        }
 
     async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
         """Start a round each interval, whether or not the ones before have ended: a hung region shows in time."""
@@ -227,8 +237,10 @@ class PeerProber:
         return probe.open_response(fetched.body, question, self._key)
 
     def _question(self, region: str) -> ProbeRequest:
-        models = self._policy.models if self._policy is not None else {}
-        wanted = {model: credits for model in models if (credits := self._wanted(model)) > 0}
+        policy = self._policy
+        models = policy.models if policy is not None else {}
+        spillover = policy.spillover if policy is not None else Spillover()
+        wanted = {model: credits for model in models if (credits := self._wanted(model, spillover)) > 0}
         return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
 
     def _usual_rtt_s(self, peer: PeerRegion) -> float:

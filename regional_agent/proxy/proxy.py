@@ -19,6 +19,7 @@ from regional_agent.proxy.timer_wheel import SLOT_S
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 
@@ -30,6 +31,7 @@ class Proxy:
         router: Router,
         pool: UpstreamPool,
         metrics: AgentMetrics,
+        tally: RequestTally,
         limits: Limits,
         *,
         via: bytes,
@@ -41,6 +43,7 @@ class Proxy:
 
         Args:
             pool: connections to endpoints.
+            tally: counts outcomes for the reports to the control plane.
             via: this agent's entry in Via headers; unique in the fleet, so that loops are detected.
             rng: spreads the Retry-After times of refusals.
             peer_pool: connections to other regions' agents; None uses `pool`.
@@ -51,7 +54,7 @@ class Proxy:
         self.via = via
         self.rng = rng
         self.clock = time.monotonic
-        self._recorder = OutcomeRecorder(router.region, metrics, router.request_tally, access_log)
+        self._recorder = OutcomeRecorder(router.region, metrics, tally, access_log)
         self._services = ExchangeServices(
             router, pool, peer_pool or pool, self._recorder, limits, via=via, rng=rng, clock=self.clock
         )

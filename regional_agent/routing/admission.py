@@ -10,12 +10,12 @@ import re
 import time
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.policy.model_versions import WHOLE_PERCENT, place_of, version_at, versions_of
 from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
-from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.placement import WorkEstimate
@@ -23,17 +23,17 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring
-from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
+from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import asked_of
 from regional_agent.routing.model_rewrite import can_be_served_as_another, serve_as
+from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.work_estimate import session_of, work_estimate_of
-
-if TYPE_CHECKING:
-    from regional_agent.runtime import AgentRuntime
+from regional_agent.telemetry.demand_meter import DemandMeter
 
 MAX_ADMITTED: Final = 4096
 """Tenants x places whose masks are kept at once."""
@@ -76,18 +76,40 @@ class Admission:
     """Makes contexts of requests, or says why not."""
 
     def __init__(
-        self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, expectations: Expectations
+        self,
+        region: str,
+        config: ActiveConfig,
+        locator: Locator,
+        quotas: Quotas,
+        demand: DemandMeter,
+        *,
+        expectations: Expectations,
+        key: FleetKey,
+        rng: Random,
     ) -> None:
-        """`runtime` is everything this agent knows; `key` is what peers sign with; `expectations` guess costs."""
+        """Create the admission of requests that reach an agent of `region`.
+
+        Args:
+            region: the region of this agent.
+            config: the policy in force.
+            locator: finds the client's location.
+            quotas: holds tenants to their quotas.
+            demand: counts admitted requests of clients.
+            expectations: estimate the work of a request.
+            key: verifies the route context of forwarded requests.
+        """
         self._region = region
-        self._runtime = runtime
+        self._config = config
+        self._locator = locator
+        self._quotas = quotas
+        self._demand = demand
         self._key = key
         self._rng = rng
         self._expectations = expectations
-        self._location_header = runtime.locator.header
+        self._location_header = self._locator.header
         self._policy: Policy | None = None
         """The policy that everything cached here was worked out under."""
-        self._located_by = runtime.locator.generation
+        self._located_by = self._locator.generation
         """The generation of the GeoIP database that the senders were located by."""
         self._keyring: Keyring
         self._senders: dict[About, Sender] = {}
@@ -104,19 +126,18 @@ class Admission:
             peer_ip: who sent it.
             timeout_s: how long its client waits at most.
         """
-        runtime = self._runtime
-        policy = runtime.active_config.policy
+        policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
             self._begin(policy)
-        if runtime.locator.generation != self._located_by:
-            self._located_by = runtime.locator.generation
+        if self._locator.generation != self._located_by:
+            self._located_by = self._locator.generation
             self._senders.clear()
         headers = request.by_name or request.index()
         told = headers.get(self._location_header)
         # Anybody else's word changes nothing, so it is not kept by it either.
-        if told is not None and not runtime.locator.trusts(peer_ip):
+        if told is not None and not self._locator.trusts(peer_ip):
             told = None
         about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
         sender = self._senders.get(about)
@@ -139,7 +160,7 @@ class Admission:
             return admitted
         counted = False
         if tenant.quota is not None:
-            started = runtime.quotas.start(tenant, now)
+            started = self._quotas.start(tenant, now)
             if isinstance(started, Refusal):
                 return started
             counted = started
@@ -153,13 +174,13 @@ class Admission:
         context.priority = tenant.priority
         context.counted = counted
         context.asked_for = asked_for
-        runtime.demand.offered(asked.model, admitted.permitted)
+        self._demand.offered(asked.model, admitted.permitted)
         return context
 
     def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
         """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
         this request, once."""
-        policy = self._runtime.active_config.policy
+        policy = self._config.policy
         route_context = self.route_context_of(request)
         if isinstance(route_context, Refusal) or policy is None:
             return route_context if isinstance(route_context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
@@ -185,7 +206,7 @@ class Admission:
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:
         """What another region's agent has signed, as far as a request's head tells."""
-        policy = self._runtime.active_config.policy
+        policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
@@ -193,7 +214,7 @@ class Admission:
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
         """The refusal for a request whose key names no tenant, or None where it does."""
-        policy = self._runtime.active_config.policy
+        policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
         if policy is not self._policy:
@@ -215,7 +236,7 @@ class Admission:
 
     def admit_anew(self, context: RequestContext) -> Refusal | None:
         """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
-        policy = self._runtime.active_config.policy
+        policy = self._config.policy
         if policy is None:
             return None
         if context.route_context is None:
@@ -229,6 +250,14 @@ class Admission:
                 return refusal
         context.policy = policy
         return None
+
+    def count_demand(self, model: str, permitted: ResidencyClass) -> None:
+        """Count a request of a client for a model that it is now to be served by."""
+        self._demand.offered(model, permitted)
+
+    def release_quota(self, tenant: str) -> None:
+        """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
+        self._quotas.end(tenant)
 
     def estimate(self, request: Request, asked: RequestFields, policy: Policy, tenant: str) -> WorkEstimate:
         """What a request is to whoever runs it."""
@@ -250,7 +279,7 @@ class Admission:
         if isinstance(tenant, Refusal):
             return tenant
         told_there = request.every(self._location_header) if told is not None else ()
-        location = self._runtime.locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
+        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), told_there)
         facts = RequestFacts(tenant.name, tenant.data_class, location)
         sender = Sender(tenant, facts, self._masks_of(facts))
         if not request.repeats and len(forwarded_for or b"") + len(told or b"") <= MAX_CACHED_CHAIN_BYTES:

@@ -16,7 +16,7 @@ from penstock.admission.fair_queueing import YIELD_S, FairQueue, Head
 from penstock.admission.queueing import CREDIT_WAIT_S, Waiting, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.shared_load import shared_load as told
+from regional_agent.shared_load.shared_load import QueueSummary
 from regional_agent.telemetry.agent_metrics import WaitEnd
 
 if TYPE_CHECKING:
@@ -29,17 +29,18 @@ LOOK_S: Final = 0.1
 """Period (s) of the timer."""
 
 Answer = Callable[["Attempt | Refusal"], None]
-Ask = Callable[["RequestContext", float], "Attempt | Refusal | None"]
+Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
 
 
 class Waiter:
-    """A waiting request and the callback for its target."""
+    """A waiting request, with the functions that select its target and that receive it."""
 
-    __slots__ = ("answer", "context")
+    __slots__ = ("answer", "context", "select")
 
-    def __init__(self, context: RequestContext, answer: Answer) -> None:
-        """Create a waiter; `answer` is called once, unless the request leaves the queue before."""
+    def __init__(self, context: RequestContext, select: Select, answer: Answer) -> None:
+        """`select` may be called any number of times, `answer` at most once, and never after the request has left."""
         self.context = context
+        self.select = select
         self.answer = answer
 
 
@@ -62,8 +63,6 @@ class AdmissionQueue:
             clock: monotonic, in seconds.
             on_waited: called with model, time waited (s) and outcome when a request leaves a queue.
         """
-        self.ask: Ask = lambda context, now: None
-        """Returns the target of a waiting request, or None while there is none. Set by the router."""
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._clock = clock
@@ -75,8 +74,6 @@ class AdmissionQueue:
         self._elsewhere = False
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
         """Added to the numbers of the requests that wait here, so that they are unique in the region."""
-        shared_load.waiting_here = self._reported
-        shared_load.on_heard = self.room_appeared
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait at the agents of the region."""
@@ -107,12 +104,20 @@ class AdmissionQueue:
         return queue.must_queue(context.priority, _give_up_at(context), self.other_heads(model, self._clock()))
 
     def join(
-        self, context: RequestContext, size_bytes: int, answer: Answer, now: float, *, elsewhere: bool = False
+        self,
+        context: RequestContext,
+        size_bytes: int,
+        select: Select,
+        answer: Answer,
+        now: float,
+        *,
+        elsewhere: bool = False,
     ) -> QueueEntry | Refusal:
         """Add a request to the queue of its model, unless it would wait too long.
 
         Args:
             size_bytes: memory that the request's body holds.
+            select: returns the target or the refusal of the request, or None while it has to wait.
             answer: called with the target or the refusal, not within this call.
             elsewhere: another region is likely to grant a credit soon, however long the wait is here.
         """
@@ -126,7 +131,7 @@ class AdmissionQueue:
             return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
         leave_at = now + CREDIT_WAIT_S if hopeless else until
         entry, displaced = queue.join(
-            Waiter(context, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
+            Waiter(context, select, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
         )
         for victim in displaced:
             self._left(victim, now, WaitEnd.IN_VAIN)
@@ -134,7 +139,7 @@ class AdmissionQueue:
             asyncio.get_running_loop().call_soon(victim.item.answer, refusal)
         if entry is None:
             return _refusal("the queue is full", wait_s)
-        self._shared_load.tell()
+        self._shared_load.publish()
         self._set_timer()
         if pool.has_room:
             self.room_appeared()
@@ -145,7 +150,7 @@ class AdmissionQueue:
         if entry.waits:
             self._queues[entry.item.context.model].leave(entry)
             self._left(entry, self._clock(), WaitEnd.IN_VAIN)
-            self._shared_load.tell()
+            self._shared_load.publish()
 
     def room_appeared(self) -> None:
         """Schedule one pass over the queues, for all events until it runs."""
@@ -167,6 +172,17 @@ class AdmissionQueue:
         self._timer = None
         self._yielding.clear()
 
+    def summaries(self) -> dict[str, QueueSummary]:
+        """What the other agents of the region receive about these queues."""
+        now = self._clock()
+        waiting = {}
+        for model, queue in self._queues.items():
+            head = queue.own_head()
+            if head is not None:
+                waited_ms = max(0, int((now - head.since) * 1000))
+                waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which)
+        return waiting
+
     def other_heads(self, model: str, now: float) -> Sequence[Head]:
         """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
         remote = self._shared_load.remote_queues(model)
@@ -182,7 +198,7 @@ class AdmissionQueue:
     def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left its queue."""
         self._left(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
-        self._shared_load.tell()
+        self._shared_load.publish()
         entry.item.answer(answer)
 
     def _queue(self, model: str) -> ModelQueue:
@@ -238,17 +254,6 @@ class AdmissionQueue:
     def _left(self, entry: QueueEntry, now: float, end: WaitEnd) -> None:
         self._on_waited(entry.item.context.model, now - entry.since, end)
 
-    def _reported(self) -> dict[str, told.Waiting]:
-        """What the other agents of the region receive about these queues."""
-        now = self._clock()
-        waiting = {}
-        for model, queue in self._queues.items():
-            head = queue.own_head()
-            if head is not None:
-                waited_ms = max(0, int((now - head.since) * 1000))
-                waiting[model] = told.Waiting(len(queue), head.behind, waited_ms, head.which)
-        return waiting
-
 
 class ModelQueue(FairQueue[Waiter]):
     """The queue of one model, and the dispatcher of its passes."""
@@ -278,7 +283,7 @@ class ModelQueue(FairQueue[Waiter]):
 
     def ask(self, item: Waiter, now: float) -> Attempt | Refusal | None:
         """The target of a request, or None while there is none."""
-        return self._queues.ask(item.context, now)
+        return item.select(item.context, now)
 
     def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left the queue."""

@@ -6,17 +6,15 @@ The same function as the control plane's, with what only the agent has: waits, s
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from adapters.geoip import parse_address
 from penstock.policy.geography import Location, country_error
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
-from penstock.routing.reasons import ConsideredEndpoint, Reason
-
-if TYPE_CHECKING:
-    from regional_agent.routing.router import Router
-    from regional_agent.runtime import AgentRuntime
+from penstock.routing.reasons import Reason
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.routing.locate import Locator
+from regional_agent.routing.router import Router
 
 MAX_PARAMETERS = 100
 
@@ -28,38 +26,56 @@ class BadQuestion(Exception):
     """What is asked cannot be explained; the message says what to ask instead."""
 
 
-def explain_here(road: Router, runtime: AgentRuntime, target: bytes, now: float) -> Explanation:
-    """The explanation of the request that a query describes.
+class ExplainService:
+    """Explains the decisions of this agent's router."""
 
-    Args:
-        target: of the HTTP request: `/explain?model=...&tenant=...&country=...`.
-        now: by the agent's clock, in seconds.
+    def __init__(self, router: Router, config: ActiveConfig, locator: Locator) -> None:
+        """Create a service that explains decisions of `router` under the policy and plan of `config`."""
+        self._router = router
+        self._config = config
+        self._locator = locator
 
-    Raises:
-        BadQuestion: the query is not well-formed, or there is no policy yet.
-    """
-    policy = runtime.active_config.policy
-    if policy is None:
-        raise BadQuestion("this agent has no policy yet")
-    given = _parameters(target)
-    tenant = given.get("tenant")
-    if "key_digest" in given:
-        tenant = tenant_by_key(policy, given["key_digest"])
-        if tenant is None or "tenant" in given:
-            raise BadQuestion("key_digest: no tenant has this key, or tenant is given too")
-    tried = _tried(target)
-    for region in tried:
-        if region not in policy.regions:
-            raise BadQuestion(f"tried: there is no region {region!r}")
-    location = _location(runtime, given)
-    asked = ExplainQuery(road.region, given["model"], tenant, location, tried, given.get("overflow", "") == "true")
-    model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
-    endpoints: tuple[ConsideredEndpoint, ...] = ()
-    if model is not None:
-        pool = runtime.endpoints.pool(model.name)
-        endpoints = road.chooser.consider(pool, model, sender, given.get("session", ""), now)
-    views = road.views(policy.regions, asked.model, now)
-    return explain(policy, runtime.active_config.plan, asked, views, Random(), endpoints)
+    def explain(self, target: bytes, now: float) -> Explanation:
+        """The explanation of the request that a query describes.
+
+        Args:
+            target: of the HTTP request: `/explain?model=...&tenant=...&country=...`.
+            now: by the agent's clock, in seconds.
+
+        Raises:
+            BadQuestion: the query is not well-formed, or there is no policy yet.
+        """
+        policy = self._config.policy
+        if policy is None:
+            raise BadQuestion("this agent has no policy yet")
+        given = _parameters(target)
+        tenant = given.get("tenant")
+        if "key_digest" in given:
+            tenant = tenant_by_key(policy, given["key_digest"])
+            if tenant is None or "tenant" in given:
+                raise BadQuestion("key_digest: no tenant has this key, or tenant is given too")
+        tried = _tried(target)
+        for region in tried:
+            if region not in policy.regions:
+                raise BadQuestion(f"tried: there is no region {region!r}")
+        location = self._location(given)
+        router, overflow = self._router, given.get("overflow", "") == "true"
+        asked = ExplainQuery(router.region, given["model"], tenant, location, tried, overflow)
+        model, sender = policy.models.get(asked.model), tenant or policy.anonymous_tenant or ""
+        endpoints = () if model is None else router.consider(model, sender, given.get("session", ""), now)
+        views = router.views(policy.regions, asked.model, now)
+        return explain(policy, self._config.plan, asked, views, Random(), endpoints)
+
+    def _location(self, given: dict[str, str]) -> Location:
+        if "ip" not in given:
+            country = given.get("country")
+            if country is not None and (flaw := country_error(country)) is not None:
+                raise BadQuestion(f"country: {flaw}")
+            return Location(given.get("country"), given.get("subdivision"))
+        address = parse_address(given["ip"])
+        if address is None or "country" in given or "subdivision" in given:
+            raise BadQuestion("ip: is no address, or country is given too")
+        return self._locator.locate(address)
 
 
 def _parameters(target: bytes) -> dict[str, str]:
@@ -92,15 +108,3 @@ def _query(target: bytes) -> dict[str, list[str]]:
         return parse_qs(query, strict_parsing=bool(query), max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
         raise BadQuestion(f"the query is not well-formed: {error}") from None
-
-
-def _location(runtime: AgentRuntime, given: dict[str, str]) -> Location:
-    if "ip" not in given:
-        country = given.get("country")
-        if country is not None and (flaw := country_error(country)) is not None:
-            raise BadQuestion(f"country: {flaw}")
-        return Location(given.get("country"), given.get("subdivision"))
-    address = parse_address(given["ip"])
-    if address is None or "country" in given or "subdivision" in given:
-        raise BadQuestion("ip: is no address, or country is given too")
-    return runtime.locator.locate(address)

@@ -9,27 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
-from penstock.policy.policy import Policy
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Model, Policy
 from penstock.routing.decision import decide
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
+from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.admission_queue import Answer, QueueEntry
+from regional_agent.routing.admission_queue import AdmissionQueue, Answer, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
 from regional_agent.routing.model_rewrite import serve_as
 from regional_agent.routing.request_context import NO_NAMES, RequestContext
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import RequestKind
-
-if TYPE_CHECKING:
-    from regional_agent.runtime import AgentRuntime
 
 MAX_ATTEMPTS: Final = 6
 """Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
@@ -46,29 +48,64 @@ class Router:
     """Creates the attempts of requests."""
 
     def __init__(
-        self, region: str, runtime: AgentRuntime, key: FleetKey, rng: Random, clock: Callable[[], float]
+        self,
+        region: str,
+        config: ActiveConfig,
+        endpoints: EndpointSet,
+        shared_load: SharedLoad,
+        queue: AdmissionQueue,
+        peers: PeerProber,
+        admission: Admission,
+        chooser: EndpointChooser,
+        *,
+        key: FleetKey,
+        rng: Random,
+        clock: Callable[[], float],
     ) -> None:
-        """`runtime` is everything this agent knows; `key` signs what it forwards; `clock` is monotonic, in seconds."""
+        """Create a router of requests that land in `region`.
+
+        Args:
+            region: the region of this agent.
+            config: policy and plan in force.
+            endpoints: the endpoints of this region.
+            shared_load: what is reserved on the endpoints, by all agents of the region.
+            queue: where requests wait for capacity.
+            peers: health, waits and spill credits of the other regions.
+            admission: admits requests, and admits them again after a policy change.
+            chooser: selects an endpoint of this region.
+            key: signs the route context of forwarded requests.
+            clock: monotonic, in seconds.
+        """
         self.region = region
-        """Where this agent is."""
-        self._runtime = runtime
+        self.admission = admission
+        self.chooser = chooser
+        self._config = config
+        self._endpoints = endpoints
+        self._shared_load = shared_load
+        self._queue = queue
+        self._peers = peers
         self._key = key
         self._rng = rng
         self._clock = clock
-        self.request_tally = runtime.request_tally
-        self.chooser = EndpointChooser(rng)
-        self._local = LocalServices(
-            runtime.endpoints, runtime.shared_load, self.chooser, runtime.admission_queue.room_appeared
-        )
-        self.admission = Admission(region, runtime, key, rng, self.chooser.expectations)
-        runtime.admission_queue.ask = self._try_again
+        self._local = LocalServices(endpoints, shared_load, chooser, queue.room_appeared)
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """What is known of regions, and of our own, for one model."""
-        view = self._runtime.peers.view
+        view = self._peers.view
         views = {region: view(region, model, now) for region in regions}
-        views[self.region] = self._runtime.local_view(model, now)
+        views[self.region] = self._local_view(model)
         return views
+
+    def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
+        """What endpoint selection would compare for a request of usual size. Reserves nothing.
+
+        Args:
+            model: of the request.
+            tenant: name of the tenant; empty for none.
+            session: the conversation that the request belongs to; empty for none.
+            now: by the agent's clock (s).
+        """
+        return self.chooser.consider(self._endpoints.pool(model.name), model, tenant, session, now)
 
     def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Attempt | Refusal:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
@@ -76,7 +113,7 @@ class Router:
         Args:
             in_turn: the request is at the head of the admission queue, so no waiting request comes before it.
         """
-        if context.policy is not self._runtime.active_config.policy:
+        if context.policy is not self._config.policy:
             refusal = self.admission.admit_anew(context)
             if refusal is not None:
                 return refusal
@@ -102,15 +139,14 @@ class Router:
         """
         if context.attempts >= MAX_ATTEMPTS:
             return self._nowhere(context, f"{MAX_ATTEMPTS} attempts were answered so", now)
-        if self._runtime.endpoints.pool(context.model).ready == 0:
+        if self._endpoints.pool(context.model).ready == 0:
             return self._nowhere(context, f"{self.region} has nothing to wait for", now)
-        return self._runtime.admission_queue.join(
-            context, size_bytes, answer, now, elsewhere=self._may_leave(context, now)
-        )
+        elsewhere = self._may_leave(context, now)
+        return self._queue.join(context, size_bytes, self._try_again, answer, now, elsewhere=elsewhere)
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
-        policy = self._runtime.active_config.policy
+        policy = self._config.policy
         model = policy.models.get(context.model) if policy is not None else None
         if (
             model is None
@@ -125,20 +161,20 @@ class Router:
         context.estimate = self.admission.estimate(request, asked, policy, context.facts.tenant)
         context.model = asked.model
         context.forget_tries()
-        self._runtime.demand.offered(asked.model, context.admitted.permitted)
+        self.admission.count_demand(asked.model, context.admitted.permitted)
         return True
 
     def release_quota(self, context: RequestContext) -> None:
         """A request that counts has ended, however it did: its tenant may have another. Called once for each."""
-        self._runtime.quotas.end(context.facts.tenant)
+        self.admission.release_quota(context.facts.tenant)
 
     def leave(self, entry: QueueEntry) -> None:
         """Nobody wants to wait there any more."""
-        self._runtime.admission_queue.leave(entry)
+        self._queue.leave(entry)
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
-        view = self._runtime.peers.view
+        view = self._peers.view
         context.tried_regions = {
             region: reason
             for region, reason in context.tried_regions.items()
@@ -150,6 +186,16 @@ class Router:
         target = self.next_target(context, now, in_turn=True)
         return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
+    def _local_view(self, model: str) -> RegionView:
+        """This region for one model, as region selection compares it with the others."""
+        pool = self._endpoints.pool(model)
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self._queue.wait_s(model))
+
+    def _has_free_slot(self, model: str) -> bool:
+        """Whether one more request for a model would start in this region at once."""
+        pool = self._endpoints.pool(model)
+        return pool.in_flight < pool.slots and not self._queue.is_awaited(model)
+
     def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """An engine here for what another region sent; it goes nowhere else."""
         target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
@@ -158,12 +204,11 @@ class Router:
         detail = f"{self.region} cannot take it"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self._runtime.admission_queue.wait_s(context.model)))
+        return Refusal(target, detail, retry_after_s=retry_after_s(self._queue.wait_s(context.model)))
 
     def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
-        active_config = self._runtime.active_config
-        policy, plan = active_config.policy, active_config.plan
+        policy, plan = self._config.policy, self._config.plan
         assert policy is not None
         planned = None if context.tried_regions else self._as_planned(context, now)
         if planned is not None:
@@ -196,13 +241,13 @@ class Router:
 
     def _as_planned(self, context: RequestContext, now: float) -> RegionChoice | None:
         """The plan's choice for a request that was tried nowhere; None while the plan alone does not decide."""
-        runtime, model, permitted = self._runtime, context.model, context.admitted.permitted
-        sampler = runtime.active_config.samplers.get((model, permitted.name))
-        if sampler is None or (sampler.includes_home and not runtime.at_ease(model)):
+        model, permitted = context.model, context.admitted.permitted
+        sampler = self._config.samplers.get((model, permitted.name))
+        if sampler is None or (sampler.includes_home and not self._has_free_slot(model)):
             return None
         if not sampler.remote:
             return sampler.choices[0]
-        view = runtime.peers.view
+        view = self._peers.view
         if not sampler.within(permitted):
             return None
         if not all(accepts_full_share(view(region, model, now)) for region in sampler.remote):
@@ -235,33 +280,32 @@ class Router:
 
     def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
         """An engine of this region, in its turn, or why there is none."""
-        if not in_turn and self._runtime.admission_queue.must_queue(context):
+        if not in_turn and self._queue.must_queue(context):
             return Reason.SATURATED
         return self._placement(context, kind, now)
 
     def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
-        runtime = self._runtime
         chosen = self.chooser.choose(
-            runtime.endpoints.pool(context.model),
+            self._endpoints.pool(context.model),
             context.estimate,
             context.tried_endpoints,
-            runtime.shared_load.age_s(),
+            self._shared_load.age_s(),
             now,
         )
         if isinstance(chosen, Reason):
             return Reason.SATURATED if context.busy_endpoints else chosen
         endpoint, spared_s = chosen
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind, self._local)
-        return runtime.shared_load.reserve(attempt)
+        return self._shared_load.reserve(attempt)
 
     def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
         """A peer agent and the signed facts for it; spends the credit where the decision said so."""
-        address = self._runtime.peers.address(where.region)
+        address = self._peers.address(where.region)
         if address is None:
             return Reason.UNREACHABLE
         if where.spends_credit:
-            self._runtime.peers.spend(where.region, context.model)
+            self._peers.spend(where.region, context.model)
         request, wall = context.request, time.time()
         route_context = RouteContext(
             request_id=context.request_id,
@@ -272,13 +316,11 @@ class Router:
             location=context.facts.location,
             model=context.model,
             residency=tuple(sorted(context.admitted.permitted.regions)),
-            policy_digest=self._runtime.active_config.policy_digest,
+            policy_digest=self._config.policy_digest,
             issued_at=wall,
             deadline_at=wall + context.deadline_at - self._clock(),
             traceparent=context.traceparent,
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
         )
-        return ForwardedAttempt(
-            where.region, address, where.why, seal(route_context, self._key).encode(), self._runtime.peers
-        )
+        return ForwardedAttempt(where.region, address, where.why, seal(route_context, self._key).encode(), self._peers)

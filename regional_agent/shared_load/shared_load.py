@@ -1,61 +1,31 @@
-"""Work reserved by endpoint, over all agents of a region: the own at once, the others' through Redis.
+"""The load of each endpoint over all agents of a region: this agent's reservations and the other agents' load.
 
-A reservation never waits: it counts here, and a loop tells Redis within about 10 ms while there is something to tell.
-With Redis away, what was heard of the others fades (`penstock.fleet.shared_counts`) and the own count remains.
+A reservation counts at once and never waits; `shared_load_exchange` publishes it to the others within about 10 ms.
+While Redis is unreachable the weight of the other agents' load falls to zero (`penstock.fleet.shared_counts`), and this
+agent's own reservations remain.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from math import inf
-from random import Random
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import structlog
-from redis.exceptions import RedisError
 
-from adapters.backoff import full_jitter_s
-from penstock.fleet.shared_counts import FRESH_S, LEASE_S, weight_at_age, weighted_count
+from penstock.fleet.shared_counts import weight_at_age, weighted_count
 from penstock.routing.placement import Reservation
 from penstock.routing.pool_accounting import NO_LOAD, Load
-from regional_agent.background_tasks import beat, cancel, keep_running
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load.script_connection import ScriptConnection
-from regional_agent.shared_load.shared_load_script import (
-    EXCHANGE,
-    MAX_AGENTS,
-    MAX_TOLD_BYTES,
-    agent_prefix,
-    index_key,
-)
-
-FLUSH_S = 0.01
-"""Least time (s) between two exchanges: requests that come and go in it share one."""
-
-IDLE_S = 0.1
-"""Time (s) between two exchanges with nothing to tell, to renew the lease and hear of the others."""
-
-TIMEOUT_S = 0.25
-"""An exchange without an answer for this long (s) failed: Redis answers in a fraction of a millisecond."""
-
-BACKOFF_BASE_S = 0.1
-BACKOFF_CAP_S = 1.0
-
-FADE_S = 0.1
-"""Time (s) between two looks at how old the others' counts have become."""
 
 MAX_REQUESTS = 1_000_000
-"""No agent has more on one endpoint; a count above is garbage."""
+"""Maximum requests of one agent on one endpoint; a larger number is rejected as invalid."""
 
 MAX_US = 10**13
-"""Nor more work (microseconds): that is months of it."""
-
-FAILURES = (RedisError, OSError, TimeoutError)
-"""How Redis can be away."""
+"""Maximum work (µs) of one agent on one endpoint, some months; a larger number is rejected as invalid."""
 
 log = structlog.get_logger()
 
@@ -64,239 +34,164 @@ _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=3_600_000)]
 _Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
 
 
-class Waiting(msgspec.Struct, array_like=True, frozen=True):
-    """One agent's queue for one model."""
+class QueueSummary(msgspec.Struct, array_like=True, frozen=True):
+    """The admission queue of one agent for one model."""
 
     requests: _Requests
     behind: int
-    """Minus the priority of the first of them."""
+    """Negated priority of the request at the head."""
     waited_ms: _Milliseconds
-    """How long that one has waited, when this was said."""
+    """How long (ms) the request at the head had waited when this was published."""
     which: int
-    """Tells that one from every other request of the region."""
+    """Number of the request at the head, unique in the region."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What an agent tells the others of its region."""
+class PublishedLoad(msgspec.Struct, frozen=True):
+    """What an agent publishes to the other agents of its region."""
 
     loads: dict[str, tuple[_Requests, _Work, _Work]]
-    """By endpoint: requests, microseconds of prefill, microseconds of the rest; see `endpoint.Load`."""
-    waiting: dict[str, Waiting] = {}
-    """By model."""
+    """By endpoint: requests, reserved prefill (µs), reserved decode (µs); see `endpoint.Load`."""
+    waiting: dict[str, QueueSummary] = {}
+    """Admission queues by model."""
 
 
-_decoder = msgspec.json.Decoder(Told)
-
+_decoder = msgspec.json.Decoder(PublishedLoad)
 
 Reserved = TypeVar("Reserved", bound=Reservation[Any])
 
 
 class SharedLoad:
-    """This agent's reservations, and its share in the region's common view of them."""
+    """This agent's reservations and the last received load of the region's other agents."""
 
     def __init__(
-        self,
-        region: str,
-        agent: str,
-        epoch: int,
-        endpoints: EndpointSet,
-        redis_url: str | None,
-        rng: Random,
+        self, endpoints: EndpointSet, *, shared: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Connects to nothing before `start`.
+        """Create a view without reservations.
 
         Args:
-            region: what the agents share the view of.
-            agent: unique in the region, the same after a restart.
-            epoch: larger with every start of the agent, below 2**53.
-            endpoints: whose views show the counts.
-            redis_url: None for the only agent of a region, whose own counts are the whole view.
-            rng: jitter of reconnects.
+            endpoints: the endpoints whose views show the load.
+            shared: whether the region has other agents to receive load from; False for the only agent of a region.
+            clock: monotonic, in seconds.
         """
+        self.shared = shared
+        """Whether load is exchanged with other agents."""
         self.up = False
         """Whether the last exchange with Redis succeeded."""
-        self._agent = agent
-        self._epoch = epoch
+        self.changed = asyncio.Event()
+        """Set when this agent's load or its queues have changed since `begin_publishing`."""
+        self._has_changed = False
+        """Same as `changed`, cheaper to test on every request."""
         self._endpoints = endpoints
-        self._redis_url = redis_url
-        self._rng = rng
-        self._index = index_key(region)
-        self._prefix = agent_prefix(region)
-        self.waiting_here: Callable[[], dict[str, Waiting]] = dict
-        """What this agent tells of its own queues."""
-        self.on_heard: Callable[[], None] = lambda: None
-        """Called when the others have come to hold or to wait for something else."""
-        self._others: dict[str, Load] = {}
-        self._remote_queues: dict[str, list[Waiting]] = {}
-        self._shown_weight = 0.0
+        self._clock = clock
+        self._remote_loads: dict[str, Load] = {}
+        self._remote_queues: dict[str, list[QueueSummary]] = {}
+        self._weight = 0.0
+        """Weight (0-1) that the remote load counts with now."""
         self._read_at = -inf
-        self._news = asyncio.Event()
-        self._has_news = False
-        """The same, for those who would set it thousands of times a second."""
-        self._name = agent
-        """What its counts are told under: its own name, until a newer start has taken that over."""
-        self._garbled = False
-        self._why_down = ""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._redis: ScriptConnection | None = None
-
-    @property
-    def shared(self) -> bool:
-        """Whether there is a Redis to share it through."""
-        return self._redis_url is not None
+        self._has_logged_invalid = False
 
     def reserve(self, reservation: Reserved) -> Reserved:
         """Count a reservation on its endpoint."""
         reservation.take()
-        if not self._has_news:
-            self.tell()
+        if not self._has_changed:
+            self.publish()
         return reservation
 
     def prefilled(self, reservation: Reservation[Any]) -> None:
         """Release the prefill of a reservation. A second call does nothing."""
-        if reservation.end_prefill() and not self._has_news:
-            self.tell()
+        if reservation.end_prefill() and not self._has_changed:
+            self.publish()
 
     def release(self, reservation: Reservation[Any]) -> None:
         """Release all that a reservation still holds. A second call does nothing."""
-        if reservation.release() and not self._has_news:
-            self.tell()
+        if reservation.release() and not self._has_changed:
+            self.publish()
 
-    def tell(self) -> None:
-        """Something has changed in what this agent has, or in its queues: before long the others are to know."""
-        self._has_news = True
-        self._news.set()
+    def publish(self) -> None:
+        """Have this agent's load and queues published soon. Called after either has changed."""
+        self._has_changed = True
+        self.changed.set()
 
-    def remote_queues(self, model: str) -> list[Waiting]:
-        """The other agents' queues for a model; none while they are not heard of."""
-        return self._remote_queues.get(model, []) if self._shown_weight > 0.0 else []
+    def begin_publishing(self) -> dict[str, tuple[int, int, int]]:
+        """The load to publish now, by endpoint; later changes set `changed` again.
+
+        Two servers that had the same endpoint name one after the other count together.
+        """
+        self.changed.clear()
+        self._has_changed = False
+        return self.local_loads()
+
+    def local_loads(self) -> dict[str, tuple[int, int, int]]:
+        """This agent's load by endpoint: requests, prefill (µs), decode (µs)."""
+        loads: dict[str, tuple[int, int, int]] = {}
+        for endpoint in self._endpoints.every():
+            load = endpoint.local_load
+            if load.requests:
+                requests, prefill_us, decode_us = loads.get(endpoint.name, NO_LOAD)
+                loads[endpoint.name] = (
+                    requests + load.requests,
+                    prefill_us + load.prefill_us,
+                    decode_us + load.decode_us,
+                )
+        return loads
+
+    def receive(self, published: Iterable[bytes], read_at: float) -> bool:
+        """Replace the other agents' load by what they published; whether it differs from before.
+
+        Args:
+            published: JSON of a PublishedLoad for each other agent; invalid ones are skipped and logged once.
+            read_at: when the exchange began, by the clock (s).
+        """
+        self._read_at = read_at
+        loads, queues = self._merged(published)
+        if loads == self._remote_loads and queues == self._remote_queues and self._weight >= 1.0:
+            return False
+        self._remote_loads, self._remote_queues = loads, queues
+        self._apply(1.0)
+        return True
+
+    def fade(self) -> bool:
+        """Reduce the weight of the other agents' load according to its age; whether it has changed."""
+        weight = weight_at_age(self.age_s())
+        if weight >= self._weight:
+            return False
+        self._apply(weight)
+        return True
+
+    def remote_queues(self, model: str) -> list[QueueSummary]:
+        """The other agents' admission queues for a model; empty once their load has lost all its weight."""
+        return self._remote_queues.get(model, []) if self._weight > 0.0 else []
 
     def age_s(self) -> float:
-        """Age (s) of what is known of the other agents; infinite before it was ever read, 0 where there are none."""
-        return 0.0 if self._redis_url is None else time.monotonic() - self._read_at
+        """Age (s) of the other agents' load; infinite before the first exchange, 0 if there are no other agents."""
+        return self._clock() - self._read_at if self.shared else 0.0
 
-    def start(self) -> None:
-        """Begin to exchange counts with the other agents."""
-        if self._redis_url is None:
-            return
-        self._redis = ScriptConnection(self._redis_url, EXCHANGE, TIMEOUT_S)
-        self._tasks = [
-            keep_running("shared view", self._keep_exchanging),
-            keep_running("shared view fade", self._keep_fading),
-        ]
+    def status(self) -> dict[str, object]:
+        """For the status page."""
+        age_s = self.age_s()
+        return {"up": self.up, "age_s": round(age_s, 3) if age_s < inf else None}
 
-    async def stop(self) -> None:
-        """Take this agent's counts out of the view, if Redis can be told; else its lease runs out."""
-        await cancel(self._tasks)
-        self._tasks = []
-        if self._redis is None:
-            return
-        with suppress(*FAILURES):
-            await self._exchange(lease_s=0.0)
-        await self._redis.aclose()
-        self._redis = None
-        self.up = False
-
-    async def _keep_exchanging(self) -> None:
-        failures = 0
-        while True:
-            began_at = time.monotonic()
-            self._news.clear()
-            self._has_news = False
+    def _merged(self, published: Iterable[bytes]) -> tuple[dict[str, Load], dict[str, list[QueueSummary]]]:
+        loads: dict[str, Load] = {}
+        queues: dict[str, list[QueueSummary]] = {}
+        for encoded in published:
             try:
-                await self._exchange(LEASE_S)
-            except FAILURES as error:
-                self._went_down(error)
-                wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
-                failures += 1
-                await asyncio.sleep(max(FLUSH_S, wait_s))
-                continue
-            failures = 0
-            self._came_up()
-            await asyncio.sleep(max(0.0, began_at + FLUSH_S - time.monotonic()))
-            if not self._has_news:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(FLUSH_S if self.waiting_here() else IDLE_S):
-                        await self._news.wait()
-
-    async def _exchange(self, lease_s: float) -> None:
-        assert self._redis is not None
-        asked_at = time.monotonic()
-        mine = msgspec.json.encode(Told(self._own(), self.waiting_here()))
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            current, *told = await self._redis.run(
-                (self._index, self._prefix + self._name),
-                (self._name, self._epoch, int(lease_s * 1000), mine, self._prefix, MAX_AGENTS, MAX_TOLD_BYTES),
-            )
-        if not current:
-            self._name = f"{self._agent}~{self._epoch}"
-            log.warning("a newer start of this agent shares the view; this one stands beside it", agent=self._agent)
-            self.tell()
-        self._hear(told, asked_at)
-
-    def _own(self) -> dict[str, tuple[int, int, int]]:
-        """What this agent has by endpoint; two servers that had one name in turn count together."""
-        own: dict[str, tuple[int, int, int]] = {}
-        for endpoint in self._endpoints.every():
-            one = endpoint.local_load
-            if one.requests:
-                requests, prefill_us, decode_us = own.get(endpoint.name, NO_LOAD)
-                own[endpoint.name] = (
-                    requests + one.requests,
-                    prefill_us + one.prefill_us,
-                    decode_us + one.decode_us,
-                )
-        return own
-
-    def _hear(self, told: list[bytes], asked_at: float) -> None:
-        others: dict[str, Load] = {}
-        waiting: dict[str, list[Waiting]] = {}
-        for said in told:
-            try:
-                one = _decoder.decode(said)
+                agent = _decoder.decode(encoded)
             except msgspec.DecodeError as error:
-                if not self._garbled:
-                    log.warning("what another agent tells is garbled and not used", error=str(error))
-                self._garbled = True
+                if not self._has_logged_invalid:
+                    log.warning("invalid load of another agent ignored", error=str(error))
+                self._has_logged_invalid = True
                 continue
-            for name, (requests, prefill_us, decode_us) in one.loads.items():
-                had = others.get(name, NO_LOAD)
-                others[name] = Load(had.requests + requests, had.prefill_us + prefill_us, had.decode_us + decode_us)
-            for model, queue in one.waiting.items():
-                waiting.setdefault(model, []).append(queue)
-        self._read_at = asked_at
-        if others != self._others or waiting != self._remote_queues or self._shown_weight < 1.0:
-            self._others, self._remote_queues = others, waiting
-            self._show(1.0)
-            self.on_heard()
+            for name, (requests, prefill_us, decode_us) in agent.loads.items():
+                sum_ = loads.get(name, NO_LOAD)
+                loads[name] = Load(sum_.requests + requests, sum_.prefill_us + prefill_us, sum_.decode_us + decode_us)
+            for model, queue in agent.waiting.items():
+                queues.setdefault(model, []).append(queue)
+        return loads, queues
 
-    async def _keep_fading(self) -> None:
-        while True:
-            await beat(FADE_S)
-            weight = weight_at_age(self.age_s())
-            if weight < self._shown_weight:
-                self._show(weight)
-
-    def _show(self, weight: float) -> None:
-        self._shown_weight = weight
-        if weight >= 1.0:
-            self._endpoints.set_remote_load(self._others)
-        else:
-            self._endpoints.set_remote_load(
-                {name: Load(*(weighted_count(part, weight) for part in load)) for name, load in self._others.items()}
-            )
-            self.on_heard()
-
-    def _went_down(self, error: Exception) -> None:
-        if self.up or not self._why_down:
-            self._why_down = str(error) or type(error).__name__
-            log.warning("shared view is down; only own requests are counted", reason=self._why_down)
-        self.up = False
-
-    def _came_up(self) -> None:
-        if not self.up:
-            log.info("shared view is up")
-        self.up = True
-
-
-assert IDLE_S < FRESH_S
+    def _apply(self, weight: float) -> None:
+        self._weight = weight
+        loads = self._remote_loads
+        if weight < 1.0:
+            loads = {name: Load(*(weighted_count(part, weight) for part in load)) for name, load in loads.items()}
+        self._endpoints.set_remote_loads(loads)

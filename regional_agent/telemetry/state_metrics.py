@@ -20,37 +20,37 @@ class StateMetrics:
     def __init__(
         self,
         metrics: AgentMetrics,
-        active_config: ActiveConfig,
+        config: ActiveConfig,
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         peers: PeerProber,
-        waiting: AdmissionQueue,
-        answers: RequestTally,
+        queue: AdmissionQueue,
+        tally: RequestTally,
     ) -> None:
         """Nothing is shown yet."""
         self._metrics = metrics
-        self._active_config = active_config
+        self._config = config
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._peers = peers
-        self._waiting = waiting
-        self._answers = answers
+        self._queue = queue
+        self._tally = tally
         self._shown_endpoints: set[str] = set()
         self._shown_peers: set[str] = set()
 
-    def show(self, in_flight: Mapping[str, int]) -> None:
+    def update(self, in_flight: Mapping[str, int]) -> None:
         """Set every gauge to what is known now.
 
         Args:
             in_flight: requests that this agent carries, by model.
         """
-        plan = self._active_config.plan
-        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._active_config.age_s())
+        plan = self._config.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._config.age_s())
         view = self._shared_load
         self._metrics.set_shared_view(view.up, view.age_s() if view.shared else inf)
         for model in self._endpoints.pools:
-            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._waiting.waiting_here(model))
-        self._metrics.set_objectives(self._answers.objectives)
+            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._queue.waiting_here(model))
+        self._metrics.set_objectives(self._tally.objectives)
         self._show_endpoints()
         self._show_peers()
 

@@ -95,7 +95,7 @@ class Site:
 
     def _answer_probe(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         assert self.runtime is not None
-        return self.runtime.probe_responder.answer(dict(headers).get(probe.HEADER.encode()))
+        return self.runtime.responder.answer(dict(headers).get(probe.HEADER.encode()))
 
 
 async def publish(etcd: EtcdServer) -> None:
@@ -114,16 +114,16 @@ async def sites(tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer) ->
 async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: EtcdServer) -> None:
     de, es = sites
     async with de.running() as here, es.running() as there:
-        assert str(here.why_not_ready()).startswith("no policy accepted yet")
+        assert str(here.readiness.not_ready_reason()).startswith("no policy accepted yet")
         await publish(own_etcd)
-        await until(lambda: here.why_not_ready() is None and there.why_not_ready() is None)
+        await until(lambda: here.readiness.not_ready_reason() is None and there.readiness.not_ready_reason() is None)
         await until(lambda: here.peers.state("eu-es") is there.peers.state("eu-de") is RegionState.HEALTHY)
         view = here.peers.view("eu-es", "m", time.monotonic())
         assert (view.ready, view.credits) == (True, 0)
 
         engine = here.endpoints.pool("m").endpoints[0]
         held = [here.shared_load.reserve(Reservation(engine)) for _ in range(6)]
-        assert here.local_view("m", 0.0).expected_wait_s == pytest.approx(3 * 2.0 / 4)
+        assert here.router.views((), "m", 0.0)["eu-de"].expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
         for reservation in held:
             here.shared_load.release(reservation)
@@ -143,7 +143,7 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         status = msgspec.json.decode(msgspec.json.encode(here.status()))
         assert status["ready"] is True
         assert status["peers"]["eu-es"]["state"] == "healthy"
-        here.show({"m": 2})
+        here.state_metrics.update({"m": 2})
         text = de.metrics.render().decode()
         assert 'penstock_agent_peer_state{region="eu-es",state="healthy"} 1.0' in text
         assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
@@ -185,8 +185,8 @@ async def test_starts_and_serves_with_everything_above_it_dead(
         await asyncio.to_thread(own_redis.kill)
         async with de.running() as again:
             assert again.status()["epoch"] > epoch
-            assert again.active_config.plan == plan("eu-de")
-            await until(lambda: again.why_not_ready() is None)
+            assert again.config.plan == plan("eu-de")
+            await until(lambda: again.readiness.not_ready_reason() is None)
             await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
             reservation = again.shared_load.reserve(Reservation(again.endpoints.pool("m").endpoints[0]))
             assert again.endpoints.pool("m").in_flight == 1
@@ -200,14 +200,14 @@ async def test_series_of_what_is_gone_are_taken_away(sites: list[Site], own_etcd
     de, _ = sites
     await publish(own_etcd)
     async with de.running() as here:
-        await until(lambda: here.active_config.policy is not None)
-        here.show({})
+        await until(lambda: here.config.policy is not None)
+        here.state_metrics.update({})
         assert 'endpoint="gpu-0"' in de.metrics.render().decode()
         assert 'peer_state{region="eu-es"' in de.metrics.render().decode()
         (de.directory / "endpoints.yaml").write_text("[]")
         await until(lambda: list(here.endpoints.every()) == [])
         here.peers.use(msgspec.structs.replace(POLICY, regions={"eu-de": POLICY.regions["eu-de"]}))
-        here.show({})
+        here.state_metrics.update({})
         assert 'endpoint="gpu-0"' not in de.metrics.render().decode()
         assert 'peer_state{region="eu-es"' not in de.metrics.render().decode()
 
@@ -217,7 +217,7 @@ async def test_nothing_is_left_running(sites: list[Site], own_etcd: EtcdServer) 
     await publish(own_etcd)
     before = asyncio.all_tasks()
     async with de.running() as here:
-        await until(lambda: here.why_not_ready() is None)
+        await until(lambda: here.readiness.not_ready_reason() is None)
     await until(lambda: asyncio.all_tasks() == before)
 
 

@@ -46,14 +46,14 @@ async def between(process: EngineProcess, directory: Path, **faults: Any) -> Asy
     addresses = [Address.parse(process.urls[name]) for name in ("sick", "well")]
     await turn(addresses[SICK])
     async with agent(directory, addresses) as one:
-        one.runtime.endpoints.start()
+        one.endpoints.start()
         try:
-            await until(lambda: one.runtime.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: one.endpoints.pool(MODEL).ready == 2)
             await turn(addresses[SICK], **faults)
             yield one
         finally:
             await turn(addresses[SICK])
-            await one.runtime.endpoints.stop()
+            await one.endpoints.stop()
 
 
 async def turn(address: Address, **faults: Any) -> None:
@@ -79,7 +79,7 @@ async def ask(one: Agent, model: str = MODEL) -> Answer | None:
 
 
 def first(one: Agent) -> Endpoint:
-    return one.runtime.endpoints.pool(MODEL).endpoints[SICK]
+    return one.endpoints.pool(MODEL).endpoints[SICK]
 
 
 async def ask_until_ejected(one: Agent) -> None:
@@ -123,7 +123,7 @@ async def test_a_clients_mistakes_eject_nobody(process: EngineProcess, tmp_path:
             client.say(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
             assert (await client.answer()).status == 400
             client.close()
-        assert one.runtime.endpoints.pool(MODEL).ejected == 0
+        assert one.endpoints.pool(MODEL).ejected == 0
 
 
 async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_an_engine_that_says_it_is_unwell_gets_nothing_and_comes_back(
     process: EngineProcess, tmp_path: Path
 ) -> None:
     async with between(process, tmp_path, refuse_health=True) as one:
-        pool = one.runtime.endpoints.pool(MODEL)
+        pool = one.endpoints.pool(MODEL)
         await until(lambda: pool.ready == 1)
         assert not first(one).standing.out
         await turn(first(one).address)
@@ -152,7 +152,7 @@ async def test_the_only_engine_of_a_model_is_never_ejected(process: EngineProces
             answer = await ask(one)
             assert answer is not None
             assert answer.status == 500
-        assert one.runtime.endpoints.pool(MODEL).ready == 1
+        assert one.endpoints.pool(MODEL).ready == 1
     await turn(address)
 
 
@@ -175,7 +175,7 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
         agent(tmp_path, [stalling.address, well.address], limits=limits) as one,
     ):
         await ask_until_ejected(one)
-        assert [view.ready for view in one.runtime.endpoints.pool(MODEL).views] == [False, True]
+        assert [view.ready for view in one.endpoints.pool(MODEL).views] == [False, True]
     patient = Limits(stall_timeout_s=20.0, idle_linger_s=0.0)
     async with (
         engine(stall_after_one_chunk) as stalling,
@@ -188,4 +188,4 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
             while await client.chunk():
                 pass
             client.close()
-        assert one.runtime.endpoints.pool(MODEL).ejected == 0
+        assert one.endpoints.pool(MODEL).ejected == 0

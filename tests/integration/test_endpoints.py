@@ -150,14 +150,14 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     first.take()
     second.take()
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (3, 2, 1)
-    endpoints.set_remote_load({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
+    endpoints.set_remote_loads({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
     assert (pool.in_flight, first.view.in_flight) == (6, 5)
     endpoints.failed(first)
     assert pool.in_flight == 1
     first.give_back()
     await until(lambda: pool.ready == 2)
     assert (pool.in_flight, first.view.in_flight) == (5, 4)
-    endpoints.set_remote_load({})
+    endpoints.set_remote_loads({})
     for one, times in ((first, 1), (second, 1)):
         for _ in range(times):
             one.give_back()

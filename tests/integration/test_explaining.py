@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,9 +20,8 @@ from penstock.routing.explain import Considering, Explanation, Standing
 from penstock.routing.reasons import Reason
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.services import AdminService
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, admin_service, agent
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import Heard, RawClient, ScriptedEngine, engine, post
 from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
@@ -38,9 +36,8 @@ async def answers(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 
 @asynccontextmanager
 async def admin(one: Agent) -> AsyncIterator[Address]:
-    runtime: Any = one.runtime
-    runtime.locator.locate = lambda address: Location("DE", "BE")
-    listener = Listener(AdminService(one.carrier, cast(Any, runtime), dict), Limits(idle_linger_s=0.0))
+    one.locator.locate = lambda address: Location("DE", "BE")
+    listener = Listener(admin_service(one), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -74,7 +71,7 @@ async def test_what_is_explained_is_what_is_done(tmp_path: Path) -> None:
         agent(tmp_path, [serving.address, NOBODY], plan=plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)) as one,
         admin(one) as address,
     ):
-        for busy in list(one.runtime.endpoints.every())[1:]:
+        for busy in list(one.endpoints.every())[1:]:
             busy.view.draining = True
             busy.view.update_score()
         told = await explained(address, "tenant=open&session=s")
@@ -103,7 +100,7 @@ async def test_waits_and_credits_are_the_agent_s_own(tmp_path: Path) -> None:
         assert seen["eu-es"].reasons[0].reason is Reason.NO_CREDIT
         governed = regions(await explained(address, "tenant=personal&ip=192.0.2.1"))
         assert governed["us-east"].standing is Standing.FORBIDDEN
-        assert not one.runtime.peers.spent
+        assert not one.peers.spent
 
 
 @pytest.mark.parametrize(
@@ -130,7 +127,7 @@ async def test_bad_questions(tmp_path: Path, query: str, says: str) -> None:
 
 async def test_without_a_policy(tmp_path: Path) -> None:
     async with agent(tmp_path, []) as one, admin(one) as address:
-        one.runtime.active_config.policy = None
+        one.config.policy = None
         status, body = await get(address, f"/explain?model={MODEL}")
         assert (status, json.loads(body)["problem"]) == (400, "this agent has no policy yet")
 

@@ -73,7 +73,7 @@ async def client(traffic: Address, ip: str) -> AsyncIterator[Client]:
 
 
 def govern(one: Agent) -> None:
-    one.runtime.active_config.policy = replace(one.runtime.active_config.policy, residency=RULES)
+    one.config.policy = replace(one.config.policy, residency=RULES)
 
 
 async def test_residency_goes_by_what_a_trusted_proxy_says(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_nobody_else_is_believed_nor_heard_by_engines(tmp_path: Path) -> N
                 forwarded = await stranger.ask("X-Forwarded-For: 127.0.0.1", "CF-IPCountry: DE")
                 assert forwarded.status == 421
             assert len(gpu.heard) == 2
-            one.runtime.active_config.policy = replace(one.runtime.active_config.policy, residency=RULES[:1])
+            one.config.policy = replace(one.config.policy, residency=RULES[:1])
             assert [await stranger.told(forged) for forged in ("FR", "FR", "DE")] == [(200, "")] * 3
         assert len(gpu.heard) == 5
         assert all(heard.header("cf-ipcountry") is None for heard in gpu.heard)
@@ -164,7 +164,7 @@ async def test_a_peer_is_told_by_the_signed_context_alone(tmp_path: Path) -> Non
             assert await proxy.told("DE-BE") == (200, "")
         (heard,) = heard_by_peer
         token = heard.header("x-penstock-route") or ""
-        context = route_context.accept(token, KEY, server.runtime.active_config.policy, "eu-de", time.time())
+        context = route_context.accept(token, KEY, server.config.policy, "eu-de", time.time())
         assert isinstance(context, RouteContext)
         assert context.location == Location("DE", "BE")
         assert heard.header("cf-ipcountry") is None

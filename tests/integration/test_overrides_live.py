@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import msgspec
@@ -49,22 +49,26 @@ async def real_agents(directory: Path, store: EtcdStore) -> AsyncIterator[dict[s
     async with (
         engine(answers) as german,
         engine(answers) as spanish,
-        agent(directory / "es", [spanish.address], region="eu-es") as spain,
-        agent(directory / "de", [german.address], region="eu-de", peers={"eu-es": spain.peer}) as germany,
+        following("eu-es", directory, store) as in_spain,
+        following("eu-de", directory, store) as in_germany,
+        agent(directory / "es", [spanish.address], region="eu-es", config=in_spain) as spain,
+        agent(
+            directory / "de", [german.address], region="eu-de", peers={"eu-es": spain.peer}, config=in_germany
+        ) as germany,
     ):
-        agents = {"eu-de": germany, "eu-es": spain}
-        obeying = [obey(one, region, directory / region, store) for region, one in agents.items()]
-        yield agents
-        for config in obeying:
-            await config.stop()
+        yield {"eu-de": germany, "eu-es": spain}
 
 
-def obey(one: Agent, region: str, directory: Path, store: EtcdStore) -> ActiveConfig:
-    directory.mkdir()
-    runtime = cast(Any, one.runtime)
-    runtime.active_config = ActiveConfig(region, store, directory, Random(1), lambda policy: None)
-    runtime.active_config.start()
-    return cast(ActiveConfig, runtime.active_config)
+@asynccontextmanager
+async def following(region: str, directory: Path, store: EtcdStore) -> AsyncIterator[ActiveConfig]:
+    """The configuration that the store has for a region."""
+    (directory / region).mkdir()
+    config = ActiveConfig(region, store, directory / region, Random(1), lambda policy: None)
+    config.start()
+    try:
+        yield config
+    finally:
+        await config.stop()
 
 
 async def serving(one: Agent, requests: int = 40) -> Counter[str]:
@@ -90,7 +94,7 @@ def history(changes: list[Changed]) -> list[float]:
 
 async def obeyed(one: Agent, wanted: dict[str, float], within_s: float = 60.0) -> None:
     def holds() -> bool:
-        plan = one.runtime.active_config.plan
+        plan = one.config.plan
         return plan is not None and shares(plan) == wanted
 
     await until(holds, within_s)
@@ -127,7 +131,7 @@ async def test_a_drain_moves_traffic_away_outlives_its_leader_and_is_lifted_by_t
             assert len(set(falling)) > 3
             status = await operator.status(leader)
             assert [one.state for one in status.regions if one.name == "eu-de"] == [RegionState.DRAINING]
-            plan = germany.runtime.active_config.plan
+            plan = germany.config.plan
             assert plan is not None
             assert {one.region for one in plan.closed} == {"eu-de"}
 

@@ -75,7 +75,7 @@ class Observer:
             self.connections,
             self.directory,
             Random(1),
-            wanted=lambda model: self.wanted.get(model, 0),
+            wanted=lambda model, spillover: self.wanted.get(model, 0),
             clock=time.monotonic,
         )
 

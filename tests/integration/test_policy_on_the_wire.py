@@ -30,7 +30,7 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
         agent(tmp_path / "serving", [gpu.address], access_log=log) as serving,
         agent(tmp_path / "origin", [], region="eu-es", peers={"eu-de": serving.peer}, access_log=log) as origin,
     ):
-        origin.runtime.location = Location("US", "CA", 34.0, -118.2)
+        origin.location = Location("US", "CA", 34.0, -118.2)
         assert (await ask(origin))[0] == 200
     log.close()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -61,9 +61,9 @@ async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_loo
 async def test_a_rule_by_subdivision(tmp_path: Path, location: Location, status: int, code: str | None) -> None:
     californians = ResidencyRule("californians", client_subdivisions=frozenset({"US-CA"}), allow=frozenset({"us-east"}))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        config = one.runtime.active_config
+        config = one.config
         config.policy = msgspec.structs.replace(config.policy, residency=(californians,))
-        one.runtime.location = location
+        one.location = location
         answer = await ask(one)
     assert answer[0] == status
     if code is not None:
@@ -74,15 +74,15 @@ async def test_a_client_at_the_wrong_door_is_sent_by_its_map(tmp_path: Path) -> 
     away = ResidencyRule("away", client_countries=frozenset({"DE"}), deny=frozenset({"eu-de"}))
     by_sea = EntryMap("by-sea", frozenset({"DE"}), frozenset(), ("us-east",))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        config = one.runtime.active_config
+        config = one.config
         config.policy = msgspec.structs.replace(config.policy, residency=(away,), entry_maps=(by_sea,))
-        one.runtime.location = Location("DE")
+        one.location = Location("DE")
         status, headers, _ = await ask(one)
     assert (status, headers["x-penstock-regions"]) == (421, "us-east,eu-es")
 
 
 def under_quota(one: Agent, quota: Quota) -> None:
-    config = one.runtime.active_config
+    config = one.config
     tenant = msgspec.structs.replace(config.policy.tenants["open"], quota=quota)
     config.policy = msgspec.structs.replace(config.policy, tenants=config.policy.tenants | {"open": tenant})
 
@@ -94,7 +94,7 @@ async def test_a_tenant_past_its_rate_is_refused_with_when_to_come_back(tmp_path
         status, headers, body = await ask(one)
         assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
         assert 90 <= int(headers["retry-after"]) <= 150
-        assert len(one.runtime.offered) == 2, "what a quota refuses is no demand to plan for"
+        assert len(one.offered) == 2, "what a quota refuses is no demand to plan for"
 
 
 async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_path: Path) -> None:
@@ -109,20 +109,20 @@ async def test_what_runs_at_once_is_given_back_when_it_ends_however_it_does(tmp_
         stays, leaves = await RawClient.connect(one.traffic), await RawClient.connect(one.traffic)
         for client in (stays, leaves):
             client.say(post(BODY))
-        await until(lambda: one.runtime.quotas.running("open") == 2)
+        await until(lambda: one.quotas.running("open") == 2)
         assert (await ask(one))[0] == 429
         leaves.close()
-        await until(lambda: one.runtime.quotas.running("open") == 1)
+        await until(lambda: one.quotas.running("open") == 1)
         go_on.set()
         assert (await stays.answer())[0] == 200
         assert (await ask(one))[0] == 200
-        await until(lambda: one.runtime.quotas.running("open") == 0)
+        await until(lambda: one.quotas.running("open") == 0)
         stays.close()
 
 
 async def test_each_of_two_agents_lets_its_half_through(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.runtime.agents_here = 2
+        one.agents_here = 2
         under_quota(one, Quota(requests_per_s=0.01, burst_requests=4, concurrent=None))
         assert [(await ask(one))[0] for _ in range(3)] == [200, 200, 429]
 
@@ -132,7 +132,7 @@ LIGHTER = "llama-3.2-1b"
 
 def with_lighter(one: Agent, percent: float | None = None, *, fallback: bool = False) -> None:
     """The fleet knows a lighter model: as a fallback, or as a version of what is asked for with a share of it."""
-    config = one.runtime.active_config
+    config = one.config
     models = {MODEL: Model(MODEL, fallback=LIGHTER if fallback else None), LIGHTER: Model(LIGHTER)}
     versions = {}
     if percent is not None:
@@ -155,7 +155,7 @@ async def test_blue_and_green_versions(tmp_path: Path, percent: float, model: st
         assert status == 200
         assert json.loads(body)["served"] == {"model": model, "messages": ["hi"]}
         assert headers["x-penstock-model"] == model
-        assert one.runtime.offered[0][0] == model, "demand is of the version that serves it"
+        assert one.offered[0][0] == model, "demand is of the version that serves it"
 
 
 async def test_a_session_keeps_its_version_and_others_are_drawn(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_lighter_model_serves_what_nobody_has_the_model_for(tmp_path: Pa
         status, headers, body = await ask(one)
         assert (status, json.loads(body)["served"]["model"]) == (200, LIGHTER)
         assert headers["x-penstock-model"] == LIGHTER
-        assert one.runtime.offered[-1][0] == LIGHTER
+        assert one.offered[-1][0] == LIGHTER
         status, headers, _ = await ask(one, body=json.dumps({"model": LIGHTER, "messages": []}).encode())
         assert "x-penstock-model" not in headers
     assert one.held() == 0
@@ -237,7 +237,7 @@ async def test_a_request_that_waits_is_held_to_the_policy_that_came_meanwhile(tm
         await until(lambda: one.held() == 1)
         second.say(post(BODY))
         await until(lambda: one.waiting() == 1)
-        config = one.runtime.active_config
+        config = one.config
         not_here = ResidencyRule("not-here", deny=frozenset({"eu-de"}))
         config.policy = msgspec.structs.replace(config.policy, residency=(not_here,))
         go_on.set()

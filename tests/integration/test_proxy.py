@@ -44,7 +44,7 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
             answer = await client.answer()
             assert (answer.status, answer.headers["content-length"], answer.body) == (200, "9", b'{"ok": 1}')
         assert len(gpu.heard) == 3
-        told = one.runtime.request_tally.report()
+        told = one.tally.report()
         assert (told.ended, told.failed, told.begun) == (3, 0, 3)
         assert told.first_byte_s > 0.0
 
@@ -161,7 +161,7 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context.get("exception")))
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        monkeypatch.delattr(one.runtime, "demand")
+        monkeypatch.delattr(one.demand, "offered")
         client = await RawClient.connect(one.traffic)
         client.say(post(BODY))
         assert await client.closed(), "and does not leave it waiting"

@@ -94,8 +94,8 @@ async def test_so_it_is_over_tls(tmp_path: Path) -> None:
         clients = [
             RawClient(*await asyncio.open_connection(one.traffic.host, one.traffic.port, ssl=context)) for _ in range(2)
         ]
-        one.runtime.endpoints.pool(MODEL).prior_s = 0.1
-        one.runtime.endpoints.pool(MODEL).recount()
+        one.endpoints.pool(MODEL).prior_s = 0.1
+        one.endpoints.pool(MODEL).recount()
         clients[0].say(post(BODY))
         await clients[0].head()
         clients[1].say(HALF_OF_A_LARGE_ONE)

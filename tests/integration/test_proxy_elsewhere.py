@@ -27,7 +27,7 @@ async def test_an_unreachable_endpoint_is_passed_over(tmp_path: Path) -> None:
 
 async def test_an_endpoint_that_cannot_be_looked_up_is_passed_over(tmp_path: Path) -> None:
     async with engine(answers) as gpu, agent(tmp_path, [NOBODY, gpu.address]) as one:
-        nowhere = next(iter(one.runtime.endpoints.every()))
+        nowhere = next(iter(one.endpoints.every()))
         nowhere.address = Address("a..b", 80)
         for _ in range(6):
             assert (await ask(one))[0] == 200
@@ -61,7 +61,7 @@ async def test_a_kept_connection_that_its_engine_closes_costs_the_engine_nothing
     async with engine(answers_once) as gpu, agent(tmp_path, [gpu.address]) as one:
         for _ in range(8):
             assert (await ask(one))[0] == 200
-        endpoint = next(iter(one.runtime.endpoints.every()))
+        endpoint = next(iter(one.endpoints.every()))
         assert (endpoint.health.ready, endpoint.standing.failures) == (True, 0)
         assert len(gpu.heard) == 15, "each but the first was sent again at once"
 
@@ -113,7 +113,7 @@ async def test_a_refusal_that_breaks_off_is_one(tmp_path: Path) -> None:
     async with engine(breaks_off) as busy, engine(answers) as gpu, agent(tmp_path, [busy.address, gpu.address]) as one:
         while not busy.heard:
             assert (await ask(one))[0] == 200
-        assert all(endpoint.health.ready for endpoint in one.runtime.endpoints.every()), "it lives"
+        assert all(endpoint.health.ready for endpoint in one.endpoints.every()), "it lives"
 
 
 async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         status, headers, body = await ask(one)
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1
-        assert one.runtime.request_tally.report().failed == 1
+        assert one.tally.report().failed == 1
     async with agent(tmp_path / "none", [NOBODY]) as one:
         status, headers, body = await ask(one)
         assert (status, code(body)) == (503, "none_ready")

@@ -27,13 +27,13 @@ async def test_a_request_goes_where_the_plan_says_and_is_checked_there(tmp_path:
             tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": server.peer}
         ) as origin,
     ):
-        origin.runtime.location = Location("DE")
+        origin.location = Location("DE")
         status, headers, _ = await ask(origin, "X-Request-Id: far-1")
         assert (status, headers["x-penstock-region"]) == (200, "eu-es")
         assert (len(far.heard), len(near.heard)) == (1, 0)
         assert far.heard[0].header("x-request-id") == "far-1"
         assert far.heard[0].header("x-penstock-route") is None, "an engine never sees the route context"
-        assert server.runtime.offered == [], "demand is counted where it lands"
+        assert server.offered == [], "demand is counted where it lands"
         assert server.counted() == origin.counted() == {"ok": 1}
 
 
@@ -44,7 +44,7 @@ async def test_a_plan_that_names_a_forbidden_region_takes_nothing_there(tmp_path
         engine(answers) as forbidden,
         agent(tmp_path, [near.address], anonymous="personal", plan=wrong, peers={"us-east": forbidden.address}) as one,
     ):
-        one.runtime.location = Location("DE")
+        one.location = Location("DE")
         status, headers, _ = await ask(one)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
         assert not forbidden.heard
@@ -59,9 +59,9 @@ async def test_a_peer_that_refuses_or_is_gone_leaves_the_request_at_home(tmp_pat
     ):
         assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
         assert server.counted() == {"refused": 1}
-        origin.runtime.peers.addresses["eu-es"] = NOBODY
+        origin.peers.addresses["eu-es"] = NOBODY
         assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
-        assert origin.runtime.peers.broke == ["eu-es"]
+        assert origin.peers.broke == ["eu-es"]
 
 
 async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_peer_that_fails_silently_gives_its_requests_back(tmp_path: Path
     ):
         asked = asyncio.create_task(ask(origin))
         await until(lambda: bool(black_hole.heard))
-        origin.runtime.peers.states["eu-es"] = RegionState.FAILED
+        origin.peers.states["eu-es"] = RegionState.FAILED
         status, headers, _ = await asked
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
 
@@ -115,7 +115,7 @@ async def test_a_stream_that_its_server_had_to_end_went_well_for_nobody(
         assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "it is told once"
         assert code(events[1].removeprefix(b"data: ")) == why
         assert server.counted() == origin.counted() == {"engine_error": 1}
-        assert origin.runtime.request_tally.report().failed == 1
+        assert origin.tally.report().failed == 1
 
 
 async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
         second = asyncio.create_task(ask(origin))
         await until(lambda: origin.waiting() == 1)
         assert not far.heard, "not invited"
-        origin.runtime.peers.credits["us-east"] = 1
+        origin.peers.credits["us-east"] = 1
         status, headers, _ = await second
         assert (status, headers["x-penstock-region"]) == (200, "us-east")
-        assert origin.runtime.peers.spent == ["us-east"]
+        assert origin.peers.spent == ["us-east"]
         first.close()
 
 

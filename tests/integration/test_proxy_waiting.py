@@ -26,7 +26,7 @@ async def one_more(one: Agent, *headers: str) -> RawClient:
 
 def tell_dead(one: Agent) -> None:
     """The only endpoint is found out to be gone."""
-    for endpoint in one.runtime.endpoints.every():
+    for endpoint in one.endpoints.every():
         endpoint.broke()
 
 
@@ -131,9 +131,9 @@ async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Pa
         engine(streams_forever) as other,
         agent(tmp_path, [gpu.address, other.address], slots=1, queue=0) as one,
     ):
-        for endpoint in one.runtime.endpoints.every():
+        for endpoint in one.endpoints.every():
             endpoint.service_s = 0.1
-        one.runtime.endpoints.pool(MODEL).recount()
+        one.endpoints.pool(MODEL).recount()
         running = [await RawClient.connect(one.traffic) for _ in range(2)]
         runs_on = {}
         for client in running:
@@ -177,7 +177,7 @@ async def test_an_agent_whose_grace_is_over_lets_go_of_who_waits(tmp_path: Path)
 async def test_higher_priority_goes_first_and_the_queue_is_told_in_metrics(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (one, first):
         low = await one_more(one, "x-request-id: low")
-        config = one.runtime.active_config
+        config = one.config
         tenants = {name: replace(tenant, priority=7) for name, tenant in config.policy.tenants.items()}
         config.policy = replace(config.policy, tenants=tenants)
         high = await one_more(one, "x-request-id: high")

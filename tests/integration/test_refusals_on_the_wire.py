@@ -77,7 +77,7 @@ async def test_without_an_anonymous_tenant_a_key_is_needed(tmp_path: Path, size_
         status, headers, body = await ask(one, body=asked)
         assert (status, code(body)) == (401, "invalid_api_key")
         assert headers["www-authenticate"] == "Bearer"
-        assert one.runtime.request_tally.report().failed == 1
+        assert one.tally.report().failed == 1
     log.close()
     (line,) = (tmp_path / "access.log").read_text().splitlines()
     assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "invalid_api_key")
@@ -89,7 +89,7 @@ async def test_a_forbidden_origin_sends_the_client_away_unserved(tmp_path: Path)
         assert (status, code(body)) == (421, "misdirected")
         assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
         assert not gpu.heard
-        assert one.runtime.offered == [], "not this origin's demand"
+        assert one.offered == [], "not this origin's demand"
 
 
 async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         ResidencyRule("not-here", deny=frozenset({"eu-de"}), source="residency.yaml:9"),
     )
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address]) as one:
-        one.runtime.active_config.policy = replace(one.runtime.active_config.policy, residency=nowhere)
+        one.config.policy = replace(one.config.policy, residency=nowhere)
         answer = await ask(one)
         assert answer.status == 451
         assert answer.headers["x-penstock-refusal"] == "no_permitted_region"
@@ -138,7 +138,7 @@ async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answe
     """What an agent of eu-de answers to a request with this route header; no engine hears of it unless it is 200."""
     async with engine(answers) as gpu, agent(directory, [gpu.address]) as one:
         if rules:
-            one.runtime.active_config.policy = replace(one.runtime.active_config.policy, residency=rules)
+            one.config.policy = replace(one.config.policy, residency=rules)
         client = await RawClient.connect(one.peer)
         client.say(post(BODY, f"X-Penstock-Route: {token}"))
         answer = await client.answer()

@@ -6,14 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.services import AdminService
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, agent
+from tests.support.agents import Agent, admin_service, agent
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, post
@@ -26,9 +25,8 @@ TOKEN = "0123456789abcdef-registration"
 async def admin(one: Agent, directory: Path) -> AsyncIterator[Address]:
     """The admin listener of an agent, with a registration token."""
     (directory / "tokens").write_text(TOKEN)
-    runtime: Any = one.runtime
-    runtime.registrations = Registrations(one.runtime.endpoints, directory / "tokens")
-    listener = Listener(AdminService(one.carrier, cast(Any, runtime), dict), Limits(idle_linger_s=0.0))
+    registrations = Registrations(one.endpoints, directory / "tokens")
+    listener = Listener(admin_service(one, registrations), Limits(idle_linger_s=0.0))
     try:
         yield Address(*await listener.start("127.0.0.1", 0))
     finally:
@@ -50,11 +48,11 @@ async def call(address: Address, method: str, path: str, body: Any = None, token
 async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "new"}) as process:
         async with agent(tmp_path / "agent", []) as one, admin(one, tmp_path) as address:
-            one.runtime.endpoints.start()
+            one.endpoints.start()
             spec = {"url": process.urls["new"], "models": [MODEL], "slots": 8, "engine": "vllm", "zone": "a"}
             assert (await call(address, "PUT", "/v1/endpoints/new", spec, token="wrong")).status == 401
             assert (await call(address, "PUT", "/v1/endpoints/new", spec)).status == 201
-            await until(lambda: one.runtime.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: one.endpoints.pool(MODEL).ready == 1)
 
             client = await RawClient.connect(one.traffic)
             request = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True})
@@ -65,13 +63,13 @@ async def test_from_registration_to_requests_and_back_to_nothing(tmp_path: Path)
             assert drained == {"name": "new", "draining": True, "in_flight": 1}
             listed = json.loads((await call(address, "GET", "/v1/endpoints")).body)["endpoints"]
             assert [(shown["name"], shown["draining"], shown["loaded"]) for shown in listed] == [("new", True, [MODEL])]
-            assert one.runtime.endpoints.pool(MODEL).ready == 0
+            assert one.endpoints.pool(MODEL).ready == 0
 
             parts = []
             while part := await client.chunk():
                 parts.append(part)
             assert b"".join(parts).rstrip().endswith(b"data: [DONE]")
             client.close()
-            await until(lambda: not list(one.runtime.endpoints.every()))
+            await until(lambda: not list(one.endpoints.every()))
             assert json.loads((await call(address, "GET", "/v1/endpoints")).body) == {"endpoints": []}
-            await one.runtime.endpoints.stop()
+            await one.endpoints.stop()

@@ -15,13 +15,33 @@ from penstock.routing.placement import Reservation
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load.script_connection import ScriptConnection
-from regional_agent.shared_load.shared_load import SharedLoad, Waiting
-from regional_agent.shared_load.shared_load_script import agent_prefix, index_key
+from regional_agent.shared_load.redis_script import RedisScript, agent_prefix, index_key
+from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
+from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import PATIENCE_S, until
 
-Start = Callable[..., SharedLoad]
+
+class Sharing(SharedLoad):
+    """The shared load of one agent, with its exchange."""
+
+    def __init__(self, endpoints: EndpointSet, region: str, agent: str, epoch: int, url: str) -> None:
+        super().__init__(endpoints, shared=True)
+        self.endpoints = endpoints
+        self.queues: dict[str, QueueSummary] = {}
+        self.exchange = SharedLoadExchange(
+            self,
+            lambda: self.queues,
+            lambda: None,
+            redis_url=url,
+            region=region,
+            agent=agent,
+            epoch=epoch,
+            rng=Random(epoch),
+        )
+
+
+Start = Callable[..., Sharing]
 
 
 @pytest.fixture
@@ -36,18 +56,18 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
     file.write_text(
         "".join(f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4}}\n" for n in (0, 1))
     )
-    views: list[SharedLoad] = []
+    views: list[Sharing] = []
 
-    def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> SharedLoad:
+    def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> Sharing:
         endpoints = EndpointSet(file, UpstreamPool(), Random(1))
-        view = SharedLoad(region, agent, epoch, endpoints, (server or redis_server).url, Random(epoch))
-        view.start()
+        view = Sharing(endpoints, region, agent, epoch, (server or redis_server).url)
+        view.exchange.start()
         views.append(view)
         return view
 
     yield start
     for view in views:
-        await view.stop()
+        await view.exchange.stop()
 
 
 def endpoint(view: SharedLoad, number: int = 0) -> Endpoint:
@@ -58,10 +78,10 @@ def in_flight(view: SharedLoad) -> list[int]:
     return [one.view.in_flight for one in view._endpoints.every()]
 
 
-async def kill(view: SharedLoad) -> None:
+async def kill(view: Sharing) -> None:
     """As kill -9 does: nothing is given back, nobody is told."""
-    await cancel(view._tasks)
-    view._tasks = []
+    await cancel(view.exchange._tasks)
+    view.exchange._tasks = []
 
 
 async def test_agents_see_each_others_requests_and_their_end(start: Start) -> None:
@@ -79,16 +99,16 @@ async def test_agents_see_each_others_requests_and_their_end(start: Start) -> No
 async def test_agents_see_each_others_work_and_who_waits(start: Start) -> None:
     a, b = start("a"), start("b")
     reservation = a.reserve(Reservation(endpoint(a), 500, 7000))
-    a.waiting_here = lambda: {"m": Waiting(3, -1, 250, 7)}
-    a.tell()
+    a.queues = {"m": QueueSummary(3, -1, 250, 7)}
+    a.publish()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: b.remote_queues("m") == [Waiting(3, -1, 250, 7)])
+    await until(lambda: b.remote_queues("m") == [QueueSummary(3, -1, 250, 7)])
     a.prefilled(reservation)
     a.prefilled(reservation)
     assert endpoint(a).view.prefill_us == 0
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
     a.release(reservation)
-    a.waiting_here = dict
+    a.queues = {}
     await until(lambda: endpoint(b).view.decode_us == 0 and b.remote_queues("m") == [])
 
 
@@ -143,7 +163,7 @@ async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_succe
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
     old.reserve(Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(other) == [1, 1])
-    await old.stop()
+    await old.exchange.stop()
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
 
 
@@ -151,8 +171,8 @@ async def test_stopping_takes_the_counts_out_at_once(start: Start, region: str, 
     view = start("a")
     view.reserve(Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
-    await until(lambda: client.hget(agent_prefix(region) + "a", "told") == b'{"loads":{"gpu-0":[1,0,0]},"waiting":{}}')
-    await view.stop()
+    await until(lambda: client.hget(agent_prefix(region) + "a", "load") == b'{"loads":{"gpu-0":[1,0,0]},"waiting":{}}')
+    await view.exchange.stop()
     assert client.keys(f"penstock:v1:{{{region}}}:*".replace("[", "?").replace("]", "?")) == []
 
 
@@ -225,7 +245,7 @@ async def test_a_flushed_redis_is_told_everything_again(start: Start, own_redis:
     client = redis.Redis.from_url(own_redis.url)
     client.flushall()
     client.script_flush()
-    await until(lambda: client.exists(index_key(b._index[len("penstock:v1:{") : -len("}:agents")])) == 1)
+    await until(lambda: client.exists(index_key(b.exchange._index[len("penstock:v1:{") : -len("}:agents")])) == 1)
     await until(lambda: in_flight(b) == [1, 0])
 
 
@@ -235,7 +255,7 @@ async def test_a_dead_agents_lease_ends_though_the_clock_of_redis_was_set_back(
     """What is left of an agent that died before the step: leases that end far in the future."""
     client = redis.Redis.from_url(redis_server.url)
     told = b'{"loads":{"gpu-0":[3,0,0]}}'
-    client.hset(agent_prefix(region) + "dead", mapping={"epoch": 1, "told": told})
+    client.hset(agent_prefix(region) + "dead", mapping={"epoch": 1, "load": told})
     client.zadd(index_key(region), {"dead": (time.time() + 3600) * 1000})
     a, b = start("a"), start("b")
     a.reserve(Reservation(endpoint(a)))
@@ -253,24 +273,22 @@ async def test_garbage_of_another_writer_is_not_counted(start: Start, region: st
         for number, garbage in enumerate(
             (b"\xff", b'{"loads":{"gpu-0":[-3,0,0]}}', b'{"loads":{"gpu-0":[1,1e99,0]}}', b"[1]", vast)
         ):
-            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "told": garbage})
+            client.hset(agent_prefix(region) + f"x{number}", mapping={"epoch": 1, "load": garbage})
             client.zadd(index_key(region), {f"x{number}": (time.time() + LEASE_S) * 1000})
-        await until(lambda: any("garbled" in entry["event"] for entry in logs))
+        await until(lambda: any("invalid load" in entry["event"] for entry in logs))
         await asyncio.sleep(0.3)
     assert view.up
     assert in_flight(view) == [0, 0]
-    assert sum("garbled" in entry["event"] for entry in logs) == 1
+    assert sum("invalid load" in entry["event"] for entry in logs) == 1
 
 
 async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
-    view = SharedLoad("r", "a", 1, EndpointSet(file, UpstreamPool(), Random(1)), None, Random(1))
-    view.start()
+    view = SharedLoad(EndpointSet(file, UpstreamPool(), Random(1)))
     reservation = view.reserve(Reservation(endpoint(view)))
     assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])
     view.release(reservation)
-    await view.stop()
     assert in_flight(view) == [0]
 
 
@@ -278,7 +296,7 @@ async def test_without_redis_own_requests_are_the_whole_view(tmp_path: Path) -> 
 async def test_an_answer_that_was_given_up_on_is_not_taken_for_the_next(
     redis_server: RedisServer, connected: bool
 ) -> None:
-    script = ScriptConnection(redis_server.url, "return ARGV[1]", 1.0)
+    script = RedisScript(redis_server.url, "return ARGV[1]", 1.0)
     if connected:
         assert await script.run((), ("before",)) == b"before"
     with redis.Redis.from_url(redis_server.url) as operator:

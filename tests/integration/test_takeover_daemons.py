@@ -19,7 +19,7 @@ from adapters.store.members import AgentMember
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
 from penstock.policy.policy import Failover
-from regional_agent.shared_load.shared_load_script import agent_prefix
+from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
@@ -248,7 +248,7 @@ async def _told_requests(shared: redis.Redis) -> int:
     def look() -> int:
         found = 0
         for key in shared.scan_iter(agent_prefix(REGION) + "*"):
-            told = shared.hget(key, "told")
+            told = shared.hget(key, "load")
             if told is not None:
                 found += sum(load[0] for load in msgspec.json.decode(told)["loads"].values())
         return found

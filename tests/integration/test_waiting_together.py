@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lab.servers.redis import RedisServer
 from regional_agent.background_tasks import cancel
 from regional_agent.routing import admission_queue
-from regional_agent.shared_load import shared_load
+from regional_agent.shared_load import shared_load_exchange
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY
 from tests.support.planet import MODEL
@@ -56,7 +56,7 @@ class Region:
         """Send the one that the engine works on first, and see to it that every agent knows."""
         await self.ask(name, request)
         await until(lambda: self.gpu.began == [request])
-        pools = [one.runtime.endpoints.pool(MODEL) for one in self.agents.values()]
+        pools = [one.endpoints.pool(MODEL) for one in self.agents.values()]
         await until(lambda: all(pool.in_flight == 1 for pool in pools))
 
     async def wait(self, name: str, request: str) -> None:
@@ -68,14 +68,14 @@ class Region:
 
     def first_in_line(self, name: str) -> None:
         """Let what comes to one agent from now on go before what comes to others."""
-        config = self.agents[name].runtime.active_config
+        config = self.agents[name].config
         tenants = {name: replace(tenant, priority=1) for name, tenant in config.policy.tenants.items()}
         config.policy = replace(config.policy, tenants=tenants)
 
     async def all_know(self) -> None:
         """Return once every agent has heard how many wait in all."""
         total = sum(one.waiting() for one in self.agents.values())
-        await until(lambda: all(one.runtime.admission_queue.waiting(MODEL) == total for one in self.agents.values()))
+        await until(lambda: all(one.queue.waiting(MODEL) == total for one in self.agents.values()))
 
     async def answered(self, request: str) -> int:
         """The status that a request was answered with."""
@@ -96,7 +96,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
             for name in ("a", "b", "c")
         }
         for each in agents.values():
-            pool = each.runtime.endpoints.pool(MODEL)
+            pool = each.endpoints.pool(MODEL)
             pool.prior_s = 0.1  # so that a queue of a few is not too long to join
             pool.recount()
         one = Region(gpu, agents)
@@ -129,8 +129,8 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
     monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
-    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
-    region.agents["a"].runtime.endpoints.pool(MODEL).views[0].update_score()
+    region.agents["a"].endpoints.pool(MODEL).views[0].limit = 9  # room that only a can see
+    region.agents["a"].endpoints.pool(MODEL).views[0].update_score()
     await region.wait("a", "a1")
     assert region.gpu.began == ["a0"]
     region.asked["b1"].close()
@@ -141,17 +141,18 @@ async def test_a_newcomer_at_one_agent_does_not_overtake_who_waits_at_another(
 
 
 async def test_an_agent_that_died_holds_up_nobody(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_load, "LEASE_S", PATIENT_S)
+    monkeypatch.setattr(shared_load_exchange, "LEASE_S", PATIENT_S)
     for name in ("b", "c"):
         region.first_in_line(name)
     await region.fill("a", "a0")
     for request in ("b1", "c1", "a1"):
         await region.wait(request[0], request)
     for name in ("b", "c"):
-        view = region.agents[name].runtime.shared_load
-        await cancel(view._tasks)  # as if killed: what it told stays until its lease is over, and it takes nothing
-        view._tasks = []
-        region.agents[name].runtime.admission_queue.close()
+        exchange = region.agents[name].exchange
+        assert exchange is not None
+        await cancel(exchange._tasks)  # as if killed: what it published stays until its lease expires
+        exchange._tasks = []
+        region.agents[name].queue.close()
     region.gpu.go_on.release()
     await until(lambda: region.gpu.began == ["a0", "a1"])
     assert region.agents["b"].waiting() == region.agents["c"].waiting() == 1

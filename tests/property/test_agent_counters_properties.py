@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
-from regional_agent.shared_load.shared_load_script import agent_prefix
+from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.planet import MODEL, policy
@@ -170,7 +170,7 @@ class Region:
 
     def told(self) -> list[bytes]:
         """What agents have in Redis."""
-        found = [self.shared.hget(key, "told") for key in self.shared.scan_iter(agent_prefix(REGION) + "*")]
+        found = [self.shared.hget(key, "load") for key in self.shared.scan_iter(agent_prefix(REGION) + "*")]
         return [one for one in found if isinstance(one, bytes)]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:

@@ -22,11 +22,13 @@ from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.policy import Model, Policy, Region, Tenant
 from penstock.routing.cost_estimate import Expectations
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.locate import Locator
+from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.runtime import AgentRuntime
+from regional_agent.telemetry.demand_meter import DemandMeter
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -78,13 +80,16 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 def test_only_a_trusted_proxy_says_where_a_client_is(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
-    runtime = SimpleNamespace(
-        active_config=SimpleNamespace(policy=POLICY),
-        locator=locator,
-        demand=SimpleNamespace(offered=lambda model, permitted: None),
+    admission = Admission(
+        "de-1",
+        cast(ActiveConfig, SimpleNamespace(policy=POLICY)),
+        locator,
+        Quotas(lambda: 1),
+        DemandMeter(lambda: 0.0),
+        expectations=Expectations(),
+        key=FleetKey(b"tests-only-tests-only-tests-only"),
+        rng=Random(1),
     )
-    key = FleetKey(b"tests-only-tests-only-tests-only")
-    admission = Admission("de-1", cast(AgentRuntime, runtime), key, Random(1), Expectations())
     for peer_ip, headers in asked:
         found = place(admission, peer_ip, headers)
         words = [value for name, value in headers if name == b"x-country"]

@@ -67,10 +67,10 @@ async def _script(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: list[str]) -> None:
     access_log = AccessLog(directory / "access.log", 1.0, Random(1))
     async with engine(_script) as gpu, agent(directory, [gpu.address], access_log=access_log) as one:
-        policy = one.runtime.active_config.policy
+        policy = one.config.policy
         quota = Quota(None, 1, concurrent=1)
         tenants = {name: msgspec.structs.replace(each, quota=quota) for name, each in policy.tenants.items()}
-        one.runtime.active_config.policy = msgspec.structs.replace(policy, tenants=tenants)
+        one.config.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:
                 owner, name = STEPS[step]
@@ -87,7 +87,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
                 await until(lambda: one.held() == 0 and not list(one.carrier.active))
-                assert one.runtime.quotas.running("open") == 0
+                assert one.quotas.running("open") == 0
     access_log.close()
 
 

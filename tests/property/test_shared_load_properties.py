@@ -24,9 +24,10 @@ from penstock.routing.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load import shared_load
+from regional_agent.shared_load import shared_load_exchange
+from regional_agent.shared_load.redis_script import agent_prefix
 from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.shared_load.shared_load_script import agent_prefix
+from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 AGENTS = ("a", "b", "c")
@@ -36,8 +37,9 @@ NOTHING_TOLD = b'{"loads":{},"waiting":{}}'
 
 
 class Agent:
-    def __init__(self, view: SharedLoad, endpoints: list[Endpoint]) -> None:
+    def __init__(self, view: SharedLoad, exchange: SharedLoadExchange, endpoints: list[Endpoint]) -> None:
         self.view = view
+        self.exchange = exchange
         self.endpoints = endpoints
         self.held: list[Reservation] = []
 
@@ -68,9 +70,19 @@ class Region(RuleBasedStateMachine):
         self.epoch += 1
         file = self.directory / "endpoints.yaml"
         endpoints = EndpointSet(file, UpstreamPool(), Random(1))
-        view = SharedLoad(self.region, name, self.epoch, endpoints, self.server.url, Random(self.epoch))
-        view.start()
-        self.agents[name] = Agent(view, list(endpoints.every()))
+        view = SharedLoad(endpoints, shared=True)
+        exchange = SharedLoadExchange(
+            view,
+            dict,
+            lambda: None,
+            redis_url=self.server.url,
+            region=self.region,
+            agent=name,
+            epoch=self.epoch,
+            rng=Random(self.epoch),
+        )
+        exchange.start()
+        self.agents[name] = Agent(view, exchange, list(endpoints.every()))
 
     def some_agent(self, number: int) -> str:
         return sorted(self.agents)[number % len(self.agents)]
@@ -113,15 +125,14 @@ class Region(RuleBasedStateMachine):
     @precondition(lambda self: self.agents)
     @rule(number=st.integers(0, 2))
     def kill(self, number: int) -> None:
-        view = self.agents.pop(self.some_agent(number)).view
-        self.run(cancel(view._tasks))
-        if view._redis is not None:
-            self.run(view._redis.aclose())  # as the kernel closes a dead process's sockets; nothing is told
+        exchange = self.agents.pop(self.some_agent(number)).exchange
+        self.run(cancel(exchange._tasks))
+        self.run(exchange._redis.aclose())  # as the kernel closes a dead process's sockets; nothing is told
 
     @precondition(lambda self: self.agents)
     @rule(number=st.integers(0, 2))
     def stop(self, number: int) -> None:
-        self.run(self.agents.pop(self.some_agent(number)).view.stop())
+        self.run(self.agents.pop(self.some_agent(number)).exchange.stop())
 
     @rule()
     def flush_redis(self) -> None:
@@ -144,7 +155,7 @@ class Region(RuleBasedStateMachine):
     def all_see(self, loads: dict[str, Load]) -> bool:
         """By what they read at least two exchanges after the last request came or went."""
         return all(
-            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_load.IDLE_S
+            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_load_exchange.IDLE_INTERVAL_S
             for agent in self.agents.values()
         )
 
@@ -168,7 +179,7 @@ class Region(RuleBasedStateMachine):
             )
         )
         for agent in self.agents.values():
-            self.run(agent.view.stop())
+            self.run(agent.exchange.stop())
         self.run(until(lambda: told(client, self.region) == [], "leave nothing in Redis"))
         self.loop.close()
 
@@ -185,7 +196,7 @@ def added(one: Load, other: Load) -> Load:
 def told(client: redis.Redis, region: str) -> list[bytes]:
     keys = client.keys(agent_prefix(region) + "*")
     assert isinstance(keys, list)
-    return [value for key in keys if (value := client.hget(key, "told")) is not None]
+    return [value for key in keys if (value := client.hget(key, "load")) is not None]
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0) -> None:
@@ -199,9 +210,9 @@ async def until(condition: Callable[[], bool], what: str, within_s: float = 20.0
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shared_counts, shared_load):
+    for module in (shared_counts, shared_load_exchange):
         monkeypatch.setattr(module, "LEASE_S", SHORT_LEASE_S)
-    monkeypatch.setattr(shared_load, "BACKOFF_CAP_S", 0.2)
+    monkeypatch.setattr(shared_load_exchange, "BACKOFF_CAP_S", 0.2)
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
-from regional_agent.shared_load import shared_load as told
-from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 MODELS = ("m", "n")
@@ -66,9 +65,8 @@ class Room(RuleBasedStateMachine):
         for pool in self.endpoints.pools.values():
             pool.prior_s = 0.2
             pool.recount()
-        self.view = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
+        self.view = SharedLoad(self.endpoints)
         self.room = AdmissionQueue(self.endpoints, self.view, lambda: self.now)
-        self.room.ask = self._ask
         self.waiters: list[Waiter] = []
         self.running: dict[str, int] = dict.fromkeys(MODELS, 0)
         self.credits = 0
@@ -123,7 +121,7 @@ class Room(RuleBasedStateMachine):
         answered_within: list[Any] = []
 
         def joins() -> QueueEntry | Refusal:
-            entry = self.room.join(context, 100, waiter.answers.append, self.now, elsewhere=elsewhere)
+            entry = self.room.join(context, 100, self._ask, waiter.answers.append, self.now, elsewhere=elsewhere)
             answered_within.extend(waiter.answers)
             return entry
 
@@ -171,9 +169,9 @@ class Room(RuleBasedStateMachine):
     @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
     def another_agent_tells(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
-        self.view._remote_queues = {model: [told.Waiting(1, 0, waited_ms, self.heads)]} if there else {}
-        self.view._shown_weight = 1.0
-        self.inside(self.view.on_heard)
+        self.view._remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
+        self.view._weight = 1.0
+        self.inside(self.room.room_appeared)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, MAX_WAIT_S]))
     def time_passes(self, seconds: float) -> None:

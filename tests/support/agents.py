@@ -1,6 +1,6 @@
-"""An agent's three faces on real sockets, over real endpoints and reservations, with what it knows of the world fixed.
+"""An agent's listeners on real sockets, over real endpoints and reservations.
 
-ActiveConfig and peers are what a test says they are; everything a request passes through is the real thing.
+A test sets the configuration in force and the state of peers; everything else that a request passes through is real.
 """
 
 from __future__ import annotations
@@ -19,23 +19,29 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
+from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.tls_contexts import ServerTls
 from regional_agent.proxy.access_log import AccessLog
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.readiness import Readiness
+from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
-from regional_agent.services import PeerService, TrafficService
+from regional_agent.services import AdminService, PeerService, TrafficService
 from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.upstream.address import Address
@@ -72,27 +78,21 @@ class FixedPeers:
         self.spent.append(region)
 
 
-class FixedRuntime:
-    """Stands where `regional_agent.runtime.AgentRuntime` does."""
+class Agent:
+    """The parts of a running agent that tests inspect and change."""
 
     def __init__(
         self,
+        config: Any,
         endpoints: EndpointSet,
-        region: str,
-        policy: Policy | None,
-        plan: RegionPlan | None,
-        name: str = "agent-1",
-        redis_url: str | None = None,
-        metrics: AgentMetrics | None = None,
-        locator: Locator | None = None,
+        shared_load: SharedLoad,
+        queue: AdmissionQueue,
+        peers: FixedPeers,
+        locator: Locator | None,
+        metrics: AgentMetrics,
     ) -> None:
-        self.metrics = metrics or AgentMetrics()
-        samplers = samplers_of(plan) if plan is not None else {}
-        self.active_config = SimpleNamespace(policy=policy, plan=plan, policy_digest="digest", samplers=samplers)
-        self.endpoints = endpoints
-        self.shared_load = SharedLoad(region, name, 1, endpoints, redis_url, Random(1))
-        self.admission_queue = AdmissionQueue(endpoints, self.shared_load, time.monotonic, self.metrics.waited)
-        self.peers = FixedPeers({}, {})
+        self.config, self.endpoints, self.shared_load, self.queue = config, endpoints, shared_load, queue
+        self.peers, self.metrics = peers, metrics
         self.agents_here = 1
         self.quotas = Quotas(lambda: self.agents_here)
         self.location: Location = NOWHERE
@@ -101,37 +101,23 @@ class FixedRuntime:
         )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)
-        self.request_tally = RequestTally()
-
-    def local_view(self, model: str, now: float) -> RegionView:
-        pool = self.endpoints.pool(model)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.admission_queue.wait_s(model))
-
-    def at_ease(self, model: str) -> bool:
-        here = self.local_view(model, 0.0)
-        return here.ready and here.expected_wait_s <= 0.0 and not self.admission_queue.is_awaited(model)
-
-    def why_not_ready(self) -> str | None:
-        return None if self.active_config.policy is not None else "no policy"
+        self.tally = RequestTally()
+        self.exchange: SharedLoadExchange | None = None
+        self.router: Router
+        self.carrier: Proxy
+        self.listener: Listener
+        self.traffic = self.peer = Address("", 0)
 
     def _offered(self, model: str, residency: ResidencyClass) -> None:
         self.offered.append((model, residency.name))
 
-
-class Agent:
-    """What a test has in hand."""
-
-    def __init__(self, runtime: FixedRuntime, carrier: Proxy, traffic: Listener, metrics: AgentMetrics) -> None:
-        self.runtime, self.carrier, self.listener, self.metrics = runtime, carrier, traffic, metrics
-        self.traffic = self.peer = Address("", 0)
-
     def held(self) -> int:
         """Reservations that are out."""
-        return sum(endpoint.local_load.requests for endpoint in self.runtime.endpoints.every())
+        return sum(endpoint.local_load.requests for endpoint in self.endpoints.every())
 
     def waiting(self) -> int:
         """Requests that wait for room."""
-        return self.runtime.admission_queue.waiting_here(MODEL)
+        return self.queue.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
         """`requests_total` by outcome."""
@@ -177,13 +163,15 @@ async def agent(
     name: str = "agent-1",
     redis_url: str | None = None,
     models: Sequence[str] = (MODEL,),
+    config: ActiveConfig | None = None,
 ) -> AsyncIterator[Agent]:
     """One agent of `region` in front of `engines`, each ready, with the test fleet's policy in force.
 
     Args:
         trusted: whether every client is a proxy of ours, as far as there is no `locator` that knows.
         locator: None locates nobody.
-        redis_url: what it shares its view through with other agents of other names; None is the only agent.
+        redis_url: what it shares its load through with other agents of other names; None is the only agent.
+        config: None has the test fleet's policy in force, and `plan`.
     """
     connections = pool or UpstreamPool()
     endpoints = EndpointSet(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
@@ -192,42 +180,101 @@ async def agent(
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
-    runtime: Any = FixedRuntime(endpoints, region, in_force, plan, name, redis_url, metrics, locator)
-    runtime.peers = FixedPeers(peers or {}, credits or {})
-    road = Router(region, cast(Any, runtime), KEY, Random(1), time.monotonic)
+    samplers = samplers_of(plan) if plan is not None else {}
+    fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
+    shared_load = SharedLoad(endpoints, shared=redis_url is not None)
+    queue_here = AdmissionQueue(endpoints, shared_load, time.monotonic, metrics.waited)
+    one = Agent(
+        config or fixed, endpoints, shared_load, queue_here, FixedPeers(peers or {}, credits or {}), locator, metrics
+    )
+    if redis_url is not None:
+        one.exchange = SharedLoadExchange(
+            shared_load,
+            queue_here.summaries,
+            queue_here.room_appeared,
+            redis_url=redis_url,
+            region=region,
+            agent=name,
+            epoch=1,
+            rng=Random(1),
+        )
+        one.exchange.start()
+    one.router = _router(one, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
-    carrier = Proxy(
-        road,
+    one.carrier = Proxy(
+        one.router,
         connections,
         metrics,
+        one.tally,
         bounds,
         via=b"1.1 agent-1.%b.test" % region.encode(),
         rng=Random(1),
         peer_pool=peer_pool,
         access_log=access_log,
     )
-    carrier.start()
-    runtime.shared_load.start()
-    service = TrafficService(road, carrier, runtime)
+    one.carrier.start()
+    readiness = Readiness(one.config, endpoints)
+    service = TrafficService(one.router.admission, one.carrier, one.config, readiness)
+    peer_service = PeerService(one.router.admission, one.carrier, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
-    header = runtime.locator.header
-    traffic = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
-    peer = Listener(PeerService(road, carrier, runtime), bounds, tls=peer_tls, location_header=header)
-    one = Agent(runtime, carrier, traffic, metrics)
-    one.traffic = Address(*await traffic.start("127.0.0.1", port), tls is not None)
+    header = one.locator.header
+    one.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
+    peer = Listener(peer_service, bounds, tls=peer_tls, location_header=header)
+    one.traffic = Address(*await one.listener.start("127.0.0.1", port), tls is not None)
     one.peer = Address(*await peer.start("127.0.0.1", 0), peer_tls is not None)
     try:
         yield one
     finally:
-        for listener in (traffic, peer):
+        for listener in (one.listener, peer):
             listener.stop_accepting()
             await listener.drain(0.0)
-        carrier.stop()
-        runtime.admission_queue.close()
-        await runtime.shared_load.stop()
+        one.carrier.stop()
+        queue_here.close()
+        if one.exchange is not None:
+            await one.exchange.stop()
         connections.close()
         if peer_pool is not None:
             peer_pool.close()
+
+
+def admin_service(one: Agent, registrations: Registrations | None = None) -> AdminService:
+    """The service of an agent's admin listener; requests for what it lacks fail."""
+    return AdminService(
+        one.carrier,
+        Readiness(one.config, one.endpoints),
+        cast(Any, registrations),
+        ExplainService(one.router, one.config, one.locator),
+        update_metrics=lambda in_flight: None,
+        status=dict,
+    )
+
+
+def _router(one: Agent, region: str) -> Router:
+    rng, peers = Random(1), cast(Any, one.peers)
+    chooser = EndpointChooser(rng)
+    admission = Admission(
+        region,
+        one.config,
+        one.locator,
+        one.quotas,
+        cast(Any, one.demand),
+        expectations=chooser.expectations,
+        key=KEY,
+        rng=rng,
+    )
+    return Router(
+        region,
+        one.config,
+        one.endpoints,
+        one.shared_load,
+        one.queue,
+        peers,
+        admission,
+        chooser,
+        key=KEY,
+        rng=rng,
+        clock=time.monotonic,
+    )
 
 
 def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int, models: Sequence[str]) -> Path:

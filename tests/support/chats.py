@@ -73,7 +73,7 @@ async def is_busy(e: ScriptedEngine, heard: Heard, writer: asyncio.StreamWriter)
 async def full(directory: Path, address: Address, **fields: object) -> AsyncIterator[tuple[Agent, RawClient]]:
     """An agent whose one slot is taken, and by whom; it expects requests to be short."""
     async with agent(directory, [address], slots=1, queue=0, **fields) as one:  # type: ignore[arg-type]
-        pool = one.runtime.endpoints.pool(MODEL)
+        pool = one.endpoints.pool(MODEL)
         pool.prior_s = 0.1
         pool.recount()
         first = await RawClient.connect(one.traffic)

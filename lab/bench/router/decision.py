@@ -39,15 +39,16 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
-from regional_agent.shared_load.script_connection import ScriptConnection
-from regional_agent.shared_load.shared_load import TIMEOUT_S, Told
-from regional_agent.shared_load.shared_load_script import (
+from regional_agent.shared_load.redis_script import (
     EXCHANGE,
     MAX_AGENTS,
-    MAX_TOLD_BYTES,
+    MAX_LOAD_BYTES,
+    RedisScript,
     agent_prefix,
     index_key,
 )
+from regional_agent.shared_load.shared_load import PublishedLoad
+from regional_agent.shared_load.shared_load_exchange import TIMEOUT_S
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -119,21 +120,23 @@ async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncI
         yield runtime, bench
         bench.give_back()
     finally:
-        await runtime.active_config.stop()
-        await runtime.shared_load.stop()
+        await runtime.config.stop()
+        if runtime.shared_load_exchange is not None:
+            await runtime.shared_load_exchange.stop()
 
 
 async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
-    runtime.shared_load.start()
-    client = ScriptConnection(redis_url, EXCHANGE, TIMEOUT_S)
+    assert runtime.shared_load_exchange is not None
+    runtime.shared_load_exchange.start()
+    client = RedisScript(redis_url, EXCHANGE, TIMEOUT_S)
     prefix = agent_prefix(AWAITED)
 
     async def tell(agent: str) -> None:
         told = msgspec.json.encode(
-            Told({one.name: one.local_load for one in runtime.endpoints.every() if one.local_load.requests})
+            PublishedLoad({one.name: one.local_load for one in runtime.endpoints.every() if one.local_load.requests})
         )
         await client.run(
-            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_TOLD_BYTES)
+            (index_key(AWAITED), prefix + agent), (agent, 1, 60_000, told, prefix, MAX_AGENTS, MAX_LOAD_BYTES)
         )
 
     for number in range(OTHER_AGENTS):
@@ -207,13 +210,13 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
     classes = (ClassPlan(MODEL, everywhere.name, (Arc(REGION, 1.0, ArcReason.HOME),), ()),)
     plan = RegionPlan(REGION, 1, 1, policy.digest(), 0.0, classes)
     await store.commit([], [Put(keys.policy(policy.digest()), encode(policy)), Put(keys.plan(REGION), encode(plan))])
-    runtime.active_config.start()
+    runtime.config.start()
     async with asyncio.timeout(10.0):
-        while runtime.active_config.plan is None:  # noqa: ASYNC110 - the configuration offers nothing to wait for
+        while runtime.config.plan is None:  # noqa: ASYNC110 - the configuration offers nothing to wait for
             await asyncio.sleep(0.01)
     for endpoint in runtime.endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
-    return runtime, Router(REGION, runtime, key, rng, time.monotonic)
+    return runtime, runtime.router
 
 
 def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, object]:

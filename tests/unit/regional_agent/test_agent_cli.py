@@ -59,5 +59,5 @@ def test_a_state_directory_that_cannot_be_made_is_named(settings: dict[str, str]
     code, told = agent(settings | {"STATE_DIR": str(state)})
     assert (code, told) == (
         2,
-        f"PENSTOCK_AGENT_STATE_DIR: {state}: Not a directory; name a directory of this agent's own",
+        f"PENSTOCK_AGENT_STATE_DIR: {state}: Not a directory; name a directory that the agent may create",
     )

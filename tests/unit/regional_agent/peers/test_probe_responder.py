@@ -1,6 +1,7 @@
 import time
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
@@ -9,10 +10,13 @@ from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.policy import Model, Policy, Region, Spillover
 from penstock.wire.probe import ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.probe_responder import MAX_WAIT_S, ProbeResponder
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 KEY = FleetKey(b"k" * 32)
@@ -47,23 +51,21 @@ class Here:
         self.endpoints.use_priors(POLICY)
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
-        self.answers = ProbeResponder(
-            "here",
+        queue = AdmissionQueue(self.endpoints, SharedLoad(self.endpoints), self.clock)
+        credits = CreditLedger(
             "agent-1",
-            KEY,
             self.endpoints,
-            AdmissionQueue(
-                self.endpoints, SharedLoad("here", "agent-1", 1, self.endpoints, None, Random(1)), self.clock
-            ),
-            policy=lambda: self.policy,
-            plan=lambda: self.plan,
+            queue,
+            DemandMeter(self.clock),
             agents_here=lambda: self.agents,
             clock=self.clock,
         )
+        config = cast(ActiveConfig, self)
+        self.responder = ProbeResponder("here", "agent-1", KEY, config, self.endpoints, queue, credits)
 
     def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> ProbeResponse:
         question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted)
-        status, body = self.answers.answer(seal_request(question, KEY).encode())
+        status, body = self.responder.answer(seal_request(question, KEY).encode())
         assert status == 200, body
         return open_response(body, question, KEY)
 
@@ -121,7 +123,7 @@ def test_a_region_that_is_closed_invites_nobody_and_still_says_that_it_is_ready(
 
 
 def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:
-    here.answers.leaving = True
+    here.responder.shutting_down = True
     answer = here.ask(m=5)
     assert not any(one.ready or one.credits for one in answer.models.values())
 
@@ -129,16 +131,19 @@ def test_an_agent_that_leaves_invites_nobody(here: Here) -> None:
 def test_only_other_regions_of_the_policy_may_ask(here: Here) -> None:
     for origin in ("here", "elsewhere"):
         question = ProbeRequest(origin, "x", "here", "nonce", time.time())
-        assert here.answers.answer(seal_request(question, KEY).encode()) == (403, b"not a region that may ask\n")
+        assert here.responder.answer(seal_request(question, KEY).encode()) == (
+            403,
+            b"not another region of the policy\n",
+        )
 
 
 @pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
 def test_strangers_learn_nothing(here: Here, token: bytes | None) -> None:
-    status, body = here.answers.answer(token)
+    status, body = here.responder.answer(token)
     assert status == 403
     assert b"agent-1" not in body
 
 
 def test_without_a_policy_nobody_may_ask(here: Here) -> None:
     here.policy = None
-    assert here.answers.answer(b"") == (503, b"no policy yet\n")
+    assert here.responder.answer(b"") == (503, b"no policy yet\n")

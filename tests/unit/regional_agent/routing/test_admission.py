@@ -17,12 +17,14 @@ from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
 from penstock.routing.cost_estimate import Expectations
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.signing import FleetKey
+from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.routing import admission
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES
+from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.runtime import AgentRuntime
+from regional_agent.telemetry.demand_meter import DemandMeter
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -42,13 +44,17 @@ class Here:
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
-        runtime = SimpleNamespace(
-            active_config=self.active_config,
-            locator=self.locator,
-            demand=SimpleNamespace(offered=lambda model, permitted: None),
+        config, locator = cast(ActiveConfig, self.active_config), cast(Locator, self.locator)
+        self.admission = Admission(
+            "de-1",
+            config,
+            locator,
+            Quotas(lambda: 1),
+            DemandMeter(lambda: 0.0),
+            expectations=Expectations(),
+            key=FleetKey(b"tests-only-tests-only-tests-only"),
+            rng=Random(1),
         )
-        key = FleetKey(b"tests-only-tests-only-tests-only")
-        self.admission = Admission("de-1", cast(AgentRuntime, runtime), key, Random(1), Expectations())
 
     def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", told: Sequence[bytes] = ()) -> Any:
         request = Request()

@@ -38,7 +38,7 @@ class Here:
         self.endpoints = EndpointSet(file, UpstreamPool(), Random(1), zone=zone)
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
-        self.shared_load = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
+        self.shared_load = SharedLoad(self.endpoints)
         self.chooser = EndpointChooser(Random(1))
         self.pool = self.endpoints.pool("m")
         self.services = LocalServices(self.endpoints, self.shared_load, self.chooser, lambda: None)

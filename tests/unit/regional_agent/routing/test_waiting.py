@@ -16,8 +16,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
-from regional_agent.shared_load import shared_load as told
-from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.shared_load.shared_load import QueueSummary, SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
@@ -39,9 +38,8 @@ class Here:
         self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)
-        self.view = SharedLoad("r", "a", 1, self.endpoints, None, Random(1))
+        self.view = SharedLoad(self.endpoints)
         self.room = AdmissionQueue(self.endpoints, self.view, self.clock)
-        self.room.ask = self._ask
         self.served: list[str] = []
         self.asked: list[str] = []
         self.credits: dict[str, int] = {}
@@ -74,7 +72,7 @@ class Here:
             else:
                 self.served.append(name)
 
-        return self.room.join(context, 100, answer, self.clock.now)
+        return self.room.join(context, 100, self._ask, answer, self.clock.now)
 
     def place(self, name: str, **fields: Any) -> QueueEntry:
         entry = self.join(name, **fields)
@@ -209,9 +207,9 @@ async def test_room_that_nobody_announced_is_seen_before_long(here: Here) -> Non
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
-    here.view._remote_queues = {"m": [told.Waiting(4, 0, 5000, 77)]}
+    here.view._remote_queues = {"m": [QueueSummary(4, 0, 5000, 77)]}
     assert not here.room.is_awaited("m"), "nobody is heard of yet"
-    here.view._shown_weight = 1.0
+    here.view._weight = 1.0
     assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
@@ -228,7 +226,7 @@ async def test_others_hear_how_many_wait_and_for_how_long(here: Here) -> None:
     first = here.place("a")
     here.clock.now += 2.0
     here.place("b", priority=-3)
-    said = here.view.waiting_here()["m"]
+    said = here.room.summaries()["m"]
     assert (said.requests, said.behind, said.waited_ms) == (2, 0, 2000)
     here.room.leave(first)
-    assert here.view.waiting_here()["m"].which != said.which
+    assert here.room.summaries()["m"].which != said.which

@@ -1,0 +1,89 @@
+"""The spill credits that this agent requests from other regions, and those that it grants to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.fleet.expected_wait import headroom_slots
+from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy, Spillover
+from penstock.routing.spill_credits import Grants, fair_part, grant, wanted
+from penstock.wire.probe import ProbeRequest
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.telemetry.demand_meter import DemandMeter
+
+
+class CreditLedger:
+    """Spill credits by model, computed from the load and the demand of this region."""
+
+    def __init__(
+        self,
+        agent: str,
+        endpoints: EndpointSet,
+        queue: AdmissionQueue,
+        demand: DemandMeter,
+        *,
+        agents_here: Callable[[], tuple[str, ...]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Create the credits of an agent that has granted none.
+
+        Args:
+            agent: name of this agent.
+            endpoints: the endpoints of this region.
+            queue: the requests that wait here.
+            demand: the rate at which clients send requests.
+            agents_here: names of this region's agents, in an order that all of them agree on.
+            clock: monotonic, in seconds.
+        """
+        self._agent = agent
+        self._endpoints = endpoints
+        self._queue = queue
+        self._demand = demand
+        self._agents_here = agents_here
+        self._clock = clock
+        self._grants: dict[str, Grants] = {}
+
+    def wanted(self, model: str, spillover: Spillover) -> int:
+        """How many credits this agent requests from each other region for a model."""
+        pool = self._endpoints.pool(model)
+        return wanted(
+            pool.in_flight + self._queue.waiting(model),
+            pool.slots,
+            spillover.target_utilisation,
+            pool.service_s,
+            self._demand.per_s(model),
+            spillover.credit_ttl_s,
+        )
+
+    def grant(self, model: str, question: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
+        """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
+
+        Args:
+            model: what the credits are for.
+            question: the probe: who requests how many.
+            policy: the policy in force.
+            plan: the plan in force; a region that it closes grants nothing.
+        """
+        is_closed = plan is not None and question.server in plan.closed_for(model)
+        headroom = 0 if is_closed else self._headroom(model, policy)
+        grants, granted = grant(
+            self._grants.get(model, Grants()),
+            f"{question.origin}/{question.agent}",
+            question.wanted.get(model, 0),
+            headroom,
+            self._clock(),
+            policy.spillover.credit_ttl_s,
+        )
+        self._grants[model] = grants
+        return granted
+
+    def _headroom(self, model: str, policy: Policy) -> int:
+        """This agent's part of the free slots of a model's pool."""
+        pool = self._endpoints.pool(model)
+        in_flight = pool.in_flight + self._queue.waiting(model)
+        agents = self._agents_here()
+        rank = agents.index(self._agent) if self._agent in agents else 0
+        free = headroom_slots(in_flight, pool.slots, policy.spillover.target_utilisation)
+        return fair_part(free, rank, len(agents))

@@ -1,0 +1,102 @@
+"""Builds the report that an agent sends to the leading control plane about once a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
+from penstock.fleet.report import AgentReport, PoolReport
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.telemetry.demand_meter import DemandMeter
+from regional_agent.telemetry.endpoint_reports import EndpointReports
+from regional_agent.telemetry.request_tally import RequestTally
+
+
+class ReportBuilder:
+    """Collects what the parts of an agent report, and numbers the reports."""
+
+    def __init__(
+        self,
+        region: str,
+        agent: str,
+        epoch: int,
+        config: ActiveConfig,
+        endpoints: EndpointSet,
+        queue: AdmissionQueue,
+        demand: DemandMeter,
+        peers: PeerProber,
+        tally: RequestTally,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Create a builder whose first report has number 1.
+
+        Args:
+            region: region of the agent.
+            agent: name of the agent.
+            epoch: start of the agent; grows with every start.
+            config: policy and plan in force, and why newer ones were rejected.
+            endpoints: pools and endpoints of the region.
+            queue: requests that wait here.
+            demand: rate of clients' requests by traffic class.
+            peers: health of the other regions.
+            tally: outcomes of requests.
+            clock: monotonic, in seconds.
+        """
+        self._region = region
+        self._agent = agent
+        self._epoch = epoch
+        self._config = config
+        self._endpoints = endpoints
+        self._endpoint_reports = EndpointReports(endpoints.every)
+        self._queue = queue
+        self._demand = demand
+        self._peers = peers
+        self._tally = tally
+        self._clock = clock
+        self._seq = 0
+
+    def build(self) -> AgentReport:
+        """The next report. Brings the demand rates up to now."""
+        self._seq += 1
+        self._demand.settle()
+        plan = self._config.plan
+        endpoints = self._endpoint_reports.next()
+        return AgentReport(
+            region=self._region,
+            agent=self._agent,
+            epoch=self._epoch,
+            seq=self._seq,
+            sent_at=time.time(),
+            pools=self.pools(),
+            demand=self._demand.report(),
+            peers=self._peers.report(),
+            policy_digest=self._config.policy_digest,
+            plan_epoch=plan.epoch if plan else 0,
+            plan_generation=plan.generation if plan else 0,
+            refused_plan=self._config.refused,
+            refused_digest=self._config.refused_digest,
+            request_counts=self._tally.report(),
+            objectives=self._tally.report_objectives(self._clock()),
+            endpoints=endpoints.endpoints,
+            endpoints_omitted=endpoints.left_out,
+        )
+
+    def pools(self) -> tuple[PoolReport, ...]:
+        """Size and load of each model's pool."""
+        return tuple(
+            PoolReport(
+                model=model,
+                endpoints=len(pool.endpoints) + pool.missing,
+                ready=pool.ready,
+                slots=pool.slots,
+                in_flight=pool.in_flight + self._queue.waiting(model),
+                service_s=pool.service_s,
+                completions=min(MEMORY_COMPLETIONS, sum(endpoint.completions for endpoint in pool.endpoints)),
+            )
+            for model, pool in self._endpoints.pools.items()
+        )
