@@ -1,8 +1,8 @@
-"""Who leads, as one control plane believes it: a state machine as a table; what the table lacks is an error.
+"""Leadership of one control plane as a table of state transitions; a transition that the table lacks is an error.
 
-Safety does not rest on the belief. Every write of a leader is fenced by the revision at which its leader key was made
-(Kleppmann, "How to do distributed locking", 2016), so a late one does nothing. The belief is about not trying: a leader
-steps down by its own clock before the store would let another one in.
+Safety does not rest on this state. Every write of a leader is fenced by the revision at which its leader key was made
+(Kleppmann, "How to do distributed locking", 2016), so a late write has no effect. The state avoids futile writes: a
+leader steps down by its own clock before the store lets another control plane take over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROOF_MARGIN_S = 0.25
 
 
 class Role(StrEnum):
-    """What a control plane is."""
+    """Role of a control plane."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -31,23 +31,23 @@ class Role(StrEnum):
 
 
 class ElectionEvent(StrEnum):
-    """What can happen to it."""
+    """Event of a leader election."""
 
     VACANT = "vacant"
-    """Nobody holds the leader key."""
+    """The leader key does not exist."""
     WON = "won"
-    """Our leader key was made."""
+    """This control plane created the leader key."""
     LOST = "lost"
-    """Another's was there first."""
+    """Another control plane created the leader key first."""
     UNKNOWN = "unknown"
-    """The store did not answer; a key of ours that may be there dies with a lease that nobody renews."""
+    """The store did not respond; a leader key that was created expires with its lease, which is not renewed."""
     RENEWED = "renewed"
     UNPROVEN = "unproven"
     """The lease could not be renewed in time, so it may have expired."""
     EXPIRED = "expired"
-    """The store says that the lease is gone."""
+    """The store reports that the lease has expired."""
     FENCED = "fenced"
-    """A write found that the leader key is no longer ours."""
+    """A fenced write failed: the leader key belongs to another control plane."""
     RESIGNED = "resigned"
 
 
@@ -68,43 +68,43 @@ TRANSITIONS: dict[tuple[Role, ElectionEvent], Role] = {
 }
 
 WHY = {
-    _E.VACANT: "nobody leads, so this one stands for election",
+    _E.VACANT: "there is no leader, so this control plane campaigns",
     _E.WON: "made the leader key first",
     _E.LOST: "another made the leader key first",
     _E.UNKNOWN: "the store did not answer the campaign",
     _E.RENEWED: "the lease is renewed",
     _E.UNPROVEN: "the lease could not be renewed in time",
     _E.EXPIRED: "the store says that the lease is gone",
-    _E.FENCED: "a write found that the leader key is another's",
+    _E.FENCED: "a fenced write failed: another control plane leads",
     _E.RESIGNED: "resigned",
 }
 
 
 class Leadership(msgspec.Struct, frozen=True):
-    """One control plane's belief about itself; `transition` returns the next one."""
+    """Leadership state of one control plane; `transition` returns the next one."""
 
     role: Role = Role.FOLLOWER
     epoch: int = 0
-    """The fencing epoch: revision at which our leader key was made; 0 unless leading."""
+    """The fencing epoch: the revision at which the leader key was created; 0 unless leading."""
     proven_until: float = 0.0
-    """Our clock (s) at which the lease may have expired."""
+    """Local clock (s) from which the lease may have expired."""
     since: float = 0.0
-    """Our clock (s) when the role was entered."""
+    """Local clock (s) when the role was entered."""
     why: str = "just started"
-    """A sentence for people: what made it so."""
+    """Reason of the last transition, for operators."""
 
     def epoch_at(self, now: float) -> int | None:
-        """The epoch to write with now; None where this control plane must not write."""
+        """Returns the epoch to write with now; None if this control plane must not write."""
         return self.epoch if self.role is Role.LEADER and now < self.proven_until else None
 
 
 def transition(
     belief: Leadership, event: ElectionEvent, now: float, *, epoch: int = 0, sent_at: float = 0.0
 ) -> Leadership:
-    """The belief after an event.
+    """Returns the state after an event.
 
     Args:
-        now: our clock, in seconds.
+        now: local clock, in seconds.
         epoch: with WON, the revision at which the leader key was made.
         sent_at: with WON and RENEWED, our clock before the lease was asked for, in seconds: it lives at least
             LEASE_TTL_S from then, however long the answer took.

@@ -1,6 +1,6 @@
-"""Standing for election and holding office: the IO around the state machine of `leadership.py`.
+"""Campaigns for leadership and holds it: the IO around the state machine of `leader_election`.
 
-The leader key is made with a lease where there is none, and dies with it. Its create revision is the fencing epoch.
+The leader key is created with a lease and expires with it. Its create revision is the fencing epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adapters.store.mirror import Mirror, Seen
 from control_plane.leadership.leader_election import LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
 
 LOOK_S = 1.0
-"""A follower looks at the leader key this often (s) even when nobody tells it of a change."""
+"""A follower looks at the leader key this often (s) even without a notification of a change."""
 
 STAGGER_S = 0.2
 """Candidates start apart by up to this (s), so that most need not campaign at all."""
@@ -40,15 +40,15 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaderElector:
-    """Leads when nobody else does, and knows when it must no longer.
+    """Acquires leadership when there is no leader, and gives it up when the lease can no longer be proven.
 
     Args:
         store: where the leader key is.
-        member: what it says of us.
-        eligible: whether we could do a leader's work now; only then do we stand.
+        member: the value of the leader key: this control plane.
+        eligible: whether this control plane can lead now; it campaigns only then.
         rng: source of the jitter.
         clock: seconds, monotonic.
-        on_change: called with every new belief; must not block.
+        on_change: called after every change of role; must not block.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LeaderElector:
 
     @property
     def leader(self) -> Seen[Member] | None:
-        """Who holds the leader key, as last seen in the store."""
+        """The holder of the leader key, as last read from the store."""
         return self.mirror.seen("")
 
     @property
@@ -141,7 +141,7 @@ class LeaderElector:
             await asyncio.sleep(wait_s)
 
     async def _vacancy(self) -> None:
-        """Return when nobody holds the leader key and we could."""
+        """Returns when there is no leader and this control plane is eligible."""
         while True:
             self._stirred.clear()
             if not self.mirror.has_key and self._eligible():

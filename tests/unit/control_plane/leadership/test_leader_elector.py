@@ -161,7 +161,7 @@ async def test_a_store_that_is_away_is_not_asked_without_pause(shared: MemorySto
     await until(lambda: campaign.epoch is None)
     beliefs.clear()
     await asyncio.sleep(2.0)
-    assert len([one for one in beliefs if one.why == "nobody leads, so this one stands for election"]) < 25
+    assert len([one for one in beliefs if one.why == "there is no leader, so this control plane campaigns"]) < 25
     store.away = False
     await until(lambda: campaign.epoch is not None)
     await campaign.stop()
