@@ -155,7 +155,7 @@ async def test_who_serves_whom_and_since_when(penstock: Shell) -> None:
         changed = await penstock("plan", "diff", "-o", "json")
         assert msgspec.json.decode(changed.out, type=PlanDiff).after.generation >= newest
     gone = await penstock("plan", "show", "999999999")
-    assert (gone.code, "is not kept" in gone.err) == (2, True)
+    assert (gone.code, "is not stored" in gone.err) == (2, True)
     nowhere = await penstock("plan", "show", "--origin", "eu-d")
     assert (nowhere.code, "did you mean eu-de?" in nowhere.err) == (2, True)
 
@@ -199,7 +199,7 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
         assert (await penstock("audit", "verify", str(export))).code == 1
     export.write_text("".join(lines[:2]))
     cut = await penstock("audit", "verify", str(export), "--kept", kept)
-    assert (cut.code, "cut off or made anew" in cut.err) == (1, True)
+    assert (cut.code, "truncated or replaced" in cut.err) == (1, True)
     export.write_text("nonsense")
     assert (await penstock("audit", "verify", str(export))).code == 2
     assert (await penstock("audit", "verify", str(export), "--kept", "3")).code == 2
@@ -221,7 +221,7 @@ async def test_explaining_without_any_fleet(tmp_path: Path) -> None:
     explained = await shell("explain", *bundle, *request, "--key-file", str(key), "--country", "DE", "-o", "json")
     assert msgspec.json.decode(explained.out, type=Explanation).asked.tenant == "personal"
     shown = await shell("explain", *bundle, *request, "--tenant", "personal", "--country", "DE")
-    assert "offline: residency and distance alone" in shown.out
+    assert "offline: residency and distance only" in shown.out
     line = json.dumps(
         {
             "at": 1.0, "request_id": "r-1", "tenant": "personal", "model": MODEL, "path": "/v1/x", "kind": "home",
