@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.overrides.interventions import Interventions, Orders
+from penstock.overrides.interventions import Constraints, Interventions
 from penstock.overrides.maintenance import openings, windows
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.policy.policy import Policy
@@ -119,9 +119,9 @@ def _emptied(
                 break
 
 
-def _shut(orders: Orders) -> frozenset[str]:
+def _shut(constraints: Constraints) -> frozenset[str]:
     """Returns the regions that do not serve even as a last resort."""
-    return orders.closed - orders.last_resort
+    return constraints.closed - constraints.last_resort
 
 
 def _withdrawn(

@@ -1,4 +1,4 @@
-"""May what was published come into force here? Bad input is refused with a reason and changes nothing."""
+"""Whether an agent accepts a published policy or plan; what it refuses changes nothing, and the reason is logged."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 
 SHARE_SUM_SLACK = 0.01
-"""How far the shares of a class may be from 1: planners drop crumbs, and shares are drawn in proportion anyway."""
+"""The greatest difference between 1 and the sum of a class's shares; agents draw in proportion to the shares."""
 
 
 def refuse_policy(policy: Policy, named: str, region: str) -> str | None:
-    """Why an agent of `region` refuses the policy that was published as digest `named`; None takes it."""
+    """Why an agent of `region` refuses the policy published under the digest `named`; None if it accepts it."""
     digest = policy.digest()
     if digest != named:
         return f"policy {named[:12]} has the content of {digest[:12]}"
     if region not in policy.regions:
-        return f"policy {named[:12]} does not know region {region}"
+        return f"policy {named[:12]} has no region {region}"
     return None
 
 
 def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionPlan | None) -> str | None:
-    """Why an agent of `region` refuses a plan made under `policy`; None takes it.
+    """Why an agent of `region` refuses a plan made under `policy`; None if it accepts it.
 
     Args:
+        plan: the published plan.
+        policy: the policy of the digest that the plan names.
+        region: the region of the agent.
         in_force: the plan that it would replace.
     """
     if plan.region != region:
@@ -37,14 +40,14 @@ def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionP
     for entry in plan.classes:
         where = f"{_name(plan)}, class {entry.model}/{entry.residency}"
         servers = [arc.server for arc in entry.arcs]
-        detoured = [arc for way in entry.detours for arc in way.arcs]
-        unknown = sorted({*servers, *entry.fallbacks, *(arc.server for arc in detoured)} - policy.regions.keys())
+        rerouted = [arc for table in entry.failover_tables for arc in table.arcs]
+        unknown = sorted({*servers, *entry.fallbacks, *(arc.server for arc in rerouted)} - policy.regions.keys())
         if unknown:
             return f"{where}: no region {', '.join(unknown)} in policy {plan.policy_digest[:12]}"
         if len(set(servers)) < len(servers):
             return f"{where}: two arcs to one region"
         if not all(
-            isfinite(arc.share) and 0.0 <= arc.share <= 1.0 + SHARE_SUM_SLACK for arc in (*entry.arcs, *detoured)
+            isfinite(arc.share) and 0.0 <= arc.share <= 1.0 + SHARE_SUM_SLACK for arc in (*entry.arcs, *rerouted)
         ):
             return f"{where}: a share is not between 0 and 1"
         if entry.arcs and abs(sum(arc.share for arc in entry.arcs) - 1.0) > SHARE_SUM_SLACK:

@@ -1,6 +1,6 @@
-"""How far shares may move at once: a change is small unless it is an emergency.
+"""Limits on how far shares move in one tick: changes are small unless a region is lost.
 
-Distance between two share tables is total variation: the part of the traffic that would move.
+The distance between two share tables is total variation: the part of the traffic that moves.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 DEADBAND = 0.02
-"""A smaller move than this is noise in the demand estimate, and stays where it was."""
+"""Moves below this distance (0-1) are noise in the demand estimate and are not made."""
 
 MIN_SHARE = 1e-6
-"""A smaller share than this is what rounding left over, not traffic."""
+"""Shares below this (0-1) are rounding errors and are dropped."""
 
 
 def moved_share(before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """The part (0-1) of the traffic that changes its server between two share tables that each sum to 1."""
+    """The part (0-1) of the traffic that changes its region between two share tables that each sum to 1."""
     return sum(abs(after.get(k, 0.0) - before.get(k, 0.0)) for k in before.keys() | after.keys()) / 2
 
 
@@ -24,14 +24,14 @@ def step_towards(
 ) -> dict[str, float]:
     """Move from one share table towards another by at most `max_step` of the traffic.
 
-    A server that had a share and is no longer `alive` is an emergency: the target is taken whole. A move within the
-    deadband is not made, unless it takes away the last of a server's share: spillover that is over must end.
+    Where a region that has a share can no longer serve, the whole target is taken at once. A move within the deadband
+    is not made, unless it removes the last share of a region: spillover that has ended must not leave a remainder.
 
     Args:
-        before: shares in force, which sum to 1; empty where there are none, and then the target is taken whole.
+        before: shares in force, which sum to 1; empty where there are none, and then the whole target is taken.
         target: shares wanted, which sum to 1.
-        max_step: the part (0-1) of the traffic that may change its server now.
-        alive: servers that can take traffic.
+        max_step: the part (0-1) of the traffic that may change its region now.
+        alive: regions that can take traffic.
     """
     if not before or any(share > 0.0 and server not in alive for server, share in before.items()):
         return dict(target)
@@ -45,38 +45,38 @@ def step_towards(
         server: before.get(server, 0.0) + part * (target.get(server, 0.0) - before.get(server, 0.0))
         for server in before.keys() | target.keys()
     }
-    return without_crumbs(mixed)
+    return normalised(mixed)
 
 
-def ramped(shares: Mapping[str, float], weights: Mapping[str, float], heirs: Iterable[str]) -> dict[str, float]:
-    """Hold back what a server's failback ramp does not grant it yet, and give that to whole servers.
+def ramped(shares: Mapping[str, float], limits: Mapping[str, float], candidates: Iterable[str]) -> dict[str, float]:
+    """Limit the shares of regions on a failback ramp and give the rest to regions without a limit.
 
     Args:
         shares: a share table that sums to 1.
-        weights: the most (0-1) of it that a server on its ramp may have; one that is not here is whole.
-        heirs: servers that may take what nobody in `shares` can, best first. Without any the table stays as it is:
-            a returning region is better than none.
+        limits: the maximum share (0-1) of each region on a ramp; other regions have no limit.
+        candidates: regions that may take the rest where every region in `shares` is limited, best first. If all of them
+            are limited, the table is returned unchanged: a region on its ramp is better than none.
     """
-    granted = {server: min(share, weights.get(server, 1.0)) for server, share in shares.items()}
+    granted = {server: min(share, limits.get(server, 1.0)) for server, share in shares.items()}
     held_back = sum(shares.values()) - sum(granted.values())
     if held_back <= 0.0:
         return dict(shares)
-    whole = {server: share for server, share in shares.items() if server not in weights and share > 0.0}
-    heir = next((name for name in heirs if name not in weights), None)
-    if not whole and heir is None:
+    unlimited = {server: share for server, share in shares.items() if server not in limits and share > 0.0}
+    candidate = next((name for name in candidates if name not in limits), None)
+    if not unlimited and candidate is None:
         return dict(shares)
-    takers = whole if whole or heir is None else {heir: 1.0}
+    takers = unlimited if unlimited or candidate is None else {candidate: 1.0}
     total = sum(takers.values())
     for server, part in takers.items():
         granted[server] = granted.get(server, 0.0) + held_back * part / total
-    return without_crumbs(granted)
+    return normalised(granted)
 
 
-def without_crumbs(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Amounts as shares that sum to 1, without those too small to mean anything.
+def normalised(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Amounts as shares that sum to 1, without those below MIN_SHARE.
 
     Raises:
-        ZeroDivisionError: every amount is zero, so that there is nothing to share.
+        ZeroDivisionError: every amount is zero.
     """
     total = sum(amounts.values())
     kept = {server: amount for server, amount in amounts.items() if amount / total > MIN_SHARE}

@@ -1,4 +1,4 @@
-"""What bytes between two regions cost: one rule, for the planner, which asks about all regions at once, and what-if."""
+"""The cost of traffic between two regions, for numbers (what-if) and for arrays over all regions (the planner)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 
 
 def egress_cost(model: Model, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
-    """What one request costs that is read in one region and served in another: its body there, the answer's back.
+    """The egress cost of a request read in one region and served in another: its body one way, the response back.
 
     Args:
-        entry_per_gb: price of a GB that leaves the region that reads it, in the currency of the bundle.
-        server_per_gb: the same for the region that serves it.
+        model: gives the mean size of bodies and responses.
+        entry_per_gb: price of a GB leaving the region that reads the request, in the currency of the bundle.
+        server_per_gb: the same for the region that serves the request.
     """
     return (entry_per_gb * model.request_bytes + server_per_gb * model.response_bytes) / BYTES_PER_GB

@@ -1,8 +1,8 @@
-"""Where demand goes the moment a region is lost, worked out beforehand, so that nobody has to ask anybody then.
+"""Failover tables: where each origin sends a lost region's share, computed before the loss.
 
-Every origin's table for one loss is made together with all others': those with the fewest other regions choose first,
-so that together they fit into the room that the plan kept. Where residency classes are nested or disjoint this finds a
-place for all that has one; where they overlap otherwise it may send some to a region that is full.
+The tables of all origins for one loss are computed together. Demand with the fewest other regions is placed first, so
+that together they fit into the room that the plan kept. With nested or disjoint residency classes all demand that has
+a place gets one; with other overlaps a table may send some demand to a region that is full.
 """
 
 from __future__ import annotations
@@ -12,49 +12,53 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import numpy as np
 
-from penstock.planning.change_limit import without_crumbs
+from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.arrays import Ints
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.problem import Problem
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 from penstock.planning.share_moves import Key
 
-KEPT_S = 10.0
-"""Tables are made anew this often (s)."""
+INTERVAL_S = 10.0
+"""Time (s) between two computations of the tables."""
 
-SOON_S = 2.0
-"""And this soon (s) when some region has begun to serve a class that has no table for its loss."""
+MISSING_INTERVAL_S = 2.0
+"""The same where a region serves a class that has no table for its loss."""
 
 MAX_ARCS = 4
-"""A lost share goes to this many regions at most."""
+"""A lost share goes to at most this many regions."""
 
 NEAR = 32
-"""A lost share nearly always fits into this many regions, the cheapest to reach; the others are looked at if not."""
+"""Number of regions, the cheapest to reach, that are tried first; they nearly always suffice."""
 
 PARTS = 20
-"""Shares of a table that plans carry are multiples of one part in this many."""
+"""Shares in published tables are multiples of one part in this many."""
 
 
-def detours(problems: Iterable[Problem], plans: Mapping[str, RegionPlan]) -> dict[Key, tuple[Detour, ...]]:
-    """For each key, a detour for every region that serves a share of it; none where no other region may and can.
+def compute_tables(
+    problems: Iterable[Problem], plans: Mapping[str, RegionPlan]
+) -> dict[Key, tuple[FailoverTable, ...]]:
+    """By key, a table for every region that serves a share of it, except where no other permitted region can serve.
 
     Args:
-        problems: what was planned for.
+        problems: the problem of each model.
         plans: the slices that come into force.
     """
     shares = {
-        Key(origin, one.model, one.residency): {arc.server: arc.share for arc in one.arcs}
+        Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
         for origin, plan in plans.items()
-        for one in plan.classes
+        for entry in plan.classes
     }
-    found: dict[Key, tuple[Detour, ...]] = {}
+    found: dict[Key, tuple[FailoverTable, ...]] = {}
     for problem in problems:
-        for key, detour in _model(problem, shares):
-            found[key] = (*found.get(key, ()), detour)
+        for key, table in _tables_of_model(problem, shares):
+            found[key] = (*found.get(key, ()), table)
     return found
 
 
-def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Iterable[tuple[Key, Detour]]:
+def _tables_of_model(
+    problem: Problem, shares: Mapping[Key, Mapping[str, float]]
+) -> Iterable[tuple[Key, FailoverTable]]:
     shape = problem.shape
     flows = Flows.of_shares(problem, shares)
     keys, pools, amounts = flows.key, flows.pool, flows.per_s
@@ -83,72 +87,80 @@ def _model(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Itera
         if first and amount > 0.0:
             taken[first] = taken.get(first, 0.0) + amount
         if taken:
-            arcs = tuple(Arc(name, share, ArcReason.FAILOVER) for name, share in without_crumbs(taken).items())
-            yield shape.keys[key], Detour(shape.pools[lost], arcs)
+            arcs = tuple(Arc(name, share, ArcReason.FAILOVER) for name, share in normalised(taken).items())
+            yield shape.keys[key], FailoverTable(shape.pools[lost], arcs)
 
 
-def _rounded(way: Detour) -> Detour:
-    """The largest parts as round shares, in the order given: noise should not make a new plan of them."""
-    if len(way.arcs) == 1:
-        return way
-    share = {arc.server: arc.share for arc in way.arcs}
+def _rounded(table: FailoverTable) -> FailoverTable:
+    """The table with its largest shares only, rounded, so that noise does not change the published plan."""
+    if len(table.arcs) == 1:
+        return table
+    share = {arc.server: arc.share for arc in table.arcs}
     largest = sorted(share, key=lambda name: (-share[name], name))[:MAX_ARCS]
     whole = sum(share[name] for name in largest)
     parts = {name: round(share[name] / whole * PARTS) for name in largest}
     parts[largest[0]] += PARTS - sum(parts.values())
-    arcs = [msgspec.structs.replace(arc, share=part / PARTS) for arc in way.arcs if (part := parts.get(arc.server, 0))]
-    return Detour(way.lost, tuple(arcs))
+    arcs = [
+        msgspec.structs.replace(arc, share=part / PARTS) for arc in table.arcs if (part := parts.get(arc.server, 0))
+    ]
+    return FailoverTable(table.lost, tuple(arcs))
 
 
-class FailoverTables:
-    """Keeps what plans carry of failover tables for a while, so that noise does not make a new plan every tick."""
+class FailoverTableSchedule:
+    """Adds failover tables to plans; keeps those in force for a while, so that noise does not change every plan."""
 
     def __init__(self) -> None:
-        self._made_at = float("-inf")
-        self._lacking = False
+        self._computed_at = float("-inf")
+        self._missing = False
+        """Whether a region serves a class of the last plan that has no table for its loss."""
 
     def added(self, plans: Mapping[str, RegionPlan], problems: Iterable[Problem], now: float) -> dict[str, RegionPlan]:
-        """The slices with tables: those that they have from what is in force, until it is time for new ones.
+        """The slices with tables: new ones when they are due, else those of the plan in force.
 
         Args:
+            plans: slices whose entries have the tables in force.
+            problems: the problem of each model.
             now: the planner's clock, in seconds.
         """
-        made = None
-        if now - self._made_at >= (SOON_S if self._lacking else KEPT_S):
-            made, self._made_at = detours(problems, plans), now
-        self._lacking = False
-        return {origin: self._slice(plan, made) for origin, plan in plans.items()}
+        computed = None
+        if now - self._computed_at >= (MISSING_INTERVAL_S if self._missing else INTERVAL_S):
+            computed, self._computed_at = compute_tables(problems, plans), now
+        self._missing = False
+        return {origin: self._slice(plan, computed) for origin, plan in plans.items()}
 
-    def _slice(self, plan: RegionPlan, made: Mapping[Key, tuple[Detour, ...]] | None) -> RegionPlan:
-        if made is None:
-            classes = [self._kept(one) for one in plan.classes]
+    def _slice(self, plan: RegionPlan, computed: Mapping[Key, tuple[FailoverTable, ...]] | None) -> RegionPlan:
+        if computed is None:
+            classes = [self._kept(entry) for entry in plan.classes]
         else:
-            classes = [_with(one, made.get(Key(plan.region, one.model, one.residency), ())) for one in plan.classes]
+            classes = [
+                _with_tables(entry, computed.get(Key(plan.region, entry.model, entry.residency), ()))
+                for entry in plan.classes
+            ]
         return msgspec.structs.replace(plan, classes=tuple(classes))
 
-    def _kept(self, one: ClassPlan) -> ClassPlan:
-        """A class with those of its tables that are about its arcs."""
-        arcs, tables = one.arcs, one.detours
+    def _kept(self, entry: ClassPlan) -> ClassPlan:
+        """The entry with only the tables for regions of its arcs."""
+        arcs, tables = entry.arcs, entry.failover_tables
         if len(arcs) == 1 == len(tables) and tables[0].lost == arcs[0].server:
-            return one
+            return entry
         servers = {arc.server for arc in arcs}
-        kept = tuple([way for way in tables if way.lost in servers])
-        self._lacking |= len(kept) < len(servers)
-        return one if len(kept) == len(tables) else msgspec.structs.replace(one, detours=kept)
+        kept = tuple([table for table in tables if table.lost in servers])
+        self._missing |= len(kept) < len(servers)
+        return entry if len(kept) == len(tables) else msgspec.structs.replace(entry, failover_tables=kept)
 
 
-def _with(one: ClassPlan, made: Iterable[Detour]) -> ClassPlan:
-    tables = tuple([_rounded(way) for way in made])
-    return one if one.detours == tables else msgspec.structs.replace(one, detours=tables)
+def _with_tables(entry: ClassPlan, computed: Iterable[FailoverTable]) -> ClassPlan:
+    tables = tuple([_rounded(table) for table in computed])
+    return entry if entry.failover_tables == tables else msgspec.structs.replace(entry, failover_tables=tables)
 
 
 class _Nearest:
-    """A key's permitted pools that are alive, the cheapest to reach first."""
+    """The permitted pools of a key that can serve, the cheapest to reach first."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._known: dict[int, tuple[Ints, list[list[int]]]] = {}
-        """By group: all of its pools that are alive, and by origin the NEAR first of them."""
+        """By group: all of its pools that can serve, and by origin the NEAR cheapest of them."""
 
     def of(self, key: int) -> Iterator[int]:
         reach_s = self._problem.reach_s

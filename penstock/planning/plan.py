@@ -39,7 +39,7 @@ class Arc(msgspec.Struct, frozen=True, gc=False):
     """What `why` does not say, in a few words that stay the same while the reason does."""
 
 
-class Detour(msgspec.Struct, frozen=True, gc=False):
+class FailoverTable(msgspec.Struct, frozen=True, gc=False):
     """What an origin does with a class's share of a region that is lost, worked out together for all origins."""
 
     lost: str
@@ -56,7 +56,7 @@ class ClassPlan(msgspec.Struct, frozen=True, gc=False):
     arcs: tuple[Arc, ...]
     fallbacks: tuple[str, ...]
     """Other permitted regions that serve the model, best first: where demand goes when arcs are dead."""
-    detours: tuple[Detour, ...] = ()
+    failover_tables: tuple[FailoverTable, ...] = ()
     """The failover table: for regions of the arcs, who takes their share at once when they are lost. An agent that does
     not know of it goes by the other arcs and the nearest region."""
 

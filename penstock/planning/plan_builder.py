@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.planning.failover_tables import FailoverTables
+from penstock.planning.failover_tables import FailoverTableSchedule
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.plan_cost import Cost, evaluate
 from penstock.planning.linear_program.planned_shortfall import shortfalls
@@ -21,14 +21,14 @@ class PlanBuilder:
 
     def __init__(self) -> None:
         self._problems: ProblemBuilder | None = None
-        self._tables = FailoverTables()
+        self._tables = FailoverTableSchedule()
 
     def problems(self, policy: Policy) -> ProblemBuilder:
         """The problem builder of a policy: the same one until the policy changes."""
         if self._problems is None or self._problems.policy is not policy:
             self._problems = ProblemBuilder(policy)
             # The kept tables may name regions that the new policy does not have.
-            self._tables = FailoverTables()
+            self._tables = FailoverTableSchedule()
         return self._problems
 
     def build(

@@ -1,4 +1,4 @@
-"""How two plans differ: which arcs came, went or changed their share, and why each is there."""
+"""The difference of two plans: arcs added, removed, or with another share, each with its reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from penstock.planning.plan import Arc, ArcReason, RegionPlan
 
 MIN_DIFFERENCE = 1e-6
-"""A share that differs by less is the same: arithmetic, not a decision."""
+"""Shares that differ by less (0-1) are equal."""
 
 
 class ArcChange(msgspec.Struct, frozen=True):
@@ -21,19 +21,19 @@ class ArcChange(msgspec.Struct, frozen=True):
     residency: str
     """Name of the residency class."""
     before: float
-    """Share of the class's demand (0-1); 0 where the arc was not there."""
+    """Share of the class's demand (0-1); 0 for an added arc."""
     after: float
-    """As `before`; 0 where the arc is gone."""
+    """As `before`; 0 for a removed arc."""
     why_before: ArcReason | None
-    """None where the arc was not there."""
+    """None for an added arc."""
     why: ArcReason | None
-    """None where the arc is gone."""
+    """None for a removed arc."""
     detail: str
-    """What the reason does not say, of the arc as it is now."""
+    """The detail of the arc after the change."""
 
 
 ArcKey = tuple[str, str, str, str]
-"""Origin, server, model, residency class: what there is one arc of at most."""
+"""Origin, server, model and residency class, which identify an arc."""
 
 
 def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
@@ -47,7 +47,7 @@ def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan])
 
 
 def arcs(plans: Mapping[str, RegionPlan]) -> dict[ArcKey, Arc]:
-    """Every arc of some slices."""
+    """Every arc of these slices."""
     return {
         (origin, arc.server, entry.model, entry.residency): arc
         for origin, plan in plans.items()
@@ -67,32 +67,32 @@ def arc_changes(before: Mapping[ArcKey, Arc], after: Mapping[ArcKey, Arc]) -> tu
 
 
 def redone(before: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
-    """The arcs once some of them have changed."""
+    """The arcs after these changes."""
     after = dict(before)
-    for one in changes:
-        after.pop(_key(one), None)
-        if one.why is not None:
-            after[_key(one)] = Arc(one.server, one.after, one.why, one.detail)
+    for change in changes:
+        after.pop(_key(change), None)
+        if change.why is not None:
+            after[_key(change)] = Arc(change.server, change.after, change.why, change.detail)
     return after
 
 
 def undone(after: Mapping[ArcKey, Arc], changes: Iterable[ArcChange]) -> dict[ArcKey, Arc]:
-    """The arcs before some of them changed, without the details of those."""
+    """The arcs before these changes; the details of changed arcs are lost."""
     before = dict(after)
-    for one in changes:
-        before.pop(_key(one), None)
-        if one.why_before is not None:
-            before[_key(one)] = Arc(one.server, one.before, one.why_before)
+    for change in changes:
+        before.pop(_key(change), None)
+        if change.why_before is not None:
+            before[_key(change)] = Arc(change.server, change.before, change.why_before)
     return before
 
 
 def composed(steps: Iterable[Sequence[ArcChange]]) -> tuple[ArcChange, ...]:
-    """What several differences, one after the other, come to."""
+    """One difference equal to several in a row."""
     whole: dict[ArcKey, ArcChange] = {}
     for changes in steps:
-        for one in changes:
-            first = whole.get(_key(one), one)
-            whole[_key(one)] = msgspec.structs.replace(one, before=first.before, why_before=first.why_before)
+        for change in changes:
+            first = whole.get(_key(change), change)
+            whole[_key(change)] = msgspec.structs.replace(change, before=first.before, why_before=first.why_before)
     return _moved(whole.values())
 
 
@@ -101,9 +101,18 @@ def _key(change: ArcChange) -> ArcKey:
 
 
 def _moved(changes: Iterable[ArcChange]) -> tuple[ArcChange, ...]:
-    moved = [one for one in changes if abs(one.after - one.before) >= MIN_DIFFERENCE]
+    moved = [change for change in changes if abs(change.after - change.before) >= MIN_DIFFERENCE]
     return tuple(
-        sorted(moved, key=lambda one: (-abs(one.after - one.before), one.origin, one.model, one.residency, one.server))
+        sorted(
+            moved,
+            key=lambda change: (
+                -abs(change.after - change.before),
+                change.origin,
+                change.model,
+                change.residency,
+                change.server,
+            ),
+        )
     )
 
 

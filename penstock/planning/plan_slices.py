@@ -1,12 +1,11 @@
-"""From the shares that a planner wants to the slices that are published: one step closer, with reasons and fallbacks.
+"""From target shares to the slices that are published: one bounded step closer, with reasons and fallbacks.
 
-Whatever decides the shares, this is how they come into force: by bounded steps from what is in force, never where they
-may not be, and with what an origin had where it is not heard from.
+An entry never names a region that its class does not permit, and an origin without a recent report keeps its entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,20 +16,20 @@ from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import emptied
 from penstock.planning.change_limit import ramped, step_towards
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.share_moves import Key, Move, NearestFirst, Words, homeward
+from penstock.planning.share_moves import Key, Move, NearestFirst, ReportedModels, homeward
 from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
 MAX_FALLBACKS = 16
-"""An origin is told of this many regions besides its arcs: it probes each of them all the time."""
+"""Maximum number of fallbacks of an entry: an origin probes each of them all the time."""
 
 
 Detail = Callable[[Key, str, str], str]
-"""What to say of an arc besides its reason: of whom, from which home, to which server."""
+"""Returns the detail of an arc, given its key, its home and the region that serves it."""
 
 
 def no_detail(key: Key, home: str, server: str) -> str:
-    """For planners whose arcs all have the one reason that `ArcReason` names."""
+    """For planners whose arcs need no detail besides their `ArcReason`."""
     return ""
 
 
@@ -63,20 +62,20 @@ def slices(
             emptied(entry, limits.of(region, entry.model), alive.get(entry.model, ()), max_step)
             for entry in _still_valid(tick.previous.get(region), policy)
         ]
-    words = Words.of(snapshot)
+    reported = ReportedModels.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, tick.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
     before, digest = work.in_force, policy.digest()
     if any(plan.policy_digest != digest for plan in tick.previous.values()):
         before = {key: _without_unknown_regions(entry, policy) for key, entry in before.items()}
     moves = [
-        Move.of(key, demand, target, before.get(key), alive[demand.model], nearest_first, words, limits)
+        Move.of(key, demand, target, before.get(key), alive[demand.model], nearest_first, reported, limits)
         for key, demand in work.demands.items()
         if (target := targets.get(key))
     ]
     step = _Step(snapshot, ramps, max_step, homeward(moves, work.demands, targets, max_step), detail)
     for move in moves:
-        classes[move.key.origin].append(step.taken(move))
+        classes[move.key.origin].append(step.entry(move))
     return {
         region: RegionPlan(
             region,
@@ -93,7 +92,7 @@ def slices(
 
 
 def _alive(supply: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """By model, the regions that can take traffic for it."""
+    """By model, the regions that can serve it."""
     alive: dict[str, set[str]] = {}
     for region, model in supply:
         alive.setdefault(model, set()).add(region)
@@ -101,52 +100,51 @@ def _alive(supply: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 class _Step(NamedTuple):
-    """What moves every class of one plan a step further."""
+    """One step of every class of a plan towards its target."""
 
     snapshot: Snapshot
     ramps: Mapping[str, float]
-    largest: float
+    """By region on its failback ramp: the maximum share of a class."""
+    max_step: float
     homeward: Mapping[tuple[str, str], float]
     detail: Detail
 
-    def taken(self, move: Move) -> ClassPlan:
-        """A class's entry after it; the one in force where nothing changes."""
-        key, one, entry, orders, serving, nearest, home, standing, target, distance = move
-        closed = orders.closed
-        if distance <= 0.0:
-            shares: Mapping[str, float] = standing or target
-        else:
-            far = distance * self.homeward[one.origin, one.model] if move.comes_home else self.largest
-            shares = step_towards(standing, target, far, serving)
+    def entry(self, move: Move) -> ClassPlan:
+        """The entry of a class after the step: the same object as before where nothing changes."""
+        demand, constraints, home = move.demand, move.constraints, move.home
+        open_regions = [name for name in move.nearest if name in move.serving and name not in constraints.closed]
+        shares = self._shares(move, open_regions)
+        away = _why_away(self.snapshot.state(home), home in open_regions, home in constraints.returning)
+        because = constraints.because.get(home, "")
+        arcs = []
+        for name in sorted(shares, key=move.nearest.index) if len(shares) > 1 else shares:
+            why = ArcReason.HOME if name == home else away
+            detail = because if why is not ArcReason.HOME else ""
+            if why is ArcReason.SPILLOVER and not because:
+                detail = self.detail(move.key, home, name)
+            arcs.append(Arc(name, shares[name], why, detail))
+        fallbacks = tuple(islice((name for name in open_regions if name not in shares), MAX_FALLBACKS))
+        before = move.entry
+        tables = tuple([table for table in before.failover_tables if table.lost in shares]) if before else ()
+        after = ClassPlan(demand.model, demand.residency, tuple(arcs), fallbacks, tables)
+        return before if before == after and before is not None else after
+
+    def _shares(self, move: Move, open_regions: Sequence[str]) -> Mapping[str, float]:
+        shares = move.standing or move.target
+        if move.distance > 0.0:
+            step = self.max_step
+            if move.comes_home:
+                step = move.distance * self.homeward[move.demand.origin, move.demand.model]
+            shares = step_towards(move.standing, move.target, step, move.serving)
         if self.ramps:
-            heirs = (name for name in nearest if name in serving and name not in closed)
-            shares = ramped(shares, _not_torn(self.ramps, standing, orders.returning), heirs)
-        away = _why_away(self.snapshot.state(home), home in serving and home not in closed, home in orders.returning)
-        ordered = orders.because.get(home, "")
-        arcs = tuple(
-            [
-                Arc(name, shares[name], ArcReason.HOME)
-                if name == home
-                else Arc(
-                    name,
-                    shares[name],
-                    away,
-                    ordered or (self.detail(key, home, name) if away is ArcReason.SPILLOVER else ""),
-                )
-                for name in (sorted(shares, key=nearest.index) if len(shares) > 1 else shares)
-            ]
-        )
-        others = (name for name in nearest if name not in shares and name in serving and name not in closed)
-        spare = islice(others, MAX_FALLBACKS)
-        detours = tuple([way for way in entry.detours if way.lost in shares]) if entry is not None else ()
-        now = ClassPlan(one.model, one.residency, arcs, tuple(spare), detours)
-        return entry if entry == now and entry is not None else now
+            shares = ramped(shares, _not_reduced(self.ramps, move.standing, move.constraints.returning), open_regions)
+        return shares
 
 
-def _not_torn(
+def _not_reduced(
     ramps: Mapping[str, float], standing: Mapping[str, float], returning: frozenset[str]
 ) -> Mapping[str, float]:
-    """Ramps that take nothing at once from a region whose drain ended half way: it never was away."""
+    """Ramps that reduce no share of a region whose drain ended before it was empty: the region was never away."""
     if not returning:
         return ramps
     return {
@@ -155,7 +153,7 @@ def _not_torn(
 
 
 def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> float:
-    """How much (0-1) of what is asked of a region it may serve, by its health; all of it where nothing is known."""
+    """The part (0-1) of its demand that a region may serve, by its health; 1 where its health is not known."""
     health = snapshot.health.get(region)
     if health is None or health.state is RegionState.UNKNOWN:
         return 1.0
@@ -163,13 +161,13 @@ def _granted(policy: Policy, snapshot: Snapshot, region: str, now: float) -> flo
 
 
 def _without_unknown_regions(entry: ClassPlan, policy: Policy) -> ClassPlan:
-    """An entry with the failover tables that name no region which the policy has no more."""
-    known = tuple([way for way in entry.detours if all(arc.server in policy.regions for arc in way.arcs)])
-    return entry if len(known) == len(entry.detours) else msgspec.structs.replace(entry, detours=known)
+    """The entry without failover tables that name a region which the policy no longer has."""
+    known = tuple([table for table in entry.failover_tables if all(arc.server in policy.regions for arc in table.arcs)])
+    return entry if len(known) == len(entry.failover_tables) else msgspec.structs.replace(entry, failover_tables=known)
 
 
 def _still_valid(before: RegionPlan | None, policy: Policy) -> list[ClassPlan]:
-    """A slice's classes whose model and servers the policy still has; what a class permits lies in its name."""
+    """The entries of a slice whose model and regions the policy still has."""
     return [
         msgspec.structs.replace(
             _without_unknown_regions(entry, policy),

@@ -1,4 +1,4 @@
-"""How a class's shares are to move, and how much of it may come home at once."""
+"""How the shares of each class move towards their target, and how fast demand returns home."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from penstock.fleet.snapshot import Demand, Snapshot
-from penstock.overrides.interventions import Interventions, Orders, capped, stays
+from penstock.overrides.interventions import Constraints, Interventions, capped, stays
 from penstock.planning.change_limit import moved_share
 from penstock.planning.plan import ClassPlan
 from penstock.planning.spillover_limits import kept_home
 
 
 class Key(NamedTuple):
-    """What shares are decided for: one traffic class at one origin."""
+    """One traffic class at one origin: the unit that shares are decided for."""
 
     origin: str
     model: str
@@ -21,18 +21,19 @@ class Key(NamedTuple):
 
 
 NearestFirst = Callable[[str, frozenset[str]], tuple[str, ...]]
-"""`Policy.nearest_first`, or something that remembers what it answers."""
+"""`Policy.nearest_first`, or a cached version of it."""
 
 
-class Words(NamedTuple):
-    """What regions' agents say of the models that they have endpoints of, dead ones included."""
+class ReportedModels(NamedTuple):
+    """Which regions report, and which models they have endpoints of, unavailable endpoints included."""
 
-    spoken: set[str]
+    reporting: set[str]
     having: set[tuple[str, str]]
+    """(region, model) pairs."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Words:
-        """What they last reported."""
+    def of(cls, snapshot: Snapshot) -> ReportedModels:
+        """From the last report of every agent."""
         having = {
             (region, pool.model)
             for (region, _), held in snapshot.agents.items()
@@ -42,65 +43,74 @@ class Words(NamedTuple):
         return cls({region for region, _ in snapshot.agents}, having)
 
     def home(self, nearest: tuple[str, ...], model: str) -> str:
-        """The nearest whose agents do not say that it has no endpoints of the model at all; else the nearest."""
+        """The nearest region that has endpoints of the model or does not report; else the nearest."""
         for name in nearest:
-            if (name, model) in self.having or name not in self.spoken:
+            if (name, model) in self.having or name not in self.reporting:
                 return name
         return nearest[0]
 
 
 class Move(NamedTuple):
-    """One class, from the shares in force to those that are wanted."""
+    """One class with its shares in force and its target shares."""
 
     key: Key
     demand: Demand
     entry: ClassPlan | None
-    orders: Orders
+    """The entry in force."""
+    constraints: Constraints
     serving: Set[str]
+    """Regions that can take its traffic."""
     nearest: tuple[str, ...]
+    """All regions that it permits, the nearest first."""
     home: str
     standing: Mapping[str, float]
+    """Shares in force."""
     target: Mapping[str, float]
     distance: float
-    """The part (0-1) of the class's traffic that is to change its server; none of it where an override says so."""
+    """The part (0-1) of the class's traffic that is to change its region; 0 where an override holds the shares."""
 
     @classmethod
     def of(
         cls,
         key: Key,
-        one: Demand,
+        demand: Demand,
         target: Mapping[str, float],
         entry: ClassPlan | None,
         alive: Set[str],
         nearest_first: NearestFirst,
-        words: Words,
+        reported: ReportedModels,
         interventions: Interventions,
     ) -> Move:
-        """What a class is to do, by what operators want.
+        """The move of a class, within overrides and spillover limits.
 
         Args:
+            key: the class and its origin.
+            demand: its demand.
             target: the shares wanted.
-            entry: what is in force for it, if anything.
+            entry: its entry in force, if any.
             alive: regions that can take traffic for its model.
+            nearest_first: sorts regions by distance from an origin.
+            reported: determines its home.
+            interventions: overrides and spillover limits.
         """
-        orders = interventions.of(one.origin, one.model)
-        serving = alive - orders.at_once if orders.at_once else alive
+        constraints = interventions.of(demand.origin, demand.model)
+        serving = alive - constraints.at_once if constraints.at_once else alive
         standing = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-        nearest = nearest_first(one.origin, one.regions)
-        if orders.weights:
-            target = capped(target, orders, [name for name in nearest if name in serving])
-        if orders.max_away < 1.0 and one.origin in serving and one.origin in one.regions:
-            target = kept_home(target, one.origin, orders.max_away)
-        rests = not standing or standing == target or stays(standing, orders, serving)
+        nearest = nearest_first(demand.origin, demand.regions)
+        if constraints.weights:
+            target = capped(target, constraints, [name for name in nearest if name in serving])
+        if constraints.max_away < 1.0 and demand.origin in serving and demand.origin in demand.regions:
+            target = kept_home(target, demand.origin, constraints.max_away)
+        rests = not standing or standing == target or stays(standing, constraints, serving)
         distance = 0.0 if rests else moved_share(standing, target)
-        home = words.home(nearest, one.model)
-        return cls(key, one, entry, orders, serving, nearest, home, standing, target, distance)
+        home = reported.home(nearest, demand.model)
+        return cls(key, demand, entry, constraints, serving, nearest, home, standing, target, distance)
 
     @property
     def comes_home(self) -> bool:
-        """Whether more of it is to be served at home; what a drain gives back returns as slowly as it went."""
+        """Whether more of it is to be served at home; demand that returns after a drain returns at the normal rate."""
         more = self.target.get(self.home, 0.0) > self.standing.get(self.home, 0.0)
-        return more and self.home not in self.orders.returning
+        return more and self.home not in self.constraints.returning
 
 
 def homeward(
@@ -109,20 +119,20 @@ def homeward(
     targets: Mapping[Key, Mapping[str, float]],
     max_step: float,
 ) -> dict[tuple[str, str], float]:
-    """How much (0-1) of their way home the classes of an origin and model go now; on other ways each goes by the step.
+    """By (origin, model): the part (0-1) of their way home that its classes go now.
 
-    The bound is on an origin's demand for a model, not on a class of it. The cheapest plans take one class away whole
-    before they touch the next, and it would come back as slowly as if all of them had gone. On the way out there is no
-    hurry: overflow leaves on spill credits meanwhile, and what goes too far has to turn round.
+    Moves home are bounded for an origin's demand for a model together, not class by class. The cheapest plans move
+    one class away completely before they touch the next; bounded by itself, that class would return as slowly as if
+    all classes had left. Moves away need no such allowance: overflow leaves on spill credits meanwhile.
     """
-    coming: dict[tuple[str, str], float] = {}
+    returning: dict[tuple[str, str], float] = {}
     for move in moves:
         if move.distance > 0.0 and move.comes_home:
             at = move.demand.origin, move.demand.model
-            coming[at] = coming.get(at, 0.0) + move.demand.requests_per_s * move.distance
-    asked = dict.fromkeys(coming, 0.0)
-    if coming:
-        for key, one in demands.items():
-            if (one.origin, one.model) in coming and targets.get(key):
-                asked[one.origin, one.model] += one.requests_per_s
-    return {at: min(1.0, max_step * (asked[at] / per_s)) if per_s > 0.0 else 1.0 for at, per_s in coming.items()}
+            returning[at] = returning.get(at, 0.0) + move.demand.requests_per_s * move.distance
+    total = dict.fromkeys(returning, 0.0)
+    if returning:
+        for key, demand in demands.items():
+            if (demand.origin, demand.model) in returning and targets.get(key):
+                total[demand.origin, demand.model] += demand.requests_per_s
+    return {at: min(1.0, max_step * (total[at] / per_s)) if per_s > 0.0 else 1.0 for at, per_s in returning.items()}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from penstock.fleet.capacity import Supply
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
-from penstock.planning.change_limit import without_crumbs
+from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.plan_builder import PlanBuilder
 from penstock.planning.planner import PlanResult
@@ -105,4 +105,4 @@ class _Placement:
     def shares(self) -> dict[str, float]:
         """The amounts as shares. Agents queue, spill on credits or refuse what fits nowhere."""
         taken = {**self._taken, self._rest: self._taken.get(self._rest, 0.0) + self.left}
-        return without_crumbs(taken) if sum(taken.values()) > 0.0 else {self._rest: 1.0}
+        return normalised(taken) if sum(taken.values()) > 0.0 else {self._rest: 1.0}

@@ -240,8 +240,8 @@ def plan_shares(
     ramps = {name: usable[name].weight for name in order if usable[name].weight < 1.0}
     shares = {arc.server: arc.share for arc in arcs}
     reasons = {arc.server: arc.why for arc in arcs}
-    if plan is not None and plan.detours and len(arcs) < len(plan.arcs):
-        _detour(plan, usable, tried, shares)
+    if plan is not None and plan.failover_tables and len(arcs) < len(plan.arcs):
+        _apply_failover_tables(plan, usable, tried, shares)
         reasons |= {
             server: ArcReason.HOME if server == origin else ArcReason.FAILOVER
             for server in shares.keys() - reasons.keys()
@@ -263,14 +263,14 @@ def plan_shares(
     return shares, reasons
 
 
-def _detour(
+def _apply_failover_tables(
     plan: ClassPlan, usable: Mapping[str, RegionView], tried: Mapping[str, Reason], shares: dict[str, float]
 ) -> None:
     """Adds the shares of lost regions to `shares`, as the failover table spreads them over usable regions.
 
     A region that only refused this request is not lost, and its share does not follow the table.
     """
-    tables = {detour.lost: detour.arcs for detour in plan.detours}
+    tables = {table.lost: table.arcs for table in plan.failover_tables}
     for arc in plan.arcs:
         if arc.server in usable or arc.server in tried or arc.share <= 0.0:
             continue

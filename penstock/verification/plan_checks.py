@@ -14,7 +14,7 @@ import msgspec
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.failover_tables import detours
+from penstock.planning.failover_tables import compute_tables
 from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.registry import OFFLINE_LIMIT_S, PLANNERS, planner
@@ -82,7 +82,7 @@ def _outside(
             regions, example = named[entry.residency]
             for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
                 yield breach(policy, "plan", example, region, f"in the {logic}'s plan for {origin}", lost)
-    for key, tables in detours((one.problem for one in planned.answers), planned.plans).items():
+    for key, tables in compute_tables((one.problem for one in planned.answers), planned.plans).items():
         regions, example = named[key.residency]
         for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):
             yield breach(policy, "failover table", example, region, key.origin, lost)

@@ -147,7 +147,7 @@ async def test_what_cannot_be_used_is_refused_with_the_reason_and_changes_nothin
         assert agent.active_config.policy is agent.policies[0]
     await store.commit((), (Put(keys.policy(FOREIGN_POLICY.digest()), encode(FOREIGN_POLICY)),))
     await publish(store, plan(6, 2, FOREIGN_POLICY))
-    await until(lambda: "does not know region here" in agent.active_config.refused)
+    await until(lambda: "has no region here" in agent.active_config.refused)
     assert agent.active_config.refused_digest == FOREIGN_POLICY.digest()
     await publish(store, plan(6, 3))
     await agent.obeys(plan(6, 3))

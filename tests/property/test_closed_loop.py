@@ -172,8 +172,8 @@ def test_plans_carry_tables_for_losses_that_stay_within_residency_and_rarely_cha
     classes = [one for plan in loop.plans.values() for one in plan.classes]
     members = {residency_class(where).name: where for where in (ANYWHERE, BLOC)}
     for one in classes:
-        assert {way.lost for way in one.detours} == {arc.server for arc in one.arcs}
-        for way in one.detours:
+        assert {way.lost for way in one.failover_tables} == {arc.server for arc in one.arcs}
+        for way in one.failover_tables:
             takers = {arc.server for arc in way.arcs}
             assert takers <= members[one.residency] - {way.lost}
             assert abs(sum(arc.share for arc in way.arcs) - 1.0) < 1e-9

@@ -67,7 +67,7 @@ def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) 
             continue
         assert {arc.server for arc in entry.arcs} <= one.regions
         assert set(entry.fallbacks) <= one.regions
-        assert all(arc.server in one.regions for way in entry.detours for arc in way.arcs)
+        assert all(arc.server in one.regions for way in entry.failover_tables for arc in way.arcs)
         assert sum(arc.share for arc in entry.arcs) == pytest.approx(1.0)
         assert all(arc.share > 0.0 for arc in entry.arcs)
 
@@ -84,8 +84,8 @@ def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: 
             continue
         here = bounds(world.policy, one.origin, one.model)
         shares = {arc.server: arc.share for arc in entry.arcs}
-        if any((name, one.model) in able for name in one.regions - here.dear):
-            assert not shares.keys() & here.dear
+        if any((name, one.model) in able for name in one.regions - here.over_price_cap):
+            assert not shares.keys() & here.over_price_cap
         # On its failback ramp an origin serves no more than that grants, whatever the limit says.
         if one.origin in one.regions and (one.origin, one.model) in able and one.origin not in world.ramps:
             assert 1.0 - shares.get(one.origin, 0.0) <= here.max_away + EPSILON

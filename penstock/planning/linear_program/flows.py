@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.planning.change_limit import without_crumbs
+from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.arrays import Floats, Ints, summed
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.share_moves import Key
@@ -55,5 +55,5 @@ class Flows:
         for key, pool, per_s in zip(self.key.tolist(), self.pool.tolist(), self.per_s.tolist(), strict=True):
             tables.setdefault(shape.keys[key], {})[shape.pools[pool]] = per_s
         return {
-            key: without_crumbs(table) if len(table) > 1 else dict.fromkeys(table, 1.0) for key, table in tables.items()
+            key: normalised(table) if len(table) > 1 else dict.fromkeys(table, 1.0) for key, table in tables.items()
         }

@@ -106,7 +106,7 @@ async def test_a_waterfall_that_stands_in_keeps_failover_tables(monkeypatch: pyt
     monkeypatch.setattr(FlowPlanner, "plan", fail)
     entry = (await decided(PlannerRunner(30.0), 10.0)).plans["a"].lookup("m", CLASS)
     assert entry is not None
-    assert [(way.lost, [arc.server for arc in way.arcs]) for way in entry.detours] == [("a", ["b"])]
+    assert [(way.lost, [arc.server for arc in way.arcs]) for way in entry.failover_tables] == [("a", ["b"])]
 
 
 async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again(

@@ -126,7 +126,7 @@ def test_spillover() -> None:
     policy = bundle("spillover")
     assert policy.nearest_first("us-east", frozenset(policy.regions)) == ("us-east", "eu-de", "us-west", "br-sao")
     model = "llama-3.1-8b"
-    assert (bounds(policy, "eu-de", model).dear, bounds(policy, "eu-de", model).max_away) == ({"br-sao"}, 1.0)
+    assert (bounds(policy, "eu-de", model).over_price_cap, bounds(policy, "eu-de", model).max_away) == ({"br-sao"}, 1.0)
     assert bounds(policy, "br-sao", model).max_away == 0.2
     demand = [Asked("us-east", "everybody", "US", model, 30.0)]
     fleet = [Capacity(name, model, 100, 5.0) for name in policy.regions]

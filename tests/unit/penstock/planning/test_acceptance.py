@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from penstock.planning.acceptance import refuse_plan, refuse_policy
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour, RegionPlan
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 from penstock.policy.policy import Model, Policy, Region
 
 POLICY = Policy(
@@ -24,14 +24,14 @@ def arc(server: str, share: float) -> Arc:
 def detoured(*arcs: Arc) -> RegionPlan:
     good = plan(arc("here", 1.0))
     return msgspec.structs.replace(
-        good, classes=(msgspec.structs.replace(good.classes[0], detours=(Detour("here", arcs),)),)
+        good, classes=(msgspec.structs.replace(good.classes[0], failover_tables=(FailoverTable("here", arcs),)),)
     )
 
 
 def test_a_policy_is_what_its_name_says_and_knows_the_region() -> None:
     assert refuse_policy(POLICY, POLICY.digest(), "here") is None
     assert "has the content of" in (refuse_policy(POLICY, "0" * 64, "here") or "")
-    assert "does not know region elsewhere" in (refuse_policy(POLICY, POLICY.digest(), "elsewhere") or "")
+    assert "has no region elsewhere" in (refuse_policy(POLICY, POLICY.digest(), "elsewhere") or "")
 
 
 def test_a_good_plan_is_taken_over_none_older_generations_and_older_epochs() -> None:

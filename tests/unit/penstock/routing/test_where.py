@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.admission.queueing import retry_after_s
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, Detour
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists
@@ -69,7 +69,7 @@ def test_a_dead_arc_leaves_its_share_to_the_others() -> None:
 def with_table(lost: str, **shares: float) -> ClassPlan:
     """All of the class at `lost`, and who takes it when that is gone."""
     arcs = tuple(Arc(name.replace("_", "-"), share, ArcReason.FAILOVER) for name, share in shares.items())
-    return ClassPlan(MODEL, EVERYWHERE.name, (Arc(lost, 1.0, ArcReason.HOME),), (), (Detour(lost, arcs),))
+    return ClassPlan(MODEL, EVERYWHERE.name, (Arc(lost, 1.0, ArcReason.HOME),), (), (FailoverTable(lost, arcs),))
 
 
 def drawn(table: ClassPlan, views: dict[str, RegionView], **more: Any) -> Counter[tuple[str, ArcReason]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.planning.change_limit import DEADBAND, moved_share, ramped, step_towards, without_crumbs
+from penstock.planning.change_limit import DEADBAND, moved_share, normalised, ramped, step_towards
 
 ALIVE = {"a", "b", "c"}
 
@@ -45,7 +45,7 @@ def test_a_dead_server_without_a_share_is_no_emergency() -> None:
 
 
 def test_crumbs_go_and_the_rest_sums_to_one() -> None:
-    assert without_crumbs({"a": 3.0, "b": 1.0, "c": 1e-9}) == pytest.approx({"a": 0.75, "b": 0.25})
+    assert normalised({"a": 3.0, "b": 1.0, "c": 1e-9}) == pytest.approx({"a": 0.75, "b": 0.25})
 
 
 def test_a_returning_server_has_no_more_than_its_ramp_grants() -> None:

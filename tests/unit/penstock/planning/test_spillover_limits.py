@@ -112,7 +112,7 @@ def test_a_plan_sends_overflow_to_no_region_that_costs_more_than_the_ceiling(pla
     assert limited.keys() == {"eu-de", "eu-es"}
     entry = plan(planet(CHEAP), fleet(220.0))["eu-de"].classes[0]
     assert "us-east" not in entry.fallbacks
-    assert all(arc.server != "us-east" for way in entry.detours for arc in way.arcs)
+    assert all(arc.server != "us-east" for way in entry.failover_tables for arc in way.arcs)
 
 
 @PLANNERS
@@ -277,11 +277,13 @@ def test_agents_spend_credits_in_the_order_that_policy_says() -> None:
 def test_limits_are_of_their_origins_and_models_and_all_that_fit_hold() -> None:
     known = planet(CHEAP, LITTLE, SpilloverLimit("other", models=frozenset({"none"}), max_share=0.0))
     here = bounds(known, "eu-de", MODEL)
-    assert (here.dear, here.max_away) == ({"us-east"}, 0.1)
+    assert (here.over_price_cap, here.max_away) == ({"us-east"}, 0.1)
     assert here.closed == {"us-east": "cheap (spill.yaml:3)", "eu-es": "little"}
     assert bounds(known, "eu-es", MODEL).max_away == 1.0
     assert bounds(planet(), "eu-de", MODEL) is UNBOUNDED
-    assert bounds(planet(CHEAP, dear="eu-de"), "eu-de", MODEL).dear == set(), "home is never too dear for itself"
+    assert bounds(planet(CHEAP, dear="eu-de"), "eu-de", MODEL).over_price_cap == set(), (
+        "home is never too dear for itself"
+    )
 
 
 def test_the_planners_matrix_and_the_policy_agree_on_ordered_distances() -> None:

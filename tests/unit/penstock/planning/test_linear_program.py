@@ -11,7 +11,7 @@ from lab.bench.planets import Planet, Size, planet
 from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import demand
 from penstock.planning import failover_tables
-from penstock.planning.failover_tables import detours
+from penstock.planning.failover_tables import compute_tables
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.linear_program.n_minus_one import MAX_UNIONS, confinements, worst
@@ -149,12 +149,12 @@ def test_an_answer_that_is_not_optimal_is_not_taken(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_detours_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int) -> None:
+def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int) -> None:
     one = small(seed)
     snapshot = one.snapshot(Random(seed), 0.1)
     planned = FlowPlanner(PATIENT_S).plan(tick_input(one.policy, snapshot, {}, elapsed_s=0.5))
     (wanted,) = planned.answers
-    tables = detours([wanted.problem], planned.plans)
+    tables = compute_tables([wanted.problem], planned.plans)
     demands = planned_for(one.policy, demand(snapshot, 0.0))
     entries = in_force(planned.plans, demands)
     load = dict(zip(wanted.problem.shape.pools, wanted.load_per_s().tolist(), strict=True))
@@ -165,30 +165,30 @@ def test_detours_are_permitted_alive_and_fit_where_the_plan_kept_room(seed: int)
         served = {arc.server: arc.share for arc in entry.arcs}
         others = asked.regions & set(wanted.problem.shape.pools)
         assert {one.lost for one in tables.get(key, ())} == {name for name in served if others - {name}}
-        for detour in tables.get(key, ()):
-            assert sum(arc.share for arc in detour.arcs) == pytest.approx(1.0)
-            for arc in detour.arcs:
-                assert arc.server in asked.regions - {detour.lost}
-                amount = asked.requests_per_s * served[detour.lost] * arc.share
-                arriving.setdefault(detour.lost, {}).setdefault(arc.server, 0.0)
-                arriving[detour.lost][arc.server] += amount
+        for table in tables.get(key, ()):
+            assert sum(arc.share for arc in table.arcs) == pytest.approx(1.0)
+            for arc in table.arcs:
+                assert arc.server in asked.regions - {table.lost}
+                amount = asked.requests_per_s * served[table.lost] * arc.share
+                arriving.setdefault(table.lost, {}).setdefault(arc.server, 0.0)
+                arriving[table.lost][arc.server] += amount
     told = {one.lost for one in planned.shortfalls}
     for lost, amounts in arriving.items():
         if lost not in told:
             assert all(load[name] + amount <= room[name] * (1.0 + 1e-6) for name, amount in amounts.items())
 
 
-def test_detours_reach_as_far_as_they_must_however_few_regions_are_looked_at_first(
+def test_failover_tables_reach_as_far_as_they_must_however_few_regions_are_looked_at_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = planet(Size(12, 10, 4, 1), 1)
     snapshot = world.snapshot(Random(1), 0.0)
     planned = FlowPlanner(30.0).plan(tick_input(world.policy, snapshot, {}, elapsed_s=1.0))
     problems = [one.problem for one in planned.answers]
-    tables = detours(problems, planned.plans)
+    tables = compute_tables(problems, planned.plans)
     assert any(len(way.arcs) > 1 for ways in tables.values() for way in ways)
     monkeypatch.setattr(failover_tables, "NEAR", 1)
-    assert detours(problems, planned.plans) == tables
+    assert compute_tables(problems, planned.plans) == tables
 
 
 def test_the_planets_of_the_bench_are_worth_planning_for() -> None:

@@ -88,7 +88,7 @@ def test_each_plans_for_every_region_with_failover_tables(logic: PlanLogic) -> N
     assert one.plans.keys() == POLICY.regions.keys()
     assert {(plan.epoch, plan.generation) for plan in one.plans.values()} == {(3, 9)}
     for entry in one.plans["de"].classes:
-        assert {way.lost for way in entry.detours} == {arc.server for arc in entry.arcs}
+        assert {way.lost for way in entry.failover_tables} == {arc.server for arc in entry.arcs}
     assert one.fallbacks == {}
     assert one.cost.total > 0.0
 

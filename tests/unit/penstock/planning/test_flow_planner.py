@@ -299,4 +299,4 @@ def test_tables_never_name_a_region_that_policy_has_no_more() -> None:
 
 def table_servers(planned: PlanResult) -> set[str]:
     entries = [entry for plan in planned.plans.values() for entry in plan.classes]
-    return {arc.server for entry in entries for way in entry.detours for arc in way.arcs}
+    return {arc.server for entry in entries for way in entry.failover_tables for arc in way.arcs}
