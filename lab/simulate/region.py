@@ -86,7 +86,7 @@ class EngineKind(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct):
-    """One request's fate; times are seconds since it arrived."""
+    """One request's result; times are seconds since it arrived."""
 
     request: TraceRequest
     engine: int = -1

@@ -35,7 +35,7 @@ class SimulatedEngine:
         self._turn = 0
 
     def submit(self, sequence: Sequence, on_first: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """Queue a sequence; its first token and its last are told to whoever asked."""
+        """Queue a sequence; the callbacks report its first token and its last."""
         self._watchers[sequence] = (on_first, on_end)
         self._model.add(sequence)
         if self._step is None:

@@ -1,4 +1,4 @@
-"""What an origin's agents know of each region, as far as a control plane can tell from reports."""
+"""The state of each region as an origin's agents see it, as far as the control plane can derive it from reports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.routing.region_selection import RegionView
 
 
 def believed_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
-    """What an origin's agents know of each region, as far as reports tell of it: not how long one waits there, nor
-    which credits they hold.
+    """The state of each region as an origin's agents see it, without waits and spill credits, which reports do not
+    contain.
 
-    A state is what the newest report of the origin has seen of the region lately, else what the control plane believes;
-    that a region is degraded, which routes nothing elsewhere, only the latter knows.
+    A state is what the newest report of the origin contains for the region, else the control plane's own; that a region
+    is degraded, which changes no routing, only the control plane knows.
     """
     held = snapshot.newest(origin)
     heard = held is not None and now - held.received_at <= FRESH_S

@@ -1,4 +1,4 @@
-"""Step 2 of a request's road: what is asked for, read from the body without decoding the rest of it."""
+"""Step 2 of the request path: reads the routing fields of a body without decoding the rest of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ else:
 NOT_SAID = msgspec.Raw(b"")
 
 MAX_MODEL = 256
-"""Characters of a model's name; a longer one is nobody's: no endpoint may have it, and it is not said back."""
+"""Characters of a model's name; a longer name cannot be configured, and no response repeats it."""
 
 
 class RequestFields(msgspec.Struct):

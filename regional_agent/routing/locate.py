@@ -23,7 +23,7 @@ MAX_CHAIN_BYTES = 4096
 """X-Forwarded-For of more bytes than this is hostile; the client is nowhere."""
 
 MAX_CACHED_CHAIN_BYTES = 128
-"""Chains of more bytes than this are read anew each time, so that nobody fills the memory with them."""
+"""Chains of more bytes than this are not cached, so that no client can fill the cache with them."""
 
 CACHED_PREFIX = {4: 24, 6: 48}
 """Bits of an address that share an entry, where the database says that all of them are in one place."""

@@ -1,4 +1,4 @@
-"""What tenants use of their quotas at this agent; each request that was let in is given back once."""
+"""Counts what tenants use of their quotas at this agent; each counted request is released once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock.policy.policy import Tenant
 from penstock.routing.reasons import Reason, Refusal
 
 RECOUNT_S = 1.0
-"""How long (s) the number of this region's agents is taken as it was."""
+"""How long (s) the number of this region's agents is cached."""
 
 
 class Quotas:
-    """Holds tenants with quotas to this agent's part of them."""
+    """Limits tenants to this agent's part of their quotas."""
 
     def __init__(self, agents_here: Callable[[], int]) -> None:
-        """Nobody has used anything yet.
+        """Create empty counts.
 
         Args:
-            agents_here: how many agents this region has.
+            agents_here: returns the number of this region's agents.
         """
         self._agents_here = agents_here
         self._agents = 1
@@ -28,7 +28,7 @@ class Quotas:
         self._uses: dict[str, Use] = {}
 
     def start(self, tenant: Tenant, now: float) -> Refusal | bool:
-        """Let a tenant's request start, or say why not yet: whether it was counted, so that `end` must give it back."""
+        """Admit a tenant's request, or refuse it; True if it was counted, so that `end` must release it."""
         quota = tenant.quota
         if quota is None:
             return False
@@ -46,12 +46,12 @@ class Quotas:
         return True
 
     def end(self, tenant: str) -> None:
-        """A request that `start` let in and counted has ended."""
+        """Release a request that `start` counted."""
         use = self._uses.get(tenant)
         if use is not None:
             self._uses[tenant] = end(use)
 
     def running(self, tenant: str) -> int:
-        """Requests of a tenant that were let in and have not ended; 0 of one without a quota."""
+        """Running requests of a tenant; 0 for a tenant without a quota."""
         use = self._uses.get(tenant)
         return use.running if use is not None else 0

@@ -1,4 +1,4 @@
-"""What a request is to whoever runs it: how much work, and what it has in common with requests before it."""
+"""Estimates the work of a request, and the cache keys that it shares with earlier requests."""
 
 from __future__ import annotations
 
