@@ -1,4 +1,4 @@
-"""What is wrong with a policy bundle: each error with file, line, field and remedy, and the bundle refused whole."""
+"""Errors of a policy bundle, each with file, line, field and remedy, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PolicyError(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         field = f"{self.field}: " if self.field else ""
-        # Names come from whoever wrote the file, and this is read in terminals and logs.
+        # Names come from the bundle, and errors are shown in terminals and logs.
         return printable(f"{place}: {field}{self.problem}; {self.remedy}")
 
 
 def printable(line: str) -> str:
-    """A line with what a terminal would obey spelled out."""
+    """Escapes the control characters of a line."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line
     )

@@ -1,4 +1,4 @@
-"""What belongs into a bundle, wherever it is read from: YAML files in UTF-8, few and small enough.
+"""Files and sizes that a bundle may have: YAML files in UTF-8, within bounds.
 
 Hidden files (which is what Kubernetes mounts ConfigMaps through) and documentation are passed over; anything else that
 is no `.yaml` file is refused, since its author may think that it counts.
@@ -25,7 +25,7 @@ _DOCUMENTATION = {".md", ".txt"}
 
 
 def is_policy_file(name: str) -> bool:
-    """Whether a file of this name is looked at."""
+    """Whether a file of this name is read."""
     return not name.startswith(".") and PurePosixPath(name).suffix not in _DOCUMENTATION
 
 
@@ -56,6 +56,6 @@ def text_of(name: str, content: bytes | None) -> str | PolicyError:
 
 
 def not_yaml(name: str) -> PolicyError:
-    """That a file is none of those that count, though its author may think so."""
+    """The error of a file that is not a policy file."""
     remedy = f"name policy files *{SUFFIX}, and keep anything else out of the folder"
     return PolicyError(name, 0, "", f"is no {SUFFIX} file", remedy)

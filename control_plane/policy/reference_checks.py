@@ -1,4 +1,4 @@
-"""What documents of a bundle say of each other by name: whether it is there, and may stand where it does."""
+"""Checks of names by which documents of a bundle refer to each other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from control_plane.policy.time_zones import clock_errors
 
 
 def check_references(catalogue: Catalogue, references: References) -> None:
-    """Note every name that is not there, or that may not stand where it stands, in `references.errors`."""
+    """Adds every unknown or misplaced name to `references.errors`."""
     for document, region in catalogue.of(RegionDocument):
         references.country(document, ("country",), region.country)
         references.known(document, ("spillover_order",), "Region", region.spillover_order)
         if region.name in region.spillover_order:
             at = region.spillover_order.index(region.name)
             references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
-    _check_senders(catalogue, references)
+    _check_tenants(catalogue, references)
     _check_models(catalogue, references)
     for document, accepted in catalogue.of(AcceptedLossDocument):
         references.known(document, ("regions",), "Region", accepted.regions)
@@ -34,7 +34,7 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     _check_distances(catalogue, references)
 
 
-def _check_senders(catalogue: Catalogue, references: References) -> None:
+def _check_tenants(catalogue: Catalogue, references: References) -> None:
     owners: dict[str, str] = {}
     for document, tenant in catalogue.of(TenantDocument):
         references.check(document, ("data_class",), "DataClass", tenant.data_class)

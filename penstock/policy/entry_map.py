@@ -1,4 +1,4 @@
-"""Which entry regions people have decided on for clients of some place, before whatever is nearest."""
+"""Entry regions that entry maps prescribe for a client's location, before the nearest ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NOT_MAPPED: tuple[str, ...] = ()
 
 
 def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
-    """The regions that a map names for clients there, best first; none where no map is about them.
+    """Regions of the entry map that matches a location, best first; empty where none matches.
 
-    A map of the client's subdivision goes before one of its country; of several, the first by name counts. A map is a
-    preference: a client whose place is unknown is in none, and refused nothing for it.
+    A map of the client's subdivision precedes one of its country; of several, the first by name counts. A map is a
+    preference: a client whose location is unknown matches none and is not refused.
     """
     country, subdivision = location.country, location.subdivision
     if country is None:
@@ -28,7 +28,7 @@ def mapped(policy: Policy, location: Location) -> tuple[str, ...]:
 
 
 def order_by_entry_map(policy: Policy, location: Location, nearest: Iterable[str]) -> tuple[str, ...]:
-    """Regions in the order in which a client there should come in: those of its map, then the others as they were."""
+    """Orders entry regions for a location: those of its entry map first, then the others in the given order."""
     regions = tuple(nearest)
     first = tuple(name for name in mapped(policy, location) if name in regions)
     return (*first, *(name for name in regions if name not in first))

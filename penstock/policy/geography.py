@@ -1,4 +1,4 @@
-"""Where things are on Earth, and how far apart in milliseconds when nobody has measured it."""
+"""Locations, country codes, and estimated round trips between locations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COUNTRIES = frozenset(_OFFICIALLY_ASSIGNED.split()) | {"XK"}
 
 
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a client is, as far as anyone can tell; a field that is not known is None, never a guess."""
+    """Location of a client; unknown fields are None and never guessed."""
 
     country: str | None = None
     """ISO 3166-1 alpha-2, upper case."""
@@ -73,11 +73,11 @@ def lifted_ms(plain_ms: dict[str, float], origin: str, order: tuple[str, ...]) -
 
 
 def country_error(code: str) -> str | None:
-    """What is wrong with what somebody gives as a client's country; None where nothing is.
+    """Error and remedy for an invalid country of a client; None for a valid one.
 
-    A code that no rule can name would be neither in a bloc nor unknown, and the answer about governed requests wrong.
+    An invalid code matches no bloc and does not count as unknown, so a governing rule would not refuse the request.
     """
     if code in COUNTRIES:
         return None
-    remedy = f"write {code.upper()}" if code.upper() in COUNTRIES else "leave it out where nobody knows"
+    remedy = f"write {code.upper()}" if code.upper() in COUNTRIES else "leave it out where it is unknown"
     return f"{code!r} is no country of ISO 3166-1 (alpha-2, such as DE); {remedy}"

@@ -1,4 +1,4 @@
-"""What people want, compiled: the nouns of policy as every agent holds them, and the digest that names a version."""
+"""The compiled policy, as control planes and agents hold it, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 class PolicyStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What policy is made of. A field that a reader does not know may narrow what it does know, so none is ignored."""
+    """Base of all parts of a policy. Unknown fields are rejected, because one could restrict the known ones."""
 
 
 class Region(PolicyStruct, frozen=True):
@@ -116,7 +116,7 @@ class Quota(PolicyStruct, frozen=True):
 
 
 class Tenant(PolicyStruct, frozen=True):
-    """Who a request belongs to."""
+    """An owner of requests."""
 
     name: str
     data_class: str
@@ -126,7 +126,7 @@ class Tenant(PolicyStruct, frozen=True):
     priority: int = 0
     """Higher goes first where something must wait."""
     quota: Quota | None = None
-    """None for a tenant that may ask for whatever there is."""
+    """None: no limit."""
 
 
 class ResidencyRule(PolicyStruct, frozen=True):

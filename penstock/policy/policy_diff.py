@@ -1,4 +1,4 @@
-"""What two policies differ in, by kind, name and field of the documents that people write: order and layout aside."""
+"""Differences in meaning between two policies, by kind, name and field of their documents."""
 
 from __future__ import annotations
 

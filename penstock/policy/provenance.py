@@ -1,4 +1,4 @@
-"""Where a policy came from: attached when a revision is accepted, and carried by every plan that is made under it."""
+"""The commit of a policy, attached to every accepted revision and to the plans made under it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Provenance(msgspec.Struct, frozen=True):
     commit: str
     """Its id, in hexadecimal."""
     author: str
-    """Name and address as the commit has them; nobody has checked them but whoever may push."""
+    """Name and address from the commit; not verified."""
     authored_at: float
     """Unix time (s), by the author's clock."""
     subject: str

@@ -1,4 +1,4 @@
-"""The mask: which regions a request may ever touch. Structure, not preference; the first step of every decision."""
+"""The residency mask: the regions that may process a request. It is computed before every other routing decision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ResidencyClass(msgspec.Struct, frozen=True):
 
 
 def residency_class(regions: frozenset[str]) -> ResidencyClass:
-    """The class of a set. Its name follows from its members alone, so agents and planner agree without talking."""
+    """The residency class of a set of regions. Its name depends on its members alone, so all processes agree on it."""
     spelled = "+".join(sorted(regions))
     if len(spelled) > MAX_SPELLED_NAME:
         spelled = "set-" + sha256(spelled.encode()).hexdigest()[:16]
@@ -30,7 +30,7 @@ def residency_class(regions: frozenset[str]) -> ResidencyClass:
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
-    """What the mask needs to know of a request, and nothing that a client could make up."""
+    """The properties of a request that residency depends on; none of them is set by the client."""
 
     tenant: str
     data_class: str
@@ -71,7 +71,7 @@ def applies(rule: ResidencyRule, facts: RequestFacts) -> bool | None:
 
 
 def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
-    """Intersect what matching rules allow, then take away what they deny.
+    """Intersects the regions that matching rules allow, then removes those that they deny.
 
     A rule that names places of clients and would match but for an unknown location refuses the request: governed
     traffic fails closed.
@@ -103,5 +103,5 @@ def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
 
 
 def cite(rule: ResidencyRule) -> str:
-    """A rule as refusals name it: by name, and by file and line where those are known."""
+    """Name of a rule in refusals, with file and line where known."""
     return f"{rule.name} ({rule.source})" if rule.source else rule.name

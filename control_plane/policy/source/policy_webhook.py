@@ -1,4 +1,4 @@
-"""Deliveries from the host of the policy repository: genuine ones make us look at once, others change nothing."""
+"""Webhook deliveries from the host of the policy repository: an authentic one triggers a poll."""
 
 from __future__ import annotations
 
