@@ -163,3 +163,11 @@ def test_simulating_demand_or_a_fleet_of_a_misspelt_region(opened: str, tmp_path
 
 def test_the_schema() -> None:
     assert run("policy", "schema").stdout == schema_text()
+
+
+def test_every_policy_command_is_registered_under_its_name() -> None:
+    listed = run("policy", "--help").stdout
+    commands = ("lint", "verify", "diff", "simulate", "schema", "revisions", "apply", "rollback")
+    assert [name for name in commands if name not in listed] == []
+    assert run("policy", "rollback", "--help").exit_code == 0
+    assert run("policy", "run", "--help").exit_code == 2
