@@ -1,4 +1,4 @@
-"""An endpoint as its agent sees it."""
+"""The state of one endpoint in its agent."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
 MODELS_EVERY_S: Final = 5.0
-"""Time (s) between two questions for what an engine that is ready has loaded."""
+"""Interval (s) between two queries of a ready engine's loaded models."""
 
 MODELS_AGAIN_S: Final = 0.5
-"""The least between two of them, whatever clients ask it for that it has not."""
+"""Minimum interval (s) between two such queries when requests fail with 404."""
 
 
 FULL: Final = 1.0
-"""What an engine says of its utilisation that takes no more."""
+"""The utilisation of an engine that rejects requests."""
 
 
 class OutlierDetection(NamedTuple):
-    """What all endpoints of an agent are judged by."""
+    """The outlier detection settings of all endpoints of an agent."""
 
     rules: EjectionRules = EjectionRules()
     warm_up_s: float = 30.0
-    """Time (s) over which a newcomer's weight grows to whole."""
+    """Time (s) over which a new endpoint's weight grows to 1."""
     clock: Callable[[], float] = time.monotonic
     rng: Random = Random()
-    """Spreads the ends of ejections."""
+    """Adds jitter to ejection times."""
 
 
 _TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONCLUSIVE
@@ -46,7 +46,7 @@ _TRUSTED, _SERVED, _INCONCLUSIVE = Trust.TRUSTED, Outcome.SERVED, Outcome.INCONC
 
 
 class Endpoint(EndpointAccount):
-    """One model server. Its `view` is what the core chooses by; only this class writes to it."""
+    """One model server. Endpoint selection reads its `view`; only this class writes to it."""
 
     __slots__ = (
         "_judge",
@@ -69,46 +69,50 @@ class Endpoint(EndpointAccount):
     def __init__(
         self, spec: EndpointSpec, judge: OutlierDetection, on_models: Callable[[], None] = lambda: None
     ) -> None:
-        """Not ready before its first good probe; `on_models` hears when other models are loaded than before."""
+        """Create an endpoint that is not ready before its first successful probe.
+
+        Args:
+            on_models: called when the set of loaded models changes.
+        """
         super().__init__(EndpointView(spec.name, spec.slots, spec.slots + spec.queue), spec.accelerator)
         self.spec = spec
         self.address = spec.address
-        """Where it listens."""
+        """The address on which the engine listens."""
         self.health = EndpointHealth()
-        """What its probes say."""
+        """Health by active probes."""
         self.standing = Standing()
-        """What requests say."""
+        """Health by the outcomes of requests."""
         self.kind = spec.engine
-        """What runs there: as configured, or as found out."""
+        """The kind of engine: configured, or detected."""
         self.loaded: frozenset[str] | None = None
-        """Which of its models its engine says it has; None where it does not say."""
+        """The loaded models that the engine reports; None if it does not report them."""
         self.readings: Readings = {}
-        """How full its engine says it is."""
+        """The load that the engine reports."""
         self.load_heard_at = -inf
-        """When a header of its answers was last read for that, in seconds."""
+        """Time (s) at which a load header was last read."""
         self.signals_problem = ""
-        """Why its metrics page was of no use when it was last read; empty when it was."""
+        """Why the last read of the metrics page failed; empty if it succeeded."""
         self._on_models = on_models
         self._models_at = -inf
         self._judge = judge
         self._warm_since = inf
         self._out_since = -inf
         self.wake = asyncio.Event()
-        """Set to have it probed at once."""
+        """Set to trigger an immediate probe."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What it serves: those that are loaded of what it is configured with."""
+        """The configured models that are loaded."""
         return self.spec.models if self.loaded is None else tuple(one for one in self.spec.models if one in self.loaded)
 
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Count one more request of this agent, which may be the one that an ejected endpoint is tried with."""
+        """Count one more request of this agent. It may be the trial request of an ejected endpoint."""
         super().take(prefill_us, decode_us)
         if self.standing.trust is not _TRUSTED:
             self._trust(taken(self.standing))
 
     def resize(self, spec: EndpointSpec) -> None:
-        """Take a changed entry of the file for the same server."""
+        """Apply a changed entry for the same server."""
         if spec.engine is not self.spec.engine:
             self.kind = spec.engine
             self.signals_problem = ""
@@ -121,7 +125,7 @@ class Endpoint(EndpointAccount):
         self._models_at = -inf
 
     def retire(self) -> None:
-        """Take no more requests; those on it may finish. The caller refills the pools."""
+        """Drain the endpoint: it accepts no new requests. The caller refills the pools."""
         self.view.draining = True
         self.view.update_score()
         self.pools = ()
@@ -129,7 +133,7 @@ class Endpoint(EndpointAccount):
             self._out_since = self._judge.clock()
 
     def come_back(self) -> None:
-        """Take it back before its last requests have finished. It was not probed meanwhile, so a probe comes first.
+        """Return a draining endpoint to service. Not probed while it drained, it must pass a probe first.
 
         The caller refills the pools.
         """
@@ -137,51 +141,51 @@ class Endpoint(EndpointAccount):
         self.health = EndpointHealth()
 
     def probed(self, outcome: ProbeOutcome) -> None:
-        """A health probe ended."""
+        """Apply the outcome of a health probe."""
         self._believe(probed(self.health, outcome))
 
     def models_due(self) -> bool:
-        """Whether to ask what is loaded: now and then, and always before there is something and it is ready."""
+        """Whether to query the loaded models: periodically, and always while not ready or without a model."""
         waits = not self.health.ready or not self.models
         return waits or self._judge.clock() - self._models_at >= MODELS_EVERY_S
 
     def missed(self) -> None:
-        """It answered 404: ask soon what it has loaded, for one that turns requests down at once looks idle."""
+        """Query the loaded models soon after a 404: an engine that rejects requests at once looks idle."""
         if self._judge.clock() - self._models_at >= MODELS_AGAIN_S:
             self._models_at = -inf
             self.wake.set()
 
     def heard_loaded(self, loaded: frozenset[str] | None) -> None:
-        """Which of its models are loaded; None where its engine does not say."""
+        """Apply the loaded models that the engine reports; None if it does not report them."""
         self._models_at = self._judge.clock()
         before, self.loaded = self.models, loaded
         if self.models != before:
             self._on_models()
 
     def is_of(self, kind: EngineKind) -> None:
-        """Take up what kind of engine it turned out to be, which may have to be asked for its models in another way."""
+        """Set the detected kind of engine, which determines how to query its models."""
         self.kind = kind
         self._models_at = -inf
         self.wake.set()
 
     def heard_signals(self, told: Mapping[Signal, float]) -> None:
-        """What its engine says of how full it is."""
+        """Apply the load that the engine reports."""
         self.readings = heard(self.readings, told, self._judge.clock())
 
     def busy(self) -> None:
-        """It turned a request down as too many: others come first for a while, or it would be offered every request."""
+        """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
         self.heard_signals({Signal.UTILISATION: FULL})
         self.view.pressure = FULL
         self.view.update_score()
 
     def broke(self) -> None:
-        """A request could not connect: out until a good probe, which comes at once."""
+        """Mark the endpoint down after a failed connection, until a probe succeeds. Triggers an immediate probe."""
         if self.health.state is not EndpointState.DOWN:
             self._believe(broke(self.health))
             self.wake.set()
 
     def ended(self, outcome: Outcome, started_at: float) -> bool:
-        """A request that was sent at `started_at` (s, the judge's clock) ended so; true where that ejects it."""
+        """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
         judge, before = self._judge, self.standing
         if (outcome is _SERVED and before.spotless) or (outcome is _INCONCLUSIVE and not before.out):
             return False
@@ -192,11 +196,11 @@ class Endpoint(EndpointAccount):
         return standing.trust is Trust.EJECTED and before.trust is not Trust.EJECTED
 
     def now(self) -> float:
-        """Seconds by the clock that everything remembered of it is timed by."""
+        """The current time (s) of the outlier detection clock."""
         return self._judge.clock()
 
     def tick(self) -> None:
-        """Time has passed: an ejection may be over, and a newcomer is warmer. The caller judges the pools."""
+        """Update time-dependent state: ejection, warm-up weight and pressure. The caller updates the pools."""
         now = self._judge.clock()
         self.standing = at(self.standing, now)
         self.view.weight = self._weight(now)
@@ -205,7 +209,7 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
 
     def update_readiness(self) -> None:
-        """Let the view say whether it may take requests: alive, something loaded, and trusted or needed anyway."""
+        """Update the view's readiness: healthy, a model loaded, and either not ejected or in a pool that panics."""
         alive = self.health.ready and bool(self.pools)
         self.view.ready = alive and (self.standing.open or any(pool.panics for pool in self.pools))
         self.view.trial = self.standing.trust is Trust.TRIAL

@@ -1,11 +1,11 @@
-"""Endpoints that register themselves: an API on the admin listener, with leases that they renew by registering again.
+"""The registration API for endpoints, on the admin listener. Leases are renewed by registering again.
 
-PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints file, "ttl_s"}; again before it runs out
-DELETE /v1/endpoints/<name>  takes no more requests; those on it finish
-GET /v1/endpoints            every endpoint, with what is left of its lease
+PUT /v1/endpoints/<name>     {"url", "models", "slots", ... as in the endpoints file, "ttl_s"}; repeat to renew
+DELETE /v1/endpoints/<name>  drain the endpoint; its running requests finish
+GET /v1/endpoints            list all endpoints with the remaining time of their leases
 
-Leases live in this agent and on its disk: an endpoint registers with every agent of its region, and one that restarts
-goes on with those that have not run out. Nobody registers anything before a token file is configured.
+Leases are stored in this agent and on its disk: an endpoint registers with every agent of its region, and a restarted
+agent restores the leases that have not expired. Registration is rejected while no token file is configured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATH = b"/v1/endpoints"
 
 MIN_TTL_S, MAX_TTL_S = 5.0, 3600.0
 USUAL_TTL_S = 30.0
-"""How long (s) a lease lasts that does not say."""
+"""Default time to live (s) of a lease."""
 
 MAX_REGISTERED = 1024
 MAX_BODY_BYTES = 64 * 1024
@@ -43,20 +43,20 @@ MAX_TOKEN_FILE_BYTES = 4096
 MIN_TOKEN_BYTES = 16
 
 EXPIRE_S = 0.5
-"""Time (s) between two looks at leases that may have run out, and at the tokens."""
+"""Interval (s) between two checks for expired leases and changed tokens."""
 
 KEEP_S = 2.0
-"""Least time (s) between two writes of leases that were merely renewed."""
+"""Minimum interval (s) between two writes of leases that were only renewed."""
 
 log = structlog.get_logger()
 
 
 class BadRegistrationToken(BadSettings):
-    """The token file cannot be used; the message names the file and the remedy, never its content."""
+    """The token file is invalid; the message contains the file name and the remedy, never the content."""
 
 
 class Reply(NamedTuple):
-    """An answer to a request of this API."""
+    """A response of this API."""
 
     status: int
     body: bytes
@@ -64,10 +64,10 @@ class Reply(NamedTuple):
 
 
 def load_tokens(path: Path) -> tuple[bytes, ...]:
-    """The tokens of a file, one a line: several while one is being replaced.
+    """Read the tokens of a file, one per line; more than one is valid during a token rotation.
 
     Raises:
-        BadRegistrationToken: it is missing, too large, empty, or a token in it is too short.
+        BadRegistrationToken: the file is missing, too large or empty, or one of its tokens is too short.
     """
     remedy = "make one with `openssl rand -hex 32`"
     try:
@@ -86,7 +86,7 @@ def load_tokens(path: Path) -> tuple[bytes, ...]:
 
 
 class Registrations:
-    """Answers the API, and lets leases run out."""
+    """Serves the registration API and expires leases."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class Registrations:
         memory: LeaseMemory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the token file, and take in what was registered with the start before.
+        """Read the token file and restore the stored leases.
 
         Args:
-            token_file: None refuses everybody.
+            token_file: None rejects all registrations.
             clock: seconds, monotonic.
-            memory: None keeps nothing.
+            memory: stores leases across restarts; None stores nothing.
             wall: Unix time, in seconds.
 
         Raises:
@@ -112,13 +112,13 @@ class Registrations:
         self._token_file = token_file
         self._tokens = () if token_file is None else load_tokens(token_file)
         self.problem = ""
-        """What is wrong with the token file as it is now; empty while what it says is in force."""
+        """The problem of the current token file; empty while its content is in force."""
         self._clock = clock
         self._wall = wall
         self._memory = memory
         self._leases: dict[str, Lease] = {}
         self._changed = self._renewed = False
-        """Leases came or went, or were renewed, since they were last written."""
+        """Whether leases were added or removed, or were renewed, since the last write."""
         self._kept_at = -inf
         if self._tokens and memory is not None:
             self._leases = {
@@ -143,14 +143,14 @@ class Registrations:
         return _refused(405, "method", f"{PATH.decode()}/<name> takes PUT and DELETE")
 
     def expire(self) -> None:
-        """Let go of endpoints whose leases have run out."""
+        """Unregister endpoints whose leases have expired."""
         now = self._clock()
         for name in [name for name, lease in self._leases.items() if lease.until <= now]:
             log.warning("lease ran out", endpoint=name, ttl_s=self._leases[name].ttl_s)
             self._drain(name)
 
     async def keep_expiring(self) -> None:
-        """Do so until cancelled, keep leases on disk, and keep up with the token file."""
+        """Until cancelled, expire leases, write them to disk, and reload the token file."""
         looked_at = self._clock()
         while True:
             await beat(EXPIRE_S)
@@ -162,7 +162,7 @@ class Registrations:
                 await self._read_tokens(self._token_file)
 
     def _excuse(self, deaf_s: float) -> None:
-        """Let leases last as much longer as this process was stopped: it could hear nobody renew."""
+        """Extend all leases by the time that this process was suspended, since it could not receive renewals."""
         if deaf_s > 0.0:
             for lease in self._leases.values():
                 lease.until += deaf_s
@@ -175,7 +175,7 @@ class Registrations:
             await self._memory.save(self._leases, now, self._wall())
 
     async def _read_tokens(self, file: Path) -> None:
-        """Take the file's tokens as they are now; one that cannot be used leaves the last good ones in force."""
+        """Reload the token file; an invalid file leaves the previous tokens in force."""
         try:
             self._tokens, self.problem = await asyncio.to_thread(load_tokens, file), ""
         except BadRegistrationToken as error:
@@ -184,12 +184,12 @@ class Registrations:
             self.problem = str(error)
 
     def lease_left_s(self, name: str) -> float | None:
-        """What is left (s) of an endpoint's lease; None of one that has none."""
+        """Remaining time (s) of an endpoint's lease; None if it has no lease."""
         lease = self._leases.get(name)
         return None if lease is None else max(0.0, lease.until - self._clock())
 
     def _allows(self, authorization: bytes | None) -> bool:
-        """Takes as long for a wrong token as for a right one."""
+        """Check the token in constant time."""
         scheme, _, given = (authorization or b"").partition(b" ")
         right = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
         return any(right) and scheme.lower() == b"bearer"
@@ -234,7 +234,7 @@ class Registrations:
 
 
 class _BadField(Exception):
-    """What is wrong with which field."""
+    """A field is invalid."""
 
     def __init__(self, field: str | None, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)
@@ -242,7 +242,7 @@ class _BadField(Exception):
 
 
 def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
-    """The values of a registration by EndpointSpec's names, and its time to live (s)."""
+    """Parse a registration: its values by field of EndpointSpec, and its time to live (s)."""
     given = _object(body)
     if given.pop("name", name) != name:
         raise _BadField("name", "another one than in the path; leave it out")
@@ -266,7 +266,7 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
 
 
 def _is_nobodys(host: str) -> bool:
-    """Whether it is an address that stands for whoever asks: clouds tell their secrets at link-local ones."""
+    """Whether an address is unspecified, multicast or link-local: clouds serve credentials at link-local ones."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -296,5 +296,5 @@ def _ttl_s(value: Any) -> float:
 
 
 def _refused(status: int, code: str, message: str, param: str | None = None) -> Reply:
-    """OpenAI's error object, naming the field in `param`."""
+    """Create a response with OpenAI's error object; `param` is the name of the invalid field."""
     return Reply(status, error_body(status, code, message, param))

@@ -1,8 +1,8 @@
-"""The region's endpoints: from their file, from DNS, and registered; probed, and pooled by the models they have loaded.
+"""The region's endpoints: from their file, from DNS and by registration; probed, and pooled by loaded model.
 
-What is removed takes no more requests and vanishes when those it has are done. A file that cannot be used changes
-nothing; what is wrong with it is logged once and shown in the agent's status. Of two that claim one name or address the
-file's is taken, then that from DNS, then the one registered first.
+A removed endpoint drains and is deleted when its last request ends. An invalid file changes nothing; its problem is
+logged once and shown in the agent's status. If two endpoints have the same name or address, the file takes precedence,
+then DNS, then the earlier registration.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 LOOK_S: Final = 1.0
-"""Time (s) between two looks at whether the file has changed."""
+"""Interval (s) between two checks of the file for changes."""
 
 TIDY_S: Final = 0.2
-"""Time (s) between two refreshes of the pools' mean service times, and of what is retired."""
+"""Interval (s) between two updates of the pools' mean service times and of draining endpoints."""
 
 LOAD_HEADER_EVERY_S: Final = 0.1
-"""Least time (s) between two load headers of one endpoint that are read."""
+"""Minimum interval (s) between two load headers of one endpoint that are read."""
 
 RETRY_AFTER: Final = b"retry-after"
 
 BUSY_STATUSES: Final = (429, 503)
-"""What an engine answers that has no room, as far as it is not broken."""
+"""The statuses of an engine that is full but healthy."""
 
 log = structlog.get_logger()
 
@@ -70,18 +70,18 @@ class EndpointSet:
 
         Args:
             file: see `endpoint_file`.
-            connections: what probes go over.
-            rng: spreads probes over time.
-            zone: the one that the agent stands in; empty where that does not matter.
-            judge: when endpoints are ejected, and how they warm up.
-            on_ejected: hears of every ejection, with the outcome that made it.
+            connections: the connection pool of the probes.
+            rng: adds jitter to the probe interval.
+            zone: the agent's zone; empty if zones are not used.
+            judge: the outlier detection and warm-up settings.
+            on_ejected: called at every ejection, with the outcome that caused it.
             resolve: see `DnsResolver`.
 
         Raises:
-            BadEndpointFile: it cannot be used; an agent does not start without endpoints that it understands.
+            BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self.problem: str | None = None
-        """What is wrong with the file as it is now; None while what it says is in force."""
+        """The problem of the current file; None while its content is in force."""
         self._file = file
         self._connections = connections
         self._rng = rng
@@ -95,7 +95,7 @@ class EndpointSet:
         self._registered: dict[str, EndpointSpec] = {}
         self._others: Mapping[str, Load] = {}
         self.dns = DnsResolver(rng, self._apply, resolve)
-        """What is known of names in the file."""
+        """The DNS resolver of the host names in the file."""
         self._prior_s: dict[str, float] = {}
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,7 +104,7 @@ class EndpointSet:
         self._apply()
 
     def start(self) -> None:
-        """Begin to probe, and to look after the file."""
+        """Start the probes and the file watcher."""
         self._tasks = [
             keep_running("endpoints file", self._keep_looking),
             keep_running("endpoints tidy", self._keep_tidy),
@@ -114,13 +114,13 @@ class EndpointSet:
             self._probe(endpoint)
 
     async def stop(self) -> None:
-        """Stop probing; what is known stays as it is."""
+        """Stop the probes; endpoint state is kept."""
         await cancel([*self._tasks, *(task for tasks in self._probes.values() for task in tasks)])
         self._tasks, self._probes = [], {}
         self.dns.close()
 
     def pool(self, model: str) -> EndpointPool:
-        """The endpoints that serve a model; an empty pool where none does."""
+        """The endpoints that serve a model; an empty pool if there are none."""
         pool = self._pools.get(model)
         return pool if pool is not None else _EMPTY
 
@@ -130,20 +130,20 @@ class EndpointSet:
         return self._pools
 
     def every(self) -> Iterator[Endpoint]:
-        """Every endpoint, those that only finish what they have included."""
+        """All endpoints, including draining ones."""
         yield from self._by_name.values()
         yield from self._retired
 
     def failed(self, endpoint: Endpoint) -> None:
-        """A request could not connect to it."""
+        """Record a failed connection."""
         endpoint.broke()
 
     def answered(self, endpoint: Endpoint, status: int, headers: Sequence[Header]) -> Outcome | None:
-        """What the head of an answer says of it (see `outcome_of`); None where the end must be waited for.
+        """Record a response head. Returns its outcome (see `outcome_of`), or None if only the end decides it.
 
         Args:
-            status: the answer's HTTP status.
-            headers: of the answer, names in lower case; one may say how full the engine is.
+            status: the HTTP status of the response.
+            headers: the response headers, names in lower case; one may contain the engine's load.
         """
         says_when = False
         for name, value in headers:
@@ -162,15 +162,15 @@ class EndpointSet:
         return outcome
 
     def ejected(self, endpoint: Endpoint, outcome: Outcome) -> None:
-        """A request that ended so was one too many."""
+        """Record the ejection of an endpoint, caused by `outcome`."""
         until_s = endpoint.standing.until - endpoint.standing.since
         log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
         self._on_ejected(outcome)
 
     def register(self, spec: EndpointSpec) -> str | None:
-        """Take an endpoint in that registered itself, or what it now says of itself; why not, or None.
+        """Add or update a registered endpoint. Returns the reason of a rejection, or None.
 
-        The caller bounds how many there are, and takes them out again.
+        The caller limits the number of registered endpoints, and unregisters them.
         """
         for other in self._by_name.values():
             ours = other.name == spec.name and other.spec is self._registered.get(spec.name)
@@ -185,13 +185,13 @@ class EndpointSet:
         return None
 
     def unregister(self, name: str) -> None:
-        """It takes no more requests; those on it may finish."""
+        """Drain a registered endpoint: it accepts no new requests."""
         if self._registered.pop(name, None) is not None:
             self._apply()
             log.info("endpoint drains", endpoint=name)
 
     def set_remote_loads(self, loads: Mapping[str, Load]) -> None:
-        """Take in what other agents are believed to have on each endpoint, by name."""
+        """Set the estimated load of other agents on each endpoint, by name."""
         self._others = loads
         for name, endpoint in self._by_name.items():
             others = loads.get(name, NO_LOAD)
@@ -199,14 +199,14 @@ class EndpointSet:
                 endpoint.set_remote_load(others)
 
     def use_priors(self, policy: Policy) -> None:
-        """Take each model's expected service time from a newly accepted policy, until completions have been seen."""
+        """Use the policy's expected service time of each model until completions are observed."""
         self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
         for model, pool in self._pools.items():
             pool.prior_s = self._prior_s.get(model, pool.prior_s)
         self._recount()
 
     async def look(self) -> None:
-        """Take the file's new content if it has changed, or refuse all of it and say why. Reads in a thread."""
+        """Apply the file if it has changed; reject an invalid file as a whole. Reads in a thread."""
         try:
             entries = await asyncio.to_thread(self._read_if_changed)
         except BadEndpointFile as error:
@@ -221,7 +221,7 @@ class EndpointSet:
             log.info("endpoints read", file=str(self._file), entries=len(entries))
 
     def _apply(self) -> None:
-        """Make what is served that which every source says now."""
+        """Apply the current endpoints of all sources."""
         before, self._by_name = self._by_name, {}
         for spec in _first_of_each([*self.dns.expanded(self._entries), *self._registered.values()]):
             known = before.get(spec.name)
@@ -243,7 +243,7 @@ class EndpointSet:
                 self._probe(endpoint)
 
     def _returning(self, spec: EndpointSpec) -> Endpoint | None:
-        """The same server, where it still finishes what it had when it was taken out: that counts."""
+        """Return the draining endpoint of the same server, if any, so that its running requests stay counted."""
         for one in self._retired:
             if one.name == spec.name and one.address == spec.address:
                 self._retired.remove(one)
@@ -293,7 +293,7 @@ class EndpointSet:
             task.cancel()
 
     def _heard_load(self, endpoint: Endpoint, header: bytes) -> None:
-        """Every answer may carry one; a few a second say as much as all of them."""
+        """Apply a load header. Every response may contain one; a few per second are enough."""
         now = self._judge.clock()
         if now - endpoint.load_heard_at < LOAD_HEADER_EVERY_S:
             return
@@ -330,7 +330,7 @@ class EndpointSet:
 
 
 def _first_of_each(specs: list[EndpointSpec]) -> list[EndpointSpec]:
-    """Of those that claim one name or one address, the first."""
+    """Drop every endpoint whose name or address an earlier one has."""
     by_name: dict[str, EndpointSpec] = {}
     addresses: set[Address] = set()
     for spec in specs:

@@ -1,7 +1,7 @@
-"""Steps 1 to 5 of a request's road: whose it is, what it asks for, where from, which regions may touch it, its quota.
+"""Admits requests: steps 1 to 5 (identify, classify, locate, residency mask, quota).
 
-Under one policy all but the second follow from its key and from where it came, so what they come to is kept by those:
-a client's next request is recognised with one look-up.
+Under one policy, all results but classification depend only on the client's key and location, so they are cached by
+those: the next request of the same client needs one look-up.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from regional_agent.routing.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 MAX_ADMITTED: Final = 4096
-"""Tenants x places whose masks are kept at once."""
+"""Maximum number of cached (tenant, location) pairs."""
 
 MAX_SENDERS: Final = 16_384
-"""Keys x addresses that are recognised; the oldest goes first."""
+"""Maximum number of cached (key, address) pairs; the oldest entry is evicted first."""
 
 IDS_AT_ONCE: Final = 64
-"""Trace ids that are drawn together."""
+"""Number of trace ids generated per batch."""
 
 UNTOLD_COST: Final = Cost()
-"""Of a model that a policy of another region knows and ours does not, yet."""
+"""The cost of a model that another region's policy contains and the policy of this region does not contain yet."""
 
 _ROUTE_HEADER: Final = HEADER.encode()
 _NO_POLICY: Final = "this agent has no policy yet"
@@ -53,27 +53,27 @@ _NO_ID: Final = "0" * 16
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 Masks = dict[str, Mask | Refusal]
-"""What the mask says of requests of one tenant from one place, by model."""
+"""The residency masks of one tenant and location, by model."""
 
 
 About = tuple[bytes | None, bytes | None, bytes | None, str]
-"""By what a client is recognised: its key, its chain, where a trusted proxy says that it is, and the peer's address."""
+"""The cache key of a sender: Authorization, X-Forwarded-For, trusted location header, and peer address."""
 
 
 class Sender:
-    """Who asks and from where, under one policy."""
+    """The tenant and location of a client, under one policy."""
 
     __slots__ = ("facts", "masks", "tenant")
 
     def __init__(self, tenant: Tenant, facts: RequestFacts, masks: Masks) -> None:
-        """`masks` is shared by all senders of one tenant and place."""
+        """`masks` is shared by all senders of one tenant and location."""
         self.tenant = tenant
         self.facts = facts
         self.masks = masks
 
 
 class Admission:
-    """Makes contexts of requests, or says why not."""
+    """Creates the context of each request, or refuses the request."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Admission:
         self._expectations = expectations
         self._location_header = self._locator.header
         self._policy: Policy | None = None
-        """The policy that everything cached here was worked out under."""
+        """The policy under which all cached entries were computed."""
         self._located_by = self._locator.generation
-        """The generation of the GeoIP database that the senders were located by."""
+        """The generation of the GeoIP database that located the cached senders."""
         self._keyring: Keyring
         self._senders: dict[About, Sender] = {}
         self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
@@ -120,11 +120,11 @@ class Admission:
     def context_from_client(
         self, request: Request, peer_ip: str, now: float, timeout_s: float
     ) -> RequestContext | Refusal:
-        """The context of a request that a client sent here, or why it gets none.
+        """Return the context of a request that a client sent to this agent, or the refusal.
 
         Args:
-            peer_ip: who sent it.
-            timeout_s: how long its client waits at most.
+            peer_ip: the address of the TCP peer.
+            timeout_s: the client's timeout (s).
         """
         policy = self._config.policy
         if policy is None:
@@ -136,7 +136,7 @@ class Admission:
             self._senders.clear()
         headers = request.by_name or request.index()
         told = headers.get(self._location_header)
-        # Anybody else's word changes nothing, so it is not kept by it either.
+        # A location header from an untrusted peer has no effect, so it is not part of the cache key.
         if told is not None and not self._locator.trusts(peer_ip):
             told = None
         about = (headers.get(b"authorization"), headers.get(b"x-forwarded-for"), told, peer_ip)
@@ -178,8 +178,10 @@ class Admission:
         return context
 
     def context_from_peer(self, request: Request, now: float) -> RequestContext | Refusal:
-        """The same for a request that another region's agent forwarded: its facts are believed if signed for us and for
-        this request, once."""
+        """Return the context of a request that another region's agent forwarded, or the refusal.
+
+        The forwarded facts are accepted once, if they are signed for this region and for this request.
+        """
         policy = self._config.policy
         route_context = self.route_context_of(request)
         if isinstance(route_context, Refusal) or policy is None:
@@ -195,7 +197,7 @@ class Admission:
             asked = RequestFields(route_context.model)
         asked.model = route_context.model
         estimate = self.estimate(request, asked, policy, route_context.tenant)
-        # By the origin's clock alone: ours may differ by seconds, which is all that some requests have.
+        # Both times are from the origin's clock: the local clock may differ by seconds, which can exceed the deadline.
         timeout_s = route_context.deadline_at - route_context.issued_at
         request_id, traceparent = route_context.request_id, route_context.traceparent
         context = RequestContext(request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s)
@@ -205,7 +207,7 @@ class Admission:
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:
-        """What another region's agent has signed, as far as a request's head tells."""
+        """Verify the route context in a request's headers."""
         policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
@@ -213,7 +215,7 @@ class Admission:
         return accept(token.decode("latin-1"), self._key, policy, self._region, time.time())
 
     def refuse_unknown(self, request: Request) -> Refusal | None:
-        """The refusal for a request whose key names no tenant, or None where it does."""
+        """Return the refusal of a request whose key matches no tenant, or None if the key is valid."""
         policy = self._config.policy
         if policy is None:
             return Refusal(Reason.NO_POLICY, _NO_POLICY, retry_after_s=MIN_RETRY_S)
@@ -223,7 +225,7 @@ class Admission:
         return tenant if isinstance(tenant, Refusal) else None
 
     def admit(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
-        """The mask. Under one policy it depends on few things, so it is kept by them."""
+        """Return the residency mask of a request for `model`. Cached while the policy is in force."""
         if policy is not self._policy:
             self._begin(policy)
         masks = self._masks_of(facts)
@@ -235,7 +237,7 @@ class Admission:
         return known
 
     def admit_anew(self, context: RequestContext) -> Refusal | None:
-        """The policy has changed since a request was admitted, while it waited or was tried: the new one rules."""
+        """Admit a request again under the current policy, after a policy change while it waited or was tried."""
         policy = self._config.policy
         if policy is None:
             return None
@@ -252,7 +254,7 @@ class Admission:
         return None
 
     def count_demand(self, model: str, permitted: ResidencyClass) -> None:
-        """Count a request of a client for a model that it is now to be served by."""
+        """Count a client's request as demand for `model`."""
         self._demand.offered(model, permitted)
 
     def release_quota(self, tenant: str) -> None:
@@ -260,20 +262,20 @@ class Admission:
         self._quotas.end(tenant)
 
     def estimate(self, request: Request, asked: RequestFields, policy: Policy, tenant: str) -> WorkEstimate:
-        """What a request is to whoever runs it."""
+        """Estimate the work of a request."""
         model = policy.models.get(asked.model)
         return work_estimate_of(
             request, asked, tenant, model.cost if model is not None else UNTOLD_COST, self._expectations
         )
 
     def _begin(self, policy: Policy) -> None:
-        """Another policy is in force: nothing that was worked out under the one before holds."""
+        """Switch to another policy and clear all caches."""
         self._policy, self._keyring = policy, Keyring(policy)
         self._senders.clear()
         self._masks.clear()
 
     def _recognise(self, request: Request, about: About) -> Sender | Refusal:
-        """Identify and locate. Kept, unless a header is there twice or more than a usual proxy chain would be kept."""
+        """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
         authorization, forwarded_for, told, peer_ip = about
         tenant = self._keyring.identify(authorization)
         if isinstance(tenant, Refusal):
@@ -301,7 +303,7 @@ class Admission:
     def _version(
         self, versions: ModelVersions, tenant: str, request: Request, asked: RequestFields
     ) -> RequestFields | Refusal:
-        """The request as one for the version that serves it; by its session, where it has one."""
+        """Rewrite the request for the model version that serves it; a session always maps to the same version."""
         if not can_be_served_as_another(request):
             if any(version.model == asked.model for version in versions.versions):
                 return asked
@@ -318,12 +320,12 @@ class Admission:
 
 
 def _request_id(given: bytes, trace_id: str) -> str:
-    """The client's where it has a usable one; else that of the trace that starts here, so that one finds the other."""
+    """Return the client's request id if it is valid; else the id of the new trace, so that the two correlate."""
     return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else trace_id
 
 
 def _trace_ids(rng: Random) -> Iterator[str]:
-    """Ids for new traces, as `trace_context.start_trace` takes them. Random digits cost little where many are drawn."""
+    """Generate ids for `trace_context.start_trace`. Ids are drawn in batches to reduce the cost per id."""
     while True:
         digits = rng.randbytes(16 * IDS_AT_ONCE).hex()
         if _NO_ID not in digits:

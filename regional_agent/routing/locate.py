@@ -1,8 +1,7 @@
-"""Step 3 of a request's road: where its client is, as a trusted proxy says in a header, else from the address that the
-trusted proxy chain gives.
+"""Locates clients (step 3): by a trusted proxy's location header, else by the address of the trusted proxy chain.
 
-A wrong country is a residency violation, so nothing is guessed: an address that cannot be trusted, is not in the
-database, or has no country there is nowhere, and so is a client of whom a proxy says something that cannot be read.
+A wrong country is a residency violation, so the location is never guessed. It is NOWHERE if the address is untrusted,
+is not in the database or has no country there, or if a trusted proxy's location header is invalid.
 """
 
 from __future__ import annotations
@@ -17,59 +16,59 @@ from adapters.geoip_lookup import GeoIpLookup
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 
 MAX_CACHED = 65_536
-"""Prefixes and addresses remembered; the oldest goes first."""
+"""Maximum number of cached prefixes and addresses; the oldest entry is evicted first."""
 
 MAX_CHAIN_BYTES = 4096
-"""X-Forwarded-For of more bytes than this is hostile; the client is nowhere."""
+"""Maximum size (bytes) of X-Forwarded-For; a client with a longer header is located NOWHERE."""
 
 MAX_CACHED_CHAIN_BYTES = 128
 """Chains of more bytes than this are not cached, so that no client can fill the cache with them."""
 
 CACHED_PREFIX = {4: 24, 6: 48}
-"""Bits of an address that share an entry, where the database says that all of them are in one place."""
+"""Prefix length of a cache entry by IP version, used if the whole prefix has one location in the database."""
 
 _CODE = re.compile(r"([A-Z]{2})(?:-([A-Z0-9]{1,3}))?")
 """A country of ISO 3166-1, or a subdivision of ISO 3166-2 with it."""
 
 _NO_SUBDIVISION = frozenset({"XX", "ZZ"})
-"""What some write who do not know it, and no subdivision's code anywhere."""
+"""Placeholders for an unknown subdivision; ISO 3166-2 assigns neither of them."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Locator:
-    """Locates clients; one look-up costs about 130 µs, so answers are kept by network."""
+    """Locates clients; one look-up costs about 130 µs, so results are cached by network."""
 
     def __init__(self, database: Path | None, trusted_proxies: Sequence[IpNetwork], header: str = "") -> None:
         """Read the database.
 
         Args:
             database: MaxMind City or Country file; None leaves every client nowhere.
-            trusted_proxies: networks whose X-Forwarded-For and `header` are believed.
-            header: name of the header in which they say where the client is; empty is none.
+            trusted_proxies: networks whose X-Forwarded-For and `header` are trusted.
+            header: name of the location header; empty for none.
 
         Raises:
             BadGeoDatabase: the file is missing, damaged, or of another kind.
         """
         self.header = header.lower().encode()
-        """The header's name as requests have it; empty is none."""
+        """The location header's name in lower case; empty for none."""
         self._trusted = tuple(trusted_proxies)
         self._is_trusted: dict[str, bool] = {}
         self._clients: dict[tuple[str | bytes, ...], Location] = {}
         self._places: dict[int | IpAddress, Location] = {}
         self.geoip = GeoIpLookup(database, self._forget)
         self.generation = 0
-        """Grows when another database comes into use: what was cached of locations before is outdated."""
+        """Incremented when a new database is loaded, which invalidates cached locations."""
 
     def locate_client(self, peer_ip: str, forwarded_for: Sequence[bytes], told: Sequence[bytes]) -> Location:
-        """Where the client of a request is.
+        """Return the location of a request's client.
 
         Args:
-            peer_ip: the address that it came from.
-            forwarded_for: its X-Forwarded-For headers, in order.
-            told: all its headers of the name `header`. From a trusted proxy they alone count, even if they say nothing
-                that can be read: the proxy knows more than the database, and what it knows is not clear.
+            peer_ip: the address of the TCP peer.
+            forwarded_for: the X-Forwarded-For headers, in order.
+            told: all headers named `header`. From a trusted proxy, they take precedence over the database even if
+                they are invalid.
         """
         if told and self.trusts(peer_ip):
             return read_place(told[0]) if len(told) == 1 else NOWHERE
@@ -83,10 +82,10 @@ class Locator:
         return place
 
     def client_address(self, peer_ip: str, forwarded_for: Sequence[bytes]) -> IpAddress | None:
-        """The last address that a proxy of ours vouches for; None where the chain has something that is no address.
+        """Return the client's address in the proxy chain; None if the chain contains an invalid address.
 
-        The chain is read from the right, for only what our own proxies appended is true: the first address that is not
-        a trusted proxy's is the client's, whatever it claims further left.
+        The chain is read from the right, since only entries that trusted proxies appended are trustworthy: the first
+        address that is not a trusted proxy's is the client's.
         """
         if not forwarded_for or not self.trusts(peer_ip):
             return parse_address(peer_ip)
@@ -101,7 +100,7 @@ class Locator:
         return client
 
     def trusts(self, ip: str) -> bool:
-        """Whether an address is a proxy's of ours."""
+        """Whether an address belongs to a trusted proxy."""
         known = self._is_trusted.get(ip)
         if known is None:
             address = parse_address(ip)
@@ -110,7 +109,7 @@ class Locator:
         return known
 
     def locate(self, address: IpAddress) -> Location:
-        """Where an address is; NOWHERE where the database does not know."""
+        """Return the location of an address; NOWHERE if the database does not contain it."""
         if not self.geoip.available:
             return NOWHERE
         prefix = int(address) >> (address.max_prefixlen - CACHED_PREFIX[address.version])
@@ -131,9 +130,9 @@ class Locator:
 
 
 def read_place(value: bytes) -> Location:
-    """The place that a header names, such as `DE` or `US-CA`, in capitals or not; NOWHERE where it names no single one.
+    """Parse a location header such as `DE` or `US-CA`, in any case; NOWHERE if it is not a single location.
 
-    Whether a country has the subdivision is not known here, as it is not of policy's.
+    The subdivision is not checked against the country.
     """
     code = _CODE.fullmatch(value.decode("latin-1").upper()) if value.isascii() else None
     if code is None or code[1] not in COUNTRIES or code[2] in _NO_SUBDIVISION:

@@ -34,14 +34,13 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import RequestKind
 
 MAX_ATTEMPTS: Final = 6
-"""Places one request is tried at before the client is told; each failed one costs at most a connect timeout."""
+"""Maximum number of attempts per request; each failed attempt costs at most a connect timeout."""
 
 MAX_BROKEN: Final = 2
-"""Engines that may break under one request before they answer; it is offered to no third, for it may be what breaks
-them."""
+"""Maximum number of engines that fail after they received a request; the request itself may be the cause."""
 
 _FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
-"""Refusals for want of a place to run, which a lighter model may have."""
+"""Refusals for lack of capacity, which a fallback model may have."""
 
 
 class Router:
@@ -62,14 +61,14 @@ class Router:
         rng: Random,
         clock: Callable[[], float],
     ) -> None:
-        """Create a router of requests that land in `region`.
+        """Create the router of an agent.
 
         Args:
             region: the region of this agent.
-            config: policy and plan in force.
+            config: the policy and plan in force.
             endpoints: the endpoints of this region.
-            shared_load: what is reserved on the endpoints, by all agents of the region.
-            queue: where requests wait for capacity.
+            shared_load: the reservations on the endpoints, by all agents of the region.
+            queue: holds requests that wait for capacity.
             peers: health, waits and spill credits of the other regions.
             admission: admits requests, and admits them again after a policy change.
             chooser: selects an endpoint of this region.
@@ -90,17 +89,17 @@ class Router:
         self._local = LocalServices(endpoints, shared_load, chooser, queue.room_appeared)
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
-        """What is known of regions, and of our own, for one model."""
+        """Return the views of `regions`, this region included, for one model."""
         view = self._peers.view
         views = {region: view(region, model, now) for region in regions}
         views[self.region] = self._local_view(model)
         return views
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
-        """What endpoint selection would compare for a request of usual size. Reserves nothing.
+        """Return the endpoints that selection would compare for a request of average size. Reserves nothing.
 
         Args:
-            model: of the request.
+            model: the requested model.
             tenant: name of the tenant; empty for none.
             session: the conversation that the request belongs to; empty for none.
             now: by the agent's clock (s).
@@ -131,11 +130,11 @@ class Router:
         return target
 
     def wait(self, context: RequestContext, size_bytes: int, answer: Answer, now: float) -> QueueEntry | Refusal:
-        """Nothing has room for a request now: let it wait, or say why not.
+        """Queue a request that no target has room for, or refuse it.
 
         Args:
-            size_bytes: memory that its body holds.
-            answer: hears where to go as soon as there is room, or why it is of no use to wait longer.
+            size_bytes: memory (bytes) of the request body.
+            answer: called with the target when there is room, or with the refusal.
         """
         if context.attempts >= MAX_ATTEMPTS:
             return self._nowhere(context, f"{MAX_ATTEMPTS} attempts were answered so", now)
@@ -145,7 +144,7 @@ class Router:
         return self._queue.join(context, size_bytes, self._try_again, answer, now, elsewhere=elsewhere)
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
-        """Let a lighter model serve a request that would be refused, where policy names one; whether it is so now."""
+        """Switch a request that would be refused to the policy's fallback model; whether there is one."""
         policy = self._config.policy
         model = policy.models.get(context.model) if policy is not None else None
         if (
@@ -165,15 +164,15 @@ class Router:
         return True
 
     def release_quota(self, context: RequestContext) -> None:
-        """A request that counts has ended, however it did: its tenant may have another. Called once for each."""
+        """Release the tenant's concurrency quota. Called exactly once per admitted request."""
         self.admission.release_quota(context.facts.tenant)
 
     def leave(self, entry: QueueEntry) -> None:
-        """Nobody wants to wait there any more."""
+        """Remove a request from the queue."""
         self._queue.leave(entry)
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
-        """Where a request that waits may go now; what was full may have room, and what was busy may not be."""
+        """Retry a queued request: regions and engines that were full or busy may have room."""
         view = self._peers.view
         context.tried_regions = {
             region: reason
@@ -187,17 +186,17 @@ class Router:
         return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
 
     def _local_view(self, model: str) -> RegionView:
-        """This region for one model, as region selection compares it with the others."""
+        """Return this region's view for one model, for region selection."""
         pool = self._endpoints.pool(model)
         return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self._queue.wait_s(model))
 
     def _has_free_slot(self, model: str) -> bool:
-        """Whether one more request for a model would start in this region at once."""
+        """Whether one more request for a model would start at once in this region."""
         pool = self._endpoints.pool(model)
         return pool.in_flight < pool.slots and not self._queue.is_awaited(model)
 
     def _forwarded(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
-        """An engine here for what another region sent; it goes nowhere else."""
+        """Return a local target for a forwarded request, which is never forwarded again."""
         target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
@@ -207,12 +206,12 @@ class Router:
         return Refusal(target, detail, retry_after_s=retry_after_s(self._queue.wait_s(context.model)))
 
     def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
-        """Decide the region; one that turns out full or out of reach is noted, and the core is asked again."""
+        """Select the region; if it is full or unreachable, exclude it and select again."""
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
         planned = None if context.tried_regions else self._as_planned(context, now)
         if planned is not None:
-            # What is planned for here is so while nobody waits here: there is nobody to let go first.
+            # The plan applies to this region only while its queue is empty: no earlier request is overtaken.
             if planned.region == self.region:
                 target: Attempt | Reason = self._placement(context, planned.why, now)
             else:
@@ -240,7 +239,7 @@ class Router:
             context.tried(decision.choice.region, target)
 
     def _as_planned(self, context: RequestContext, now: float) -> RegionChoice | None:
-        """The plan's choice for a request that was tried nowhere; None while the plan alone does not decide."""
+        """Return the plan's region for a request without attempts; None if the plan alone does not decide."""
         model, permitted = context.model, context.admitted.permitted
         sampler = self._config.samplers.get((model, permitted.name))
         if sampler is None or (sampler.includes_home and not self._has_free_slot(model)):
@@ -257,7 +256,7 @@ class Router:
     def _target(
         self, context: RequestContext, where: RegionChoice, policy: Policy, now: float, *, in_turn: bool
     ) -> Attempt | Reason:
-        """A place in the region that was chosen, or why there is none."""
+        """Return a target in the selected region, or the reason why there is none."""
         if where.region != self.region:
             return self._peer_target(context, where, policy)
         return self._local_target(context, where.why, now, in_turn=in_turn)
@@ -271,7 +270,7 @@ class Router:
         )
 
     def _may_leave(self, context: RequestContext, now: float) -> bool:
-        """Whether a request may soon be invited by a region that stands idle."""
+        """Whether an idle region may soon grant spill credits for a request."""
         if context.route_context is not None:
             return False
         permitted = context.admitted.permitted
@@ -279,13 +278,13 @@ class Router:
         return idle_region_exists(self.region, permitted, views, context.tried_regions)
 
     def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
-        """An engine of this region, in its turn, or why there is none."""
+        """Return an engine of this region in queue order, or the reason why there is none."""
         if not in_turn and self._queue.must_queue(context):
             return Reason.SATURATED
         return self._placement(context, kind, now)
 
     def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
-        """The engine of this region that would be done soonest, with a reservation on it, or why there is none."""
+        """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
         chosen = self.chooser.choose(
             self._endpoints.pool(context.model),
             context.estimate,
@@ -300,7 +299,7 @@ class Router:
         return self._shared_load.reserve(attempt)
 
     def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
-        """A peer agent and the signed facts for it; spends the credit where the decision said so."""
+        """Return a target in another region, with its signed route context. Uses a spill credit if required."""
         address = self._peers.address(where.region)
         if address is None:
             return Reason.UNREACHABLE
