@@ -1,7 +1,7 @@
-"""What a control plane tells Prometheus: every metric it exports, its labels, and how it is set.
+"""The Prometheus metrics of a control plane, and their labels.
 
-The fleet (regions, pools, demand, arcs) is shown by the leader alone: stepping down clears it, so that a sum over
-all control planes counts nothing twice and a former leader's view does not linger.
+Only the leader exports fleet metrics (regions, pools, demand, arcs): stepping down clears them, so that a sum over all
+control planes counts nothing twice and a former leader exports no outdated values.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What `render` returns: the Prometheus text format."""
+"""Content type of `render`: the Prometheus text format."""
 
 OTHER = "other"
-"""The label of a region that policy does not declare, so that a false report cannot make series."""
+"""The label of regions that the policy does not declare, which bounds the number of series."""
 
 PLAN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
-"""A plan is due every 1-2 s: what lies past the middle is a warning, past the end a failure."""
+"""A plan is due every 1-2 s: durations in the upper half are a warning, and beyond the last bucket a failure."""
 
 
 class PublishOutcome(StrEnum):
-    """How an attempt to publish a plan ended."""
+    """The outcome of an attempt to publish a plan."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
-    """The plan says what the published one says; nothing was written."""
+    """The plan equals the published one; nothing was written."""
     FENCED = "fenced"
-    """Another leader has taken over: nothing was written, and this one steps down."""
+    """Another leader holds a newer fencing epoch: nothing was written, and this leader steps down."""
     CONFLICT = "conflict"
-    """A key was not as this leader left it; it is read again."""
+    """A key was changed by another writer; the leader reads it again."""
     STORE_UNAVAILABLE = "store_unavailable"
 
 
 class ReportOutcome(StrEnum):
-    """What became of a report that an agent sent."""
+    """The outcome of an agent's report."""
 
     ACCEPTED = "accepted"
     STALE = "stale"
-    """From an earlier epoch, or not newer than one already taken."""
+    """From an earlier epoch, or not newer than a report that was accepted already."""
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"
     UNKNOWN_REGION = "unknown_region"
@@ -53,38 +53,38 @@ class ReportOutcome(StrEnum):
 
 
 class WebhookOutcome(StrEnum):
-    """What became of a webhook delivery."""
+    """The outcome of a webhook delivery."""
 
     ACCEPTED = "accepted"
-    """Genuine: the policy's source is looked at."""
+    """The signature is valid: the policy source is polled at once."""
     BAD_SIGNATURE = "bad_signature"
     TOO_LARGE = "too_large"
-    """Or too slow."""
+    """Too large, or too slow."""
     TOO_MANY = "too_many"
-    """Many came lately, or many bad ones from that address, which are refused unread."""
+    """Rejected unread, by the rate limit of all deliveries or of invalid deliveries from one address."""
 
 
 class RegionGauges(msgspec.Struct, frozen=True):
-    """One region as the leader sees it."""
+    """The leader's gauges of one region."""
 
     state: RegionState
     report_age_s: float
-    """Age (s) of the newest report of any of its agents; inf before the first."""
+    """Age (s) of the newest report of the region's agents; inf before the first."""
     refusing: int = 0
-    """Its agents that refuse what was published to them last."""
+    """Number of the region's agents that reject the latest published configuration."""
 
 
 class PoolGauges(msgspec.Struct, frozen=True):
-    """The endpoints of one region for one model as the leader sees them."""
+    """The leader's gauges of one region's endpoints for one model."""
 
     slots: int
     in_flight: int
 
 
 class ControlPlaneMetrics:
-    """One control plane's metrics on a registry of their own, so that several fit in one process.
+    """One control plane's metrics, on a separate registry so that several instances fit in one process.
 
-    Not thread-safe: set and render from the event loop, or a scrape may see a view half replaced.
+    Not thread-safe: set and render from the event loop, or a scrape may read a partly replaced view.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ControlPlaneMetrics:
             self._webhooks.labels(webhook_outcome.value)
 
     def set_leadership(self, fencing_epoch: int | None) -> None:
-        """Show that this one leads with `fencing_epoch`; None: it does not, and its fleet is cleared."""
+        """Set the fencing epoch of this leader; None: it does not lead, and its fleet metrics are cleared."""
         self._leader.set(fencing_epoch is not None)
         self._fencing_epoch.set(fencing_epoch or 0)
         if fencing_epoch is None:
@@ -186,7 +186,7 @@ class ControlPlaneMetrics:
                 fleet.clear()
 
     def planned(self, seconds: float, greedy: Collection[str]) -> None:
-        """Count one plan made, the time (s) it took, and the models that the waterfall decided for."""
+        """Count one plan, its duration (s), and the models that the greedy fallback planned."""
         self._plan_seconds.observe(seconds)
         for model in greedy:
             self._planned_greedily.labels(model).inc()
@@ -196,7 +196,7 @@ class ControlPlaneMetrics:
         self._publish.labels(outcome.value).inc()
 
     def reported(self, region: str, outcome: ReportOutcome, known_regions: Collection[str]) -> None:
-        """Count one report; a region that is not among `known_regions` is counted as `other`."""
+        """Count one report; a region outside `known_regions` is counted as `other`."""
         self._reports.labels(region if region in known_regions else OTHER, outcome.value).inc()
 
     def webhook(self, outcome: WebhookOutcome) -> None:
@@ -204,12 +204,12 @@ class ControlPlaneMetrics:
         self._webhooks.labels(outcome.value).inc()
 
     def show_rollout(self, phase: Phase) -> None:
-        """Show how far the newest rollout is."""
+        """Set the phase of the newest rollout."""
         for one in Phase:
             self._rollout_phase.labels(one.value).set(one is phase)
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
-        """Show the plan just published, one slice a region, instead of the one before."""
+        """Replace the plan's gauges by those of the plan just published, one slice per region."""
         self._plan_generation.set(max((plan.generation for plan in plans), default=0))
         self._arc_share.clear()
         for plan in plans:
@@ -218,7 +218,7 @@ class ControlPlaneMetrics:
                     self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(arc.share)
 
     def show_regions(self, regions: Mapping[str, RegionGauges]) -> None:
-        """Show every region's state, report age and refusals, and forget those that are not given."""
+        """Set every region's state, report age and rejections; regions that are absent are removed."""
         self._report_age.clear()
         self._refusing.clear()
         self._region_state.clear()
@@ -229,7 +229,7 @@ class ControlPlaneMetrics:
                 self._region_state.labels(region, state.value).set(state is view.state)
 
     def show_pools(self, pools: Mapping[tuple[str, str], PoolGauges]) -> None:
-        """Show slots and in-flight by (region, model), and forget those that are not given."""
+        """Set slots and in-flight requests by (region, model); pairs that are absent are removed."""
         self._region_slots.clear()
         self._region_in_flight.clear()
         for (region, model), pool in pools.items():
@@ -237,19 +237,19 @@ class ControlPlaneMetrics:
             self._region_in_flight.labels(region, model).set(pool.in_flight)
 
     def show_demand(self, requests_per_s: Mapping[tuple[str, str], float]) -> None:
-        """Show offered requests per second by (origin, model), and forget those that are not given."""
+        """Set offered requests per second by (origin, model); pairs that are absent are removed."""
         self._demand.clear()
         for (origin, model), rate in requests_per_s.items():
             self._demand.labels(origin, model).set(rate)
 
     def show_overrides(self, overrides: Iterable[tuple[str, str]]) -> None:
-        """Show how many overrides hold by (kind, region), and forget those that are not given."""
+        """Set the number of active overrides by (kind, region); pairs that are absent are removed."""
         self._overrides.clear()
         for kind, region in overrides:
             self._overrides.labels(kind, region).inc()
 
     def show_shortfalls(self, shortfalls: Sequence[Shortfall]) -> None:
-        """Show what capacity is missing by (region, model), the worst case of each, and forget what is not any more."""
+        """Set the missing capacity by (region, model), the worst case of each; pairs that are absent are removed."""
         worst: dict[tuple[str, str, str], float] = {}
         for one in shortfalls:
             when = "now" if one.lost is None else "at_a_loss"
@@ -261,12 +261,12 @@ class ControlPlaneMetrics:
             self._missing_slots.labels(*key).set(slots)
 
     def set_policy(self, digest: str) -> None:
-        """Show which policy is in force."""
+        """Set the digest of the policy in force."""
         self._policy_info.clear()
         self._policy_info.labels(digest).set(1)
 
     def render(self) -> bytes:
-        """Everything in the text format of CONTENT_TYPE."""
+        """Return all metrics in the text format of CONTENT_TYPE."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:

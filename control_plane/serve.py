@@ -1,4 +1,4 @@
-"""`penstock serve`: settings to a running process that resigns and stops when it is told to."""
+"""`penstock serve`: builds the control plane from its settings, runs it, and resigns leadership at shutdown."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from control_plane.policy.source.webhook_secret import load_webhook_secret
 from control_plane.settings import ControlPlaneSettings, HostPort
 
 DRAIN_S = 2
-"""How long (s) requests under way may take to end when the process stops."""
+"""Time (s) that requests in progress have to complete at shutdown."""
 
 _log = structlog.get_logger(__name__)
 
 
 class CannotListen(Exception):
-    """The address cannot be listened on; the message says why and what to do."""
+    """The listen address cannot be bound; the message contains the reason and the remedy."""
 
 
 def serve(settings: ControlPlaneSettings) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
     Raises:
-        BadSecret, BadApiKeys: a secret's file cannot be used.
-        BadCertificate: the API's certificate or key, or those of authorities, cannot be used.
-        BadGeoDatabase: the GeoIP database cannot be used.
-        CannotListen: the address is taken or not ours.
+        BadSecret, BadApiKeys: a secret file is invalid.
+        BadCertificate: the API's certificate or key, or the authorities' file, is invalid.
+        BadGeoDatabase: the GeoIP database is invalid.
+        CannotListen: the address is in use or not local.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))
@@ -81,7 +81,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         trust=authorities(ca_file) if ca_file is not None else None,
     )
     app = control_plane.create_api(access, geoip)
-    # Takes a third of a second, or several on a busy machine. The first request would do it, and cost the lease.
+    # Takes 0.3 s, or seconds on a busy machine. Generated at the first request, it could delay the lease renewal.
     app.openapi()
     config = _http(settings, app)
     server = Server(config)
@@ -106,14 +106,14 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         await http.aclose()
         await store.close()
     for task in done - {stopping}:
-        # Neither ends by itself; a process that cannot lead or answer is better restarted than left standing.
+        # Neither task ends by itself; a process that cannot lead or serve must be restarted.
         task.result()
         raise RuntimeError(f"the {task.get_name()} ended")
     _log.info("stopped", name=settings.name)
 
 
 def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
-    """How the API is served."""
+    """Create the configuration of the API server."""
     config = uvicorn.Config(
         behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
         http=BoundedConnection,
@@ -124,7 +124,7 @@ def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
-        # uvicorn would by itself believe whatever a client on this machine says that it forwards.
+        # By default uvicorn trusts the forwarding headers of every client on this machine.
         proxy_headers=False,
         ssl_certfile=settings.tls_certificate_file,
         ssl_keyfile=settings.tls_key_file,
@@ -134,7 +134,7 @@ def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
 
 
 def _access(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Access:
-    """Whom the settings let in."""
+    """Create the access control from the settings."""
     oidc = None
     if settings.oidc_issuer and settings.oidc_audience and settings.oidc_jwks_url:
         trust = OidcTrust(
@@ -163,7 +163,7 @@ def _etcd_tls(settings: ControlPlaneSettings) -> Tls | None:
 
 
 def _reader(settings: ControlPlaneSettings) -> BundleReader:
-    """What reads the policy; the settings have exactly one of the two."""
+    """Create the policy reader; the settings have exactly one of the two sources."""
     if settings.policy_repository is None:
         assert settings.policy_dir is not None
         return FolderReader(settings.policy_dir)
@@ -177,7 +177,7 @@ def _reader(settings: ControlPlaneSettings) -> BundleReader:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to us: we resign before we stop answering."""
+    """Leaves signals to the caller, which resigns leadership before the server stops."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
-"""`make bench-propagation`: how long from a change of policy until it is in force at 100 agents, through a real etcd.
+"""`make bench-propagation`: the time from a policy change until it is in force at 100 agents, through a real etcd.
 
-One real control plane plans and publishes; the agents follow etcd with the code of real ones, keep what they obey on
-disk, and do nothing else. Two ways are measured: a commit to a git repository whose host calls the webhook, and files
-written to a watched folder. Time counts from just before the commit or the writing; whoever is slowest counts.
+One real control plane plans and publishes; the agents follow etcd with the production code, store the configuration
+on disk, and do nothing else. Two sources are measured: a commit to a git repository whose host calls the webhook, and
+files written to a watched folder. The time runs from just before the change until the slowest agent has applied it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What clients ask for: arrivals and lengths of a trace, bent to the story's demand, with geography laid over them.
+"""The demo's workload: arrivals and lengths of a trace, fitted to the scenario's demand and spread over client sites.
 
-The regions that may touch each request are computed here by a table written by hand from what `policies/planet` says in
-words. Nothing of Penstock's own residency code is used: the witness would prove little if it asked the accused.
+The regions that may process each request come from a hand-written table of the rules in `policies/planet`. Penstock's
+own residency code is not used, so that the residency witness is independent of it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ TENANT_KEYS = {
     "us-restricted": "demo-us-restricted",
     "open": "demo-open",
 }
-"""The example bundle's tenants and the keys that everybody knows."""
+"""The example bundle's tenants and their public demo keys."""
 
 TENANTS_AT_HOME_IN_EEA = {"personal": 0.5, "open": 0.4, "eu-personal": 0.1}
 TENANTS_IN_US = {"open": 0.7, "us-restricted": 0.18, "eu-personal": 0.12}
 TENANTS_ELSEWHERE = {"open": 0.75, "personal": 0.15, "eu-personal": 0.1}
-"""Who asks from where: people of EU customers travel, so their requests come from everywhere."""
+"""Share of each tenant outside the EEA: clients of EU customers travel, so their requests come from all countries."""
 
 LARGE_MODEL_SHARE = 0.2
 
 MEAN_PROMPT_TOKENS = 1_000
 MEAN_OUTPUT_TOKENS = 65
-"""Longer prompts and outputs are scaled down to these means, so that whatever the trace an answer lasts seconds, the
-story fits its time, and the planet its demand."""
+"""Longer prompts and outputs are scaled down to these means, so that with any trace a response takes seconds and the
+planet can serve the demand."""
 
 MAX_PROMPT_TOKENS = 4_000
 MAX_OUTPUT_TOKENS = 180
@@ -61,7 +61,7 @@ PULSE_PROMPT_TOKENS = 64
 PULSE_OUTPUT_TOKENS = 8
 
 FEWEST_ARRIVALS = 200
-"""A trace with fewer cannot fill the phases."""
+"""Minimum number of requests in a trace."""
 
 
 class TooShort(Exception):
@@ -69,15 +69,15 @@ class TooShort(Exception):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One request that a client is going to send, and where it belongs."""
+    """One planned request of a client, with its home region."""
 
     planned: PlannedRequest
     home: str
-    """The nearest region, seen from the entry where the client's network ends, that may and can serve it."""
+    """The region nearest to the client's entry that may and can serve the request."""
 
 
 def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple[str, ...]:
-    """Which regions may touch a request, by tenant and by the country of its client.
+    """Return the regions that may process a request, by tenant and by the country of its client.
 
     Raises:
         KeyError: no such tenant.
@@ -91,9 +91,9 @@ def required_regions(tenant: str, country: str, regions: Sequence[str]) -> tuple
 
 
 def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[TraceRequest]:
-    """The `count` successive requests of a trace whose arrivals are nearest to an even flow.
+    """Return the `count` successive requests of a trace with the steadiest arrival rate.
 
-    The story brings a surge of its own, and its steady state has to be one; within the stretch nothing is smoothed.
+    The scenario adds its own surge to a steady rate; within the stretch, arrivals are not smoothed.
     """
     if len(trace) <= count:
         return trace
@@ -110,14 +110,14 @@ def steadiest_stretch(trace: Sequence[TraceRequest], count: int) -> Sequence[Tra
 
 
 def shrinkage(trace: Sequence[TraceRequest]) -> tuple[float, float]:
-    """By what (0-1] prompts and outputs are multiplied to come down to their means."""
+    """Return the factors (0-1] that scale prompts and outputs down to their means."""
     prompt = sum(one.prompt_tokens for one in trace) / len(trace)
     output = sum(one.output_tokens for one in trace) / len(trace)
     return min(1.0, MEAN_PROMPT_TOKENS / prompt), min(1.0, MEAN_OUTPUT_TOKENS / max(1.0, output))
 
 
 def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
-    """The same requests, each as much shorter as `shrinkage` says; what prefixes they share shrinks with them."""
+    """Scale all requests by `shrinkage`; shared prefixes shrink in proportion."""
     by_prompt, by_output = shrinkage(trace)
     shorter = []
     for one in trace:
@@ -129,15 +129,15 @@ def shorten(trace: Sequence[TraceRequest]) -> list[TraceRequest]:
 
 
 def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share: float) -> list[float]:
-    """When each request of a trace is due in the story.
+    """Return the time (s) of each request in the scenario.
 
-    The trace's own time runs faster where the story wants more. Order and relative burstiness stay; every arrival is a
-    recorded one, none is made up.
+    The trace's time is compressed where the scenario needs more demand. Order and relative burstiness are preserved; no
+    arrival is synthetic.
 
     Args:
         trace: arrivals in order.
-        scenario: says how long the story is, when the surge is, and by which factor.
-        surge_share: the part (0-1) of the demand that the surge multiplies.
+        scenario: its duration, and the time and factor of its surge.
+        surge_share: the share (0-1) of the demand that the surge multiplies.
     """
     step_s = 0.02
     steps = round(scenario.duration_s / step_s)
@@ -158,20 +158,20 @@ def bend_arrivals(trace: Sequence[TraceRequest], scenario: Scenario, surge_share
 
 
 def home_of(site: ClientSite, required: Sequence[str], model: str, topology: Topology, matrix: RttMatrix) -> str:
-    """The nearest region that may and can serve it, as seen from the entry where the client's network ends."""
+    """Return the region nearest to the client's entry that may and can serve the request."""
     entry = nearest_first(site, topology.region_names)[0]
     able = set(required) & set(topology.serving(model))
     return min(able, key=lambda region: (region != entry, matrix.between(entry, region), region))
 
 
 def near_share(topology: Topology, region: str) -> float:
-    """The part (0-1) of the demand whose clients have `region` as their nearest."""
+    """Return the share (0-1) of the demand whose clients are nearest to `region`."""
     near = sum(s.share for s in topology.sites if nearest_first(s, topology.region_names)[0] == region)
     return near / sum(site.share for site in topology.sites)
 
 
 def requests_wanted(topology: Topology, scenario: Scenario, rate_per_s: float) -> int:
-    """How many requests the story has room for at `rate_per_s` outside the surge."""
+    """Return the number of requests in the scenario at `rate_per_s` outside the surge."""
     surge_s = scenario.act_at_s(ActName.SURGE_ENDS) - scenario.act_at_s(ActName.SURGE_BEGINS)
     surplus = near_share(topology, scenario.surge_region) * (scenario.surge_factor - 1.0)
     return round(rate_per_s * (scenario.duration_s + surge_s * surplus))
@@ -180,14 +180,14 @@ def requests_wanted(topology: Topology, scenario: Scenario, rate_per_s: float) -
 def lay_geography(
     trace: Sequence[TraceRequest], topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
 ) -> list[Ask]:
-    """The story's requests: a place, a tenant and a model for each arrival of a trace.
+    """Return the scenario's requests: a client site, a tenant and a model for each arrival of a trace.
 
     Args:
         trace: arrivals in order; all of them are used.
         topology: the sites, and which region serves which model.
-        scenario: the surge multiplies what clients ask whose nearest region is the surged one.
+        scenario: its surge multiplies the demand of clients whose nearest region is the surged one.
         matrix: round trips between regions.
-        rng: draws places, tenants and models.
+        rng: draws sites, tenants and models.
 
     Raises:
         TooShort: the trace has fewer than FEWEST_ARRIVALS requests, or all of them at once.
@@ -222,8 +222,8 @@ def lay_geography(
 
 
 def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
-    """Short requests of the lost region's clients, close to each other around its death: they measure how long it
-    takes until nothing goes there any more, which a few requests per second would leave to luck."""
+    """Return short requests of the lost region's clients at short intervals around its failure. They measure failover
+    time, which a few requests per second would measure imprecisely."""
     regions, lost = topology.region_names, scenario.lost_region
     near = [site for site in topology.sites if nearest_first(site, regions)[0] == lost]
     killed_s = scenario.act_at_s(ActName.KILL_REGION)
@@ -247,7 +247,7 @@ def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
 
 
 def tenants_of(country: str) -> dict[str, float]:
-    """Which tenants ask from a country, and in what proportion."""
+    """Return the share of each tenant in a country's requests."""
     if country in EEA:
         return TENANTS_AT_HOME_IN_EEA
     return TENANTS_IN_US if country == "US" else TENANTS_ELSEWHERE

@@ -9,7 +9,7 @@ import msgspec
 STEADY_S = 14.0
 SURGE_S = 9.0
 CALM_S = 15.0
-"""After the surge, until nobody is served elsewhere: demand is a moving mean, and shares move at a bounded rate."""
+"""Time (s) after the surge until no request is served elsewhere: demand is averaged, and shares move slowly."""
 
 BEFORE_LOSS_S = 1.0
 LOST_S = 8.0

@@ -165,7 +165,7 @@ class LiveScreen:
 
 
 def flows(now: Now) -> list[tuple[str, str, int]]:
-    """What was served away from home lately: home, server, requests; the largest first."""
+    """Recent requests served outside their home region: home, server, requests; the largest first."""
     found = [
         (home, region.name, n) for region in now.regions for home, n in region.recent.items() if home != region.name
     ]

@@ -1,4 +1,4 @@
-"""What the terminal shows of a run under way: counts that are cheap to keep, and a view of them at a moment."""
+"""The live figures of a run for the terminal: cheap counters, and a snapshot of them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from lab.demo.records import Outcome, Served
 from lab.quantile import quantile
 
 RECENT_S = 4.0
-"""What ended within this time (s) is shown as going on."""
+"""Requests that ended within this time (s) are shown as recent."""
 
 
 class RegionNow(msgspec.Struct, frozen=True):
-    """One region at a moment."""
+    """The figures of one region at one time."""
 
     name: str
     city: str
     state: str
     running: int
-    """Requests that its agents carry."""
+    """Requests that are in flight at the region's agents."""
     recent: dict[str, int]
-    """Requests that it served lately, by their home."""
+    """Requests that the region served within RECENT_S, by home region."""
     own: int
-    """Requests of its own that it has served so far."""
+    """Requests served so far whose home is this region."""
     others: int
-    """And of others."""
+    """Requests served so far whose home is another region."""
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The planet at a moment."""
+    """The figures of the planet at one time."""
 
     at_s: float
     phase: str
@@ -42,7 +42,7 @@ class Now(msgspec.Struct, frozen=True):
     failed: int
     violations: int
     ttft_p50_ms: float | None
-    """Of what was answered lately."""
+    """Median of the requests answered within RECENT_S."""
 
 
 class Tally:
@@ -58,18 +58,18 @@ class Tally:
         self.violations = 0
 
     def ended(self, served: Served, at_s: float) -> None:
-        """A request is over."""
+        """Count a request that has ended."""
         self._outcomes[served.outcome] += 1
         if served.outcome is Outcome.OK:
             self._served[served.server, served.home] += 1
             self._recent.append((at_s, served))
 
     def now(self, at_s: float, phase: str, states: Mapping[str, str], running: Mapping[str, int]) -> Now:
-        """The view at `at_s`.
+        """Return the snapshot at `at_s`.
 
         Args:
-            states: each region's state in a word.
-            running: requests that each region's agents carry.
+            states: each region's state.
+            running: requests in flight at each region's agents.
         """
         while self._recent and self._recent[0][0] < at_s - RECENT_S:
             self._recent.popleft()

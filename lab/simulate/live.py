@@ -2,7 +2,7 @@
 
 The live benchmark counts some hundred requests, so its 99th percentile stands on seven of them, and what else the
 machine does moves it. Here the same workloads, drawn anew each round, meet the same engines and the router's own code
-in simulated time. Nothing is said of what a proxy itself costs.
+in simulated time. The cost of the proxy itself is not simulated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def rounds_of(trace: Path | None, rate_per_s: float, seconds: float, count: int,
 
 
 def feel(strategy: Strategy, agents: int, rounds: Sequence[Round], warm_up_s: float) -> Tail:
-    """Ask all of it, each round of engines and agents that know nothing yet.
+    """Run the whole workload; each round starts with new engines and agents.
 
     Args:
         warm_up_s: what arrives before (s) in a round is not counted.

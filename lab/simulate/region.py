@@ -1,4 +1,4 @@
-"""A region on the virtual clock: several agents before the same engines, each choosing with Penstock's own code."""
+"""A region on the virtual clock: several agents in front of the same engines, each with Penstock's selection code."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from penstock.routing.reasons import Reason
 from penstock.routing.work import NO_WORK, CostInputs
 
 EXCHANGE_S = 0.02
-"""Time (s) between two looks at what the other agents have in flight."""
+"""Interval (s) between two exchanges of the agents' in-flight load."""
 
 STALE_S = 2.0
-"""The same where the view is stale."""
+"""The same interval for the stale-view strategy."""
 
 RECOUNT_S = 0.2
-"""Time (s) between two looks at what completions have taught."""
+"""Interval (s) between two updates of the learned service times."""
 
 PRIOR_SERVICE_S = 5.0
-"""What a request is expected to take (s) before any has ended."""
+"""Expected service time (s) of a request before the first completion."""
 
 UNBOUNDED = 1_000_000
-"""A limit that nobody reaches: without a queue of the agent's own, everything is handed to engines at once."""
+"""An unreachable limit: without an admission queue, every request is sent to an engine at once."""
 
 
 class Strategy(StrEnum):
-    """How agents choose."""
+    """How agents select endpoints."""
 
     ROUND_ROBIN = "round robin"
     MIN_REQUEST_LOCAL = "least request, own view"
@@ -54,16 +54,16 @@ class Strategy(StrEnum):
 
 
 class Ways(msgspec.Struct, frozen=True):
-    """What a strategy comes down to."""
+    """The properties of a strategy."""
 
     exchange_s: float | None = None
-    """Time (s) between two looks at what the other agents have; None never looks."""
+    """Interval (s) between two exchanges of load with the other agents; None disables them."""
     minds_age: bool = False
-    """Whether the chooser is told how old its view is: past a bound it samples two endpoints and scans no more."""
+    """Whether selection considers the age of its view: past a bound, it samples two endpoints, not all."""
     learns: bool = False
-    """Whether work is reckoned with, and not only requests."""
+    """Whether selection estimates work, instead of counting requests only."""
     late: bool = False
-    """Whether requests wait in the agent until there is room."""
+    """Whether requests wait in the agent until an engine has room."""
 
 
 WAYS = {
@@ -78,7 +78,7 @@ WAYS = {
 
 
 class EngineKind(msgspec.Struct, frozen=True):
-    """Some engines that are alike."""
+    """A group of identical engines."""
 
     accelerator: str
     count: int
@@ -95,16 +95,16 @@ class Served(msgspec.Struct):
 
 
 class Told(NamedTuple):
-    """What one agent says of itself."""
+    """The report of one agent to the others."""
 
     loads: list[Load]
-    """What it has reserved, by engine."""
+    """The agent's reservations, by engine."""
     head: Head | None
-    """Who waits there and is first."""
+    """The head of the agent's queue."""
 
 
 class Region:
-    """Engines, agents, and everything that was asked of them."""
+    """The engines, the agents, and all requests of a run."""
 
     def __init__(
         self,
@@ -117,10 +117,10 @@ class Region:
         *,
         limits_tell: bool = False,
     ) -> None:
-        """Idle; the same `seed` gives the same run.
+        """Create an idle region; the same `seed` gives the same run.
 
         Args:
-            limits_tell: clients limit each answer to what it turns out to have; else they set no limit.
+            limits_tell: whether clients set each response's limit to its actual length; else they set no limit.
         """
         self.limits_tell = limits_tell
         self.clock = VirtualClock()
@@ -137,7 +137,7 @@ class Region:
         self._unanswered = 0
 
     def run(self, requests: Sequence[TraceRequest]) -> None:
-        """Ask all of it, each at one agent at random, until the last one is answered."""
+        """Send each request to a random agent, and run until the last one is answered."""
         for request in requests:
             agent = self._rng.choice(self.agents)
             self.clock.at(request.at_s, partial(agent.arrive, request))
@@ -150,11 +150,11 @@ class Region:
             self.clock.step()
 
     def answered(self) -> None:
-        """One request has all its tokens."""
+        """Count a completed request."""
         self._unanswered -= 1
 
     def _exchange(self, every_s: float) -> None:
-        """Everybody tells first, and then acts on what was told."""
+        """Exchange load: all agents report before any agent applies the reports."""
         told = [agent.tell() for agent in self.agents]
         for agent, own in zip(self.agents, told, strict=True):
             agent.hear([other for other in told if other is not own])
@@ -172,7 +172,7 @@ class SimulatedAgent:
     def __init__(
         self, region: Region, number: int, strategy: Strategy, cost: Cost, specs: Sequence[EngineKind], rng: Random
     ) -> None:
-        """Knows nothing of the engines but what they are made of."""
+        """Create an agent that has only the configured properties of the engines."""
         self.queue: FairQueue[Served] = FairQueue(number << 32)
         self._region = region
         self._round_robin = strategy is Strategy.ROUND_ROBIN
@@ -199,7 +199,7 @@ class SimulatedAgent:
         self.recount()
 
     def arrive(self, request: TraceRequest) -> None:
-        """A client asks."""
+        """Accept a request of a client."""
         served, now = Served(request), self._region.clock.now
         self._region.served.append(served)
         give_up_at = now + MAX_WAIT_S * UNBOUNDED
@@ -208,12 +208,12 @@ class SimulatedAgent:
             self._serve()
 
     def tell(self) -> Told:
-        """What this agent reports to the others."""
+        """Return this agent's report to the others."""
         loads = [endpoint.local_load for endpoint in self._pool.endpoints]
         return Told(loads, self.queue.own_head())
 
     def hear(self, others: Sequence[Told]) -> None:
-        """Take in what the other agents have reserved, and the heads of their queues."""
+        """Apply the other agents' reservations and queue heads."""
         self._heard_at = self._region.clock.now
         for index, endpoint in enumerate(self._pool.endpoints):
             loads = [other.loads[index] for other in others]
@@ -228,7 +228,7 @@ class SimulatedAgent:
         self._serve()
 
     def recount(self) -> None:
-        """Apply what completions have taught since."""
+        """Update the learned service times from recent completions."""
         self._pool.recount()
         if self._ways.learns:
             self._pool.update_speeds()

@@ -1,4 +1,4 @@
-"""The floor: what any proxy in Python costs before it does anything, in the same run as those that do."""
+"""The baseline: the minimum cost of any proxy in Python, measured in the same run as the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.bench.peers.peer import Launch
 
 
 class BareRelay:
-    """An event loop, a parser that tells where messages end, and nothing else: nobody could deploy it."""
+    """An event loop and an HTTP parser that finds message boundaries, and nothing else: not fit for deployment."""
 
     name = "bare-relay"
     settings = (

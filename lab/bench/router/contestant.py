@@ -36,7 +36,7 @@ BACKENDS = 4
 """Listeners of the one process that answers for all of them."""
 
 SLOTS = 4096
-"""Of each backend, as the agent is told: no limit of its is to be met."""
+"""Slots of each backend in the agent's configuration, high enough that no limit applies."""
 
 
 class Contestant(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""What deciding costs, without carrying: the agent's own code in this process, from parsed head to reserved endpoint.
+"""The cost of a routing decision without proxying: the agent's code in this process, from parsed head to reservation.
 
-Who the request is from, what it asks for, where its client is, which regions may touch it, which region serves it and
-which endpoint there: steps 1 to 7 of a request's road, every one of them for every request.
+Every request passes steps 1 to 7: identify, classify, locate, residency mask, quota, region selection and endpoint
+selection.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 SLOTS = 8
-"""Of each endpoint."""
+"""Slots of each endpoint."""
 
 BUSY_SHARE = 0.6
-"""Part of all slots that is taken while deciding, so that loads differ and nothing is full."""
+"""Share of all slots that is occupied during the measurement, so that loads differ and no endpoint is full."""
 
 AWAITED = "awaited"
-"""The region whose view the awaited exchanges are of: in that of the agent itself every request would count twice."""
+"""The region of the awaited exchanges: in the agent's own region every request would count twice."""
 
 OTHER_AGENTS = 2
-"""Agents that share that view besides the one that decides."""
+"""Number of other agents in that region."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """How long something took (µs)."""
+    """Percentiles of a duration (µs)."""
 
     p50_us: float
     p99_us: float
@@ -74,34 +74,34 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class DecisionCost(msgspec.Struct, frozen=True):
-    """With one number of endpoints."""
+    """The cost with a given number of endpoints."""
 
     endpoints: int
     whole: Percentiles
-    """Identify, classify, locate, mask, where, who, reserve."""
+    """All steps, from identification to the reservation."""
     where_and_who: Percentiles
-    """The last part of it: where, who, reserve."""
+    """Region selection, endpoint selection and reservation."""
     with_redis: Percentiles | None
-    """The whole, and then a wait for Redis to know of it and to tell of the other agents; None where not measured.
-    The agent itself does not wait: it tells Redis within 10 ms."""
+    """All steps, then an exchange with Redis that includes the other agents' loads; None if not measured.
+    The agent itself does not wait: it publishes to Redis within 10 ms."""
 
 
 async def decision_costs(
     sizes: tuple[int, ...], times: int, directory: Path, redis_url: str | None
 ) -> list[DecisionCost]:
-    """Measure for each number of endpoints.
+    """Measure the cost for each number of endpoints.
 
     Args:
         sizes: numbers of endpoints.
-        times: how many decisions each; a tenth of it with Redis.
-        directory: for the files that an agent needs; has to be empty.
-        redis_url: None leaves out the figures with Redis.
+        times: decisions per number of endpoints; a tenth of it with Redis.
+        directory: an empty directory for the agent's files.
+        redis_url: None omits the figures with Redis.
     """
     return [await _measure(size, times, directory / str(size), redis_url) for size in sizes]
 
 
 async def _measure(size: int, times: int, directory: Path, redis_url: str | None) -> DecisionCost:
-    # An agent alone has no old view, so it looks at every endpoint each time: what is usual, and costs most.
+    # A single agent never has an outdated view, so it scans all endpoints: the usual case, and the most expensive.
     async with _deciding(size, directory / "alone", None) as (_, bench):
         bench.decide(max(times // 10, size * SLOTS))
         wholes, parts = bench.decide(times)
@@ -153,7 +153,7 @@ async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, t
 
 
 class _Deciding:
-    """Decides again and again, with as many requests in flight as it was told."""
+    """Makes decisions in a loop, with a constant number of requests in flight."""
 
     def __init__(self, runtime: AgentRuntime, road: Router, busy: int) -> None:
         self._road = road
@@ -164,7 +164,7 @@ class _Deciding:
         self._number = 0
 
     def decide(self, times: int) -> tuple[list[float], list[float]]:
-        """How long (s) each took: the whole, and its last part."""
+        """Return the duration (s) of each decision: of all steps, and of the selection steps."""
         road, held, clock = self._road, self._held, time.perf_counter
         wholes, parts = [], []
         for _ in range(times):
@@ -188,13 +188,13 @@ class _Deciding:
         return wholes, parts
 
     def give_back(self) -> None:
-        """Settle what is still held."""
+        """Settle the remaining reservations."""
         while self._held:
             self._held.popleft().settle(time.monotonic())
 
 
 async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[AgentRuntime, Router]:
-    """What an agent knows, with policy and plan in force and every endpoint ready."""
+    """Start an agent's runtime, with policy and plan in force and every endpoint ready."""
     key = FleetKey(secrets.token_bytes(32))
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
     runtime = AgentRuntime(
@@ -252,7 +252,7 @@ def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, ob
 
 
 def _parsed(raw: bytes) -> Request:
-    """A request as the listener hands it over."""
+    """Parse a request as the listener does."""
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     request = Request()

@@ -1,4 +1,4 @@
-"""The measurements that every contestant goes through, in rounds whose order changes: none always goes first."""
+"""The measurements of all contestants, in rounds whose order rotates, so that no contestant is always first."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from lab.quantile import quantile
 from lab.servers.free_ports import LOOPBACK
 
 Told = Callable[[str], None]
-"""Is told what is being measured, in a few words."""
+"""Progress callback: receives a short description of the current measurement."""
 
 KEYS = ("demo-open", "demo-personal", "demo-eu-personal")
-"""API keys of the shipped policy bundle: data that may go anywhere, and data that residency rules are about. The agent
-under test stands in the EU, where each of them may be processed."""
+"""API keys of the shipped policy bundle: unrestricted data, and data that residency rules restrict. The agent under
+test is in the EU, where all of them may be processed."""
 
 DIRECT = "direct"
 """The name of the run without any router."""
 
 SETTLE_S = 1.0
-"""How long streams flow before they are measured."""
+"""Time (s) that streams run before the measurement."""
 
 OPEN_TIMEOUT_S = 60.0
 
 
 class RequestRound(msgspec.Struct, frozen=True):
-    """One contestant in one round of whole answers."""
+    """The result of one contestant in one round of non-streaming requests."""
 
     requests_per_s: float
     cpu_us_per_request: float
     core_use: float
-    """Part of its core that the router used in the closed loop: below about 0.9 it was not the bottleneck."""
+    """Utilisation (0-1) of the router's core in the closed loop: below about 0.9 it was not the bottleneck."""
     p50_ms: float
     """At the fixed rate."""
     p99_ms: float
@@ -49,7 +49,7 @@ class RequestRound(msgspec.Struct, frozen=True):
 
 
 class StreamRound(msgspec.Struct, frozen=True):
-    """One contestant in one round of streams that flow fast."""
+    """The result of one contestant in one round of fast streams."""
 
     cpu_us_per_chunk: float
     chunks_per_s: float
@@ -58,12 +58,12 @@ class StreamRound(msgspec.Struct, frozen=True):
 
 
 class OpenStreams(msgspec.Struct, frozen=True):
-    """One contestant with a great many slow streams open."""
+    """The result of one contestant with many slow streams."""
 
     streams: int
-    """How many had begun."""
+    """Number of streams that started."""
     resident_kb_per_stream: float
-    """Growth of its resident memory over what it had before, after a warm-up without streams (kB of 1,000 bytes)."""
+    """Growth of resident memory since the warm-up without streams (kB of 1,000 bytes)."""
     resident_mb_before: float
     core_use: float
     cpu_us_per_chunk: float
@@ -72,7 +72,7 @@ class OpenStreams(msgspec.Struct, frozen=True):
 
 
 def clients() -> list[Client]:
-    """Who asks: each site of the lab's table, with one key or another."""
+    """The simulated clients: each site of the lab's table, with the API keys in rotation."""
     rng = Random(1)
     return [Client(site.address(rng), KEYS[number % len(KEYS)]) for number, site in enumerate(SITES)]
 
@@ -80,16 +80,16 @@ def clients() -> list[Client]:
 def request_rounds(
     field: Field, rounds: int, seconds: float, warm_up_s: float, per_s: float, connections: int, tell: Told
 ) -> dict[str, list[RequestRound]]:
-    """Whole answers: what each contestant can take in a closed loop, then how long it takes at a fixed rate.
+    """Measure non-streaming requests: throughput in a closed loop, then latency at a fixed rate.
 
     Args:
-        field: who is there.
-        rounds: how often everybody has a turn.
-        seconds: how long each of the two measurements takes.
-        warm_up_s: how long a closed loop runs before, uncounted.
+        field: the contestants.
+        rounds: number of rounds.
+        seconds: duration (s) of each of the two measurements.
+        warm_up_s: duration (s) of the unmeasured closed loop before them.
         per_s: the fixed rate (requests/s).
-        connections: how many requests are under way at once in the closed loop.
-        tell: is told of progress.
+        connections: concurrent requests in the closed loop.
+        tell: receives progress messages.
     """
     asks = requests_of(clients(), stream=False)
     asks = [asks[number % len(asks)] for number in range(connections)]
@@ -124,15 +124,15 @@ def request_rounds(
 def stream_rounds(
     field: Field, rounds: int, seconds: float, streams: int, chunks_per_s: float, tell: Told
 ) -> dict[str, list[StreamRound]]:
-    """Streams whose chunks come one by one: what relaying each costs.
+    """Measure streams with one chunk per write: the cost of relaying each chunk.
 
     Args:
-        field: who is there.
-        rounds: how often everybody has a turn.
-        seconds: how long each measurement takes.
-        streams: how many flow at once.
-        chunks_per_s: of all streams together.
-        tell: is told of progress.
+        field: the contestants.
+        rounds: number of rounds.
+        seconds: duration (s) of each measurement.
+        streams: number of concurrent streams.
+        chunks_per_s: the rate of all streams together.
+        tell: receives progress messages.
     """
     interval_s = streams / chunks_per_s
     set_pace(field, Pace(interval_s, chunks=int((seconds + 10 * SETTLE_S) / interval_s) + 1_000))
@@ -160,15 +160,15 @@ def stream_rounds(
 
 
 def open_streams(field: Field, streams: int, seconds: float, interval_s: float, tell: Told) -> dict[str, OpenStreams]:
-    """A great many slow streams: what each keeps resident, and what all of them cost. Every contestant starts afresh,
-    since memory that it was given once it may never give back.
+    """Measure many slow streams: resident memory per stream, and the total cost. Every contestant is restarted, since a
+    process may not return freed memory to the system.
 
     Args:
-        field: who is there.
-        streams: how many to open.
-        seconds: how long to measure them.
-        interval_s: between two chunks of one.
-        tell: is told of progress.
+        field: the contestants.
+        streams: number of streams to open.
+        seconds: duration (s) of the measurement.
+        interval_s: time (s) between two chunks of a stream.
+        tell: receives progress messages.
     """
     set_pace(field, Pace(interval_s, chunks=1_000_000))
     found = {}
@@ -213,7 +213,7 @@ Turn = TypeVar("Turn")
 
 
 def _turns(everybody: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
-    """Round by round, forwards and backwards in turn, each beginning one further on."""
+    """Yield the turns of each round, alternately forwards and backwards, starting one position later each round."""
     for number in range(rounds):
         first = number % len(everybody)
         order = [*everybody[first:], *everybody[:first]]
@@ -226,7 +226,7 @@ def _cpu_s(contestant: Contestant | None) -> float:
 
 
 def set_pace(field: Field, pace: Pace) -> None:
-    """Tell the backends how streams that begin from now on flow."""
+    """Set the pace of the streams that the backends start from now on."""
     connection = http.client.HTTPConnection(LOOPBACK, field.backends[0], timeout=5.0)
     try:
         connection.request("POST", PACE_PATH.decode(), msgspec.json.encode(pace))

@@ -40,7 +40,7 @@ class Streams:
         self._begun: set[int] = set()
         self._chunks = 0
         self.broken = 0
-        """Streams that ended or were refused though nobody asked for it."""
+        """Streams that were rejected or ended unexpectedly."""
 
     def open(self, count: int, timeout_s: float) -> int:
         """Open `count` streams and wait until each has had a token; how many have."""
