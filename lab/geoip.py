@@ -1,6 +1,6 @@
 """Where clients are and which addresses they have: a table with its own MaxMind database, or a real one's networks.
 
-The table's prefixes are from 198.18.0.0/15, which is reserved for benchmarks (RFC 2544) and belongs to nobody.
+The table's prefixes are from 198.18.0.0/15, which is reserved for benchmarks (RFC 2544).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ SHARE_ELSEWHERE = 0.3
 
 
 def write_geoip(path: Path, sites: Sequence[ClientSite] = SITES) -> None:
-    """Write a MaxMind City database that locates the clients of `sites`, and nobody else."""
+    """Write a MaxMind City database that contains only the clients of `sites`."""
     writer = MMDBWriter(
         ip_version=4,
         database_type="Penstock-Lab-City",

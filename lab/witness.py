@@ -19,7 +19,7 @@ EVENTS = frozenset({"arrived", "started", "finished", "aborted"})
 
 
 class WitnessError(Exception):
-    """A file says something that cannot be understood, so nobody can vouch for what it says. Names file and line."""
+    """A file is invalid, so its content cannot be verified. The message names file and line."""
 
 
 @dataclass(frozen=True)

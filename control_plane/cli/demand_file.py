@@ -1,7 +1,7 @@
 """Demand and fleets to simulate policies on, from files: CSV or JSON lines, or what agents logged.
 
 Demand has a row for each kind of request: `origin,tenant,country,model,requests_per_s`, and `subdivision` where rules
-need it. An empty origin is a client that asks for its entry; an empty country is one that nobody can locate. A fleet
+need it. An empty origin is a client that asks for its entry; an empty country is an unknown location. A fleet
 has a row for each pool: `region,model,slots,service_s`. JSON lines have the same fields, and omit what is empty.
 """
 
@@ -92,7 +92,7 @@ def read_fleet(file: Path) -> list[Capacity]:
 def read_access_logs(files: Sequence[Path]) -> list[Asked]:
     """The demand that agents logged, spread evenly over the time from its first request to its last.
 
-    Requests that were refused before anybody knew whose they are have no tenant, and are no part of it; nor is what an
+    Requests that were rejected before identification have no tenant, and are not included; neither are requests that an
     agent did not log, where its `access_log_share` is below 1.
 
     Raises:

@@ -14,7 +14,7 @@ from control_plane.cli.output import table_of
 from penstock.verification.situations import listed
 
 if TYPE_CHECKING:
-    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    # Imported for types only, so that commands without such values do not load the planner.
     from penstock.what_if.moved_demand import Move
     from penstock.what_if.totals import Totals
 

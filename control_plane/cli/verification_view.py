@@ -13,7 +13,7 @@ from rich.text import Text
 from control_plane.cli.output import table_of
 
 if TYPE_CHECKING:
-    # At run time whoever has such values has loaded the planner that made them, and others need not.
+    # Imported for types only, so that commands without such values do not load the planner.
     from penstock.verification.breach import Breach
     from penstock.verification.survival import Survival
     from penstock.verification.verify import Verified

@@ -1,8 +1,8 @@
-"""Continuous batching with chunked prefill, as vLLM's V1 scheduler does it: a state machine that knows no clock.
+"""Continuous batching with chunked prefill, as in vLLM's V1 scheduler: a state machine without a clock.
 
-`begin` decides what the next pass over the batch computes and how long that takes; `complete` makes it so. Whoever
-drives it lets that much time go by in between. Passes that only decode may be taken several at once; their durations
-are still worked out one by one, so nothing is distorted but how often the driver wakes.
+`begin` decides what the next pass over the batch computes and how long that takes; `complete` applies it. The driver
+waits for that time in between. Passes that only decode may be combined into one step; their durations are still
+computed one by one, so only the number of the driver's wake-ups changes.
 
 Running sequences come first, in order of admission, each with one token or the next chunk of its prompt; what is left
 of the token budget admits waiting ones. Where the KV cache is full the youngest running sequence is preempted: it gives
@@ -20,7 +20,7 @@ from lab.engine.kv_cache import SPAN_TOKENS, KvCache
 from lab.engine.step_time import StepTime
 
 MAX_PASSES = 64
-"""Passes that one step takes together at the most."""
+"""Maximum number of passes in one step."""
 
 
 class Sequence:
@@ -80,7 +80,7 @@ class Step:
         self.work = work
         """New tokens per sequence and pass, in order of admission."""
         self.admitted = admitted
-        """Sequences whose prefill begins with this step, for the first time."""
+        """Sequences whose prefill starts with this step, for the first time."""
         self.durations_s = durations_s
         """One entry a pass, in seconds of the modelled hardware."""
 
@@ -136,7 +136,7 @@ class BatchingModel:
         self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a sequence and free what it holds, at once; one that has left already is no error."""
+        """Remove a sequence and free its blocks at once; a sequence that has finished is ignored."""
         if sequence in self.running:
             self._stop(sequence)
         elif sequence in self.waiting:

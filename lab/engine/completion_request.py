@@ -1,6 +1,6 @@
 """From an HTTP request to what the engine has to do: how long the prompt is, how long the answer, which prefix.
 
-The engine has no tokenizer and no weights, so lengths are told it by headers that a trace replayer sends, or made up:
+The engine has no tokenizer and no weights, so lengths come from headers that a trace replayer sends, or are synthetic:
 a prompt token is four characters, and answers are as long as those of a production chat service.
 """
 

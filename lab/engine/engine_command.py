@@ -1,4 +1,4 @@
-"""`penstock-lab engines`: a process full of engines, which serves until it is told to stop."""
+"""`penstock-lab engines`: a process that runs several engines until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One client connection: HTTP/1.1 in and out over an asyncio transport, with every size bounded.
 
 One request at a time: the socket is read on while one is being answered, since that is how a client's leaving is
-noticed, but whoever sends the next request before its turn (pipelining, RFC 9112 section 9.3.2) is cut off.
+detected, but a client that sends the next request early (pipelining, RFC 9112 section 9.3.2) is disconnected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Handler(Protocol):
         """A request is here whole. Sooner or later it has to be answered, or the connection reset."""
 
     def connection_lost(self, connection: HttpConnection) -> None:
-        """The client has left, or the connection was reset; nothing more can be said to it."""
+        """The client has disconnected, or the connection was reset; no more data can be sent."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -110,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
             self._dispatch(new_head)
 
     def _dispatch(self, new_head: bool) -> None:
-        """Tell the handler what the bytes just parsed have completed."""
+        """Notify the handler of what the parsed bytes have completed."""
         if new_head:
             self._handler.head_arrived(self)
             if self.headers.get("expect", "").lower() == "100-continue":

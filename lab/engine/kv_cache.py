@@ -1,7 +1,7 @@
-"""The paged KV cache by count: blocks that running sequences hold, and prefixes kept for whoever starts alike.
+"""Block accounting of a paged KV cache: blocks that running sequences hold, and cached prefixes.
 
 A prefix comes in spans of 512 tokens, each named by an id that equal prefixes share (the Mooncake trace's `hash_ids`).
-A span whose tokens have been computed can be shared by any number of sequences; one that nobody holds stays until its
+A span whose tokens have been computed can be shared by any number of sequences; a span without holders stays until its
 blocks are needed, least recently used first. As vLLM's automatic prefix caching does, with 512 tokens for its 16.
 
 Invariant: every block is exactly one of free, cached, or held; held counts a shared span once.
@@ -20,7 +20,7 @@ SPAN_BLOCKS = SPAN_TOKENS // KV_BLOCK_TOKENS
 
 
 class KvCache:
-    """Block accounting of one engine. A caller holds what it was given until it gives it back, exactly once."""
+    """Block accounting of one engine. Every hold must be released exactly once."""
 
     __slots__ = ("_held_private", "_holders", "_idle", "total_blocks")
 
@@ -30,7 +30,7 @@ class KvCache:
         self._holders: dict[int, int] = {}
         """Computed spans that sequences hold, and how many do."""
         self._idle: dict[int, None] = {}
-        """Computed spans that nobody holds, least recently used first."""
+        """Computed spans without holders, least recently used first."""
 
     @property
     def held_blocks(self) -> int:

@@ -46,7 +46,7 @@ STOP_GRACE_S = 3.0
 ASK_TIMEOUT_S = 3.0
 
 Told = Callable[[str], None]
-"""Is told each step of a start, in a few words."""
+"""Progress callback: receives a short description of each step of a start."""
 
 
 class Planet:

@@ -1,4 +1,4 @@
-"""A block of ports for a planet, known before anything starts, because its processes are told each other's.
+"""A block of ports for a planet, chosen before the start, because the processes are configured with each other's.
 
 Ports that the kernel hands out to outgoing connections are avoided: one of those may be in use at the moment that a
 server wants it, and a killed region has to come back where it was.

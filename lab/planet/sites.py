@@ -10,7 +10,7 @@ from penstock.policy.geography import estimated_rtt_ms, great_circle_km
 
 
 def entry_rtt_ms(site: ClientSite, region: str) -> float:
-    """Round trip (ms) to a region's entry, estimated from geography: nobody publishes measured ones for cities."""
+    """Round trip (ms) to a region's entry, estimated from geography, since no measurements for cities are published."""
     return estimated_rtt_ms(great_circle_km(site.latitude_deg, site.longitude_deg, *SHIPPED_SITES[region]))
 
 

@@ -1,4 +1,4 @@
-"""One keep-alive HTTP/1.1 connection of a client: one request at a time, its answer told piece by piece as it comes."""
+"""One keep-alive HTTP/1.1 client connection: one request at a time, its response reported in pieces."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Protocol, cast
 import httptools
 
 MAX_HEAD_BYTES = 65_536
-"""Header names and values of one answer together; a longer head is no answer."""
+"""Maximum size (bytes) of a response's header names and values together."""
 
 
 class Exchange(Protocol):
-    """Who sent a request and listens to its answer."""
+    """The receiver of a response's events."""
 
     def answered(self) -> None:
-        """The first byte is here."""
+        """The first byte has arrived."""
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The head is here; header names are in lower case."""
+        """The head has arrived; header names are in lower case."""
 
     def body(self, piece: bytes) -> None:
-        """Some of the body is here."""
+        """A piece of the body has arrived."""
 
     def ended(self) -> None:
-        """The answer is whole."""
+        """The response is complete."""
 
     def broken(self, problem: str) -> None:
-        """The connection died first, or what came is not HTTP."""
+        """The connection failed before the end, or the response is not valid HTTP."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """Give it a request with `send`; it tells the exchange what comes back, then calls `on_idle` or closes."""
+    """Sends a request with `send`, reports the response to the exchange, then calls `on_idle` or closes."""
 
     def __init__(self, on_idle: Callable[[HttpConnection], None], on_closed: Callable[[HttpConnection], None]) -> None:
         """Args: `on_idle` is called when the next request may be sent; `on_closed` when none ever may."""
@@ -46,7 +46,7 @@ class HttpConnection(asyncio.Protocol):
         self._interim = False
         self._ends_with_connection = False
         self.reused = False
-        """Whether it carried an answer before: such a connection may turn out to be dead."""
+        """Whether the connection had an earlier response: a reused connection may have been closed by the server."""
 
     def send(self, request: bytes, exchange: Exchange) -> None:
         """Write a request; the connection must be idle."""
@@ -58,13 +58,13 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(request)
 
     def close(self) -> None:
-        """Drop the connection, whatever it is doing; the exchange is told nothing."""
+        """Close the connection in any state, without a call to the exchange."""
         self._exchange = None
         self._transport.abort()
 
     @property
     def closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection is closing."""
         return self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is None:
-            # Nothing was asked, so this is no answer: the server is out of step.
+            # A response without a request: the server is out of step.
             self._transport.abort()
             return
         if not self._heard:

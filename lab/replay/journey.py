@@ -1,4 +1,4 @@
-"""The story of one request while it lasts: every try so far, and from it the outcome."""
+"""The state of one request in progress: all attempts so far, and the resulting outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_AFTER_HEADER = b"retry-after"
 
 
 class Journey:
-    """One request on its way; the client notes what happens, `outcome` sums it up."""
+    """One request in progress; the client records events, `outcome` summarises them."""
 
     __slots__ = (
         "_answer",
@@ -32,14 +32,14 @@ class Journey:
     )
 
     def __init__(self, planned: PlannedRequest, started_s: float) -> None:
-        """Args: `started_s` is when the replayer took the request up."""
+        """Args: `started_s` is the time at which the replayer started the request."""
         self.planned = planned
         self.tried: frozenset[str] = frozenset()
-        """URLs that are not to be tried again."""
+        """URLs that must not be tried again."""
         self.named_regions: list[str] | None = None
-        """Where a misdirected request was told to go; None before that."""
+        """The regions that the response to a misdirected request named; None before such a response."""
         self.waited = False
-        """Whether it has waited for a Retry-After already; once is enough."""
+        """Whether the request has waited for a Retry-After; it waits at most once."""
         self._started_s = started_s
         self._sent_s: float | None = None
         self._tries: list[Try] = []
@@ -50,19 +50,19 @@ class Journey:
         self._lost = False
 
     def goes_to(self, entry: Entry, at_s: float) -> None:
-        """A try begins."""
+        """Record the start of an attempt."""
         self.tried |= {entry.url}
         self._entry = entry
         self._try_began_s = at_s
         self._answer = None
 
     def sends(self, exchange: ChatExchange, at_s: float) -> None:
-        """The request is written to a connection, and `exchange` listens."""
+        """Record that the request was written to the connection of `exchange`."""
         self._sent_s = at_s
         self._answer = exchange
 
     def returns(self, result: TryResult, problem: str, at_s: float) -> None:
-        """The try is over; `problem` is empty if nothing went wrong."""
+        """Record the end of an attempt; `problem` is empty if it succeeded."""
         if self._entry is not None:
             status = self._answer.status if self._answer is not None else 0
             self._tries.append(Try(self._entry.region, self._entry.url, self._try_began_s, at_s, result, status))
@@ -70,13 +70,13 @@ class Journey:
         self._problem = problem
 
     def is_lost(self, problem: str, at_s: float) -> None:
-        """Nobody waits for it any more, whatever it was doing."""
+        """Record that the client gave the request up, in any state."""
         heard = self._answer is not None and self._answer.first_byte_s is not None
         self.returns(TryResult.ANSWERED if heard else TryResult.SILENT, problem, at_s)
         self._lost = True
 
     def outcome(self, end_s: float) -> Outcome:
-        """The sum of it, if it is over at `end_s`."""
+        """Return the outcome, if the request has ended at `end_s`."""
         planned, answer = self.planned, self._answer
         kind, status, code = self._verdict()
         return Outcome(
@@ -111,5 +111,5 @@ class Journey:
 
 
 def header_text(answer: ChatExchange | None, name: bytes) -> str:
-    """A header of an answer as text, empty where there is none."""
+    """Return a response header as text; empty if it is absent."""
     return answer.headers.get(name, b"").decode("latin-1").strip() if answer is not None else ""

@@ -39,7 +39,7 @@ class ServerProcess:
         argv: the program and its arguments.
         log_path: where its standard output and error are appended.
         ready: whether it serves now; polled until true. None takes a started process for ready.
-        ports: loopback ports that it will listen on, so that a taken one is told before another server there is
+        ports: loopback ports that it will listen on, so that a port in use is reported before the server there is
             mistaken for this one.
         env: its whole environment; None inherits ours.
     """

@@ -1,4 +1,4 @@
-"""Opens a trace of any known format; the format is told from the content, never from the file's name."""
+"""Opens a trace of any known format; the format is detected from the content, not from the file name."""
 
 from __future__ import annotations
 

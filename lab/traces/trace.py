@@ -19,11 +19,11 @@ class TraceRequest(msgspec.Struct, frozen=True):
     output_tokens: int
     """How many tokens were generated for it."""
     prefix_blocks: tuple[int, ...] = ()
-    """One id per BLOCK_TOKENS of prompt; equal leading ids mean an equal prefix. Empty where nobody recorded it."""
+    """One id per BLOCK_TOKENS of prompt; equal leading ids mean an equal prefix. Empty if it was not recorded."""
 
 
 class TraceError(Exception):
-    """A trace cannot be used; says where and what to do about it, in one line."""
+    """A trace is invalid; the message contains the position and the remedy, in one line."""
 
     def __init__(self, path: Path, problem: str, remedy: str, line: int | None = None, field: str = "") -> None:
         """Args: `line` counts from 1; `field` is the column or key that is wrong."""

@@ -147,7 +147,7 @@ class Link:
 
 
 def _take_seat(name: str, host: str, port: int) -> socket.socket:
-    """A socket that owns the port without listening, so that a cut link refuses and nobody else gets its port."""
+    """Reserve the port with a socket that does not listen, so that a cut link refuses connections."""
     seat = _shared_socket(host)
     try:
         with socket.socket(seat.family, socket.SOCK_STREAM) as probe:

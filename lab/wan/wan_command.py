@@ -1,4 +1,4 @@
-"""`penstock-lab wan`: serves a WAN until it is told to stop."""
+"""`penstock-lab wan`: emulates a WAN until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

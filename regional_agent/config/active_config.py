@@ -1,7 +1,7 @@
-"""The policy and the plan in force: watched in the store, taken together or not at all, kept on disk.
+"""The policy and the plan in force: watched in the store, applied together or not at all, stored on disk.
 
-The plan key names its policy by digest, so what is in force always fits together. What cannot be used is refused with
-a reason that the next report carries upward, and what was in force stays.
+The plan key contains its policy's digest, so that both always match. An invalid update is rejected with a reason that
+the next report contains, and the previous configuration stays in force.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
 
 FETCH_AGAIN_S = 0.5
-"""A policy that could not be read is asked for again after this long (s)."""
+"""Interval (s) between two attempts to read a policy."""
 
 log = structlog.get_logger()
 
@@ -42,10 +42,10 @@ class InForce(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """What was published cannot be used here.
+    """The published configuration is invalid.
 
     Args:
-        digest: the policy that it names; empty where not even that can be read.
+        digest: digest of the policy; empty if it could not be read.
     """
 
     def __init__(self, reason: str, digest: str = "") -> None:
@@ -54,7 +54,7 @@ class Refused(Exception):
 
 
 class ActiveConfig:
-    """What the control plane wants of this region."""
+    """The region's current configuration from the control plane."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class ActiveConfig:
         """Nothing is in force before `start`.
 
         Args:
-            region: whose plan to follow.
-            state_dir: where the last known good is kept.
+            region: the region whose plan is followed.
+            state_dir: directory of the last known good configuration.
             rng: jitter of reconnects.
             on_change: called with each policy that comes into force.
         """
@@ -76,11 +76,11 @@ class ActiveConfig:
         self.policy_digest = ""
         self.plan: RegionPlan | None = None
         self.samplers: dict[tuple[str, str], WeightedSampler] = {}
-        """What the plan in force says of each traffic class while nothing speaks against it; made with each plan."""
+        """The plan's sampler of each traffic class; created with each plan."""
         self.refused = ""
-        """Why the newest published plan is not in force; empty when it is."""
+        """Why the newest published plan was rejected; empty if it is in force."""
         self.refused_digest = ""
-        """The policy that it names, where it was refused for good; empty where it may only not be read yet."""
+        """Digest of the rejected policy; empty if it could not be read, which is retried."""
         self._region = region
         self._store = store
         self._on_change = on_change
@@ -91,7 +91,7 @@ class ActiveConfig:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Take what the disk remembers, at once, and begin to follow the store."""
+        """Load the stored configuration and start to follow the store."""
         remembered = self._memory.load()
         if remembered is not None and remembered.plan.region == self._region:
             self._take(remembered)
@@ -99,14 +99,14 @@ class ActiveConfig:
         self._task = keep_running("active configuration", self._keep_up)
 
     async def stop(self) -> None:
-        """Stop following; what is in force stays."""
+        """Stop following the store; the configuration stays in force."""
         await self._informer.stop()
         if self._task is not None:
             await cancel([self._task])
             self._task = None
 
     def age_s(self) -> float:
-        """Seconds since the store last confirmed what is in force; infinite before it ever did."""
+        """Seconds since the store last confirmed the configuration; inf before the first confirmation."""
         return self._informer.age_s
 
     def status(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class ActiveConfig:
         }
 
     def why_none(self) -> str:
-        """Why no policy is in force, where none is."""
+        """Why no policy is in force, if none is."""
         why = self.refused
         if not why and self._newest is None and self.age_s() < math.inf:
             why = (
@@ -129,7 +129,7 @@ class ActiveConfig:
         return f"no policy accepted yet: {why}" if why else "no policy accepted yet"
 
     def _published(self, change: Changed) -> None:
-        # A plan that is deleted leaves the one in force: nobody may switch a region off by removing a key.
+        # Deleting a plan leaves the current one in force: a region must not be disabled by removing a key.
         if change.key == keys.plan(self._region) and change.now is not None:
             self._newest = change.now
             self._news.set()
@@ -152,7 +152,7 @@ class ActiveConfig:
                 self._news.set()
 
     async def _consider(self, published: KeyValue) -> None:
-        """Bring a published plan into force, with the policy that it names."""
+        """Apply a published plan together with its policy."""
         try:
             plan = decode(published.value, RegionPlan)
         except CodecError as error:

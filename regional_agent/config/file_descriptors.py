@@ -1,7 +1,7 @@
-"""How many files and sockets this process may have open, and what part of them clients may take.
+"""The limit of open file descriptors of this process, and the share that clients may use.
 
-An agent that has none left serves nobody: it cannot connect to engines, is taken for dead by whoever probes it, and
-takes engines and peers for dead itself. So clients are turned away before that.
+An agent without free descriptors cannot connect to engines, fails its health checks, and marks engines and peers as
+down. Therefore clients are rejected before that.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import resource
 from typing import NamedTuple
 
 MIN_OWN = 64
-"""Descriptors kept for ourselves: listeners, logs, state, the store, Redis, control planes, probes of a few engines."""
+"""Descriptors reserved for the agent: listeners, logs, state, store, Redis, control planes, a few engine probes."""
 
 OWN_PART = 8
-"""With many descriptors, one in so many is: probes of many engines, and connections to engines that are kept idle."""
+"""The reserve is at least 1/OWN_PART of the limit: probes of many engines, and idle connections to engines."""
 
 MAX_FOR_ADMIN = 1024
 
 ENOUGH = 1 << 20
-"""Linux lets no process have more, unless it is told to."""
+"""Linux's default maximum per process (fs.nr_open)."""
 
 
 class Shares(NamedTuple):
-    """Connections that each face may have at once."""
+    """Maximum number of connections of each listener."""
 
     admin: int
     peer: int
@@ -30,7 +30,7 @@ class Shares(NamedTuple):
 
 
 def raise_limit() -> int:
-    """Take as many descriptors as this process may have without being privileged, up to ENOUGH; how many that is."""
+    """Raise the soft limit to the hard limit, at most ENOUGH; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(ENOUGH, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -40,10 +40,10 @@ def raise_limit() -> int:
 
 
 def shares_of(descriptors: int) -> Shares:
-    """What clients, peers and operators may take of so many descriptors.
+    """Return the shares of clients, peers and operators for a limit.
 
-    Each request that is carried takes two: its client's, and its engine's. Those who are turned away take some more for
-    as long as it takes to tell them (`Listener.crowded`). Clients get three quarters.
+    Each proxied request uses two descriptors: the client's and the engine's. Rejected clients use some more until the
+    rejection is sent (`Listener.crowded`). Clients get three quarters.
     """
     left = max(0, descriptors - max(MIN_OWN, descriptors // OWN_PART))
     admin = max(1, min(MAX_FOR_ADMIN, left // 16))

@@ -1,8 +1,8 @@
-"""Endpoints behind a DNS name: one for each address it has, asked for again and again, beside serving.
+"""Endpoints behind a DNS name: one for each of its addresses, resolved periodically.
 
-A resolver that fails, or that suddenly knows no address, changes nothing: the last answer stays, with its age shown. An
-engine that is really gone is found out by its probes. What leaves a good answer takes no more requests and ends what it
-has. SRV records are not asked for: the port is written down.
+If the resolver fails or returns no address, the last answer stays in use and its age is shown; an engine that has
+stopped is detected by its probes. An endpoint whose address is no longer in an answer drains. SRV records are not
+queried: the port is configured.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Answer(msgspec.Struct):
 
 
 class DnsResolver:
-    """Asks for the hosts of a file's entries, and remembers what it heard last of each."""
+    """Resolves the host names of the endpoints file periodically, and stores the last answer of each."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class DnsResolver:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def expanded(self, entries: Iterable[EndpointSpec | DnsEntry]) -> tuple[EndpointSpec, ...]:
-        """Endpoints of the entries, by the last answers; hosts that nobody names any more are forgotten."""
+        """Return the endpoints of the entries by the last answers; hosts without an entry are removed."""
         listed = list(entries)
         hosts = {entry.host for entry in listed if isinstance(entry, DnsEntry)}
         self.answers = {host: self.answers.get(host, Answer()) for host in sorted(hosts)}

@@ -1,6 +1,6 @@
-"""Where agents are reached: from the settings where they say, else from the registrations in the store.
+"""The addresses of agents: from the settings if configured, else from the registrations in the store.
 
-What the store said last is remembered on disk, so that an agent which starts while the store is away finds its peers.
+The last registrations are stored on disk, so that an agent that starts while the store is unavailable finds its peers.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from regional_agent.config.last_known_good import LastKnownGood
 from regional_agent.upstream.address import Address
 
 MAX_AGENTS_PER_REGION = 8
-"""Agents of one region that are probed; more are served through them all the same."""
+"""Maximum number of probed agents per region; a region may have more."""
 
 SAVE_AFTER_S = 1.0
-"""Changes within this long (s) are written to disk together: a planet that starts makes many."""
+"""Changes within this time (s) are written to disk together, since a starting planet makes many."""
 
 log = structlog.get_logger()
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """Every agent that was registered, as it is kept on disk."""
+    """All registered agents, as stored on disk."""
 
     members: dict[str, AgentMember]
 
 
 class AgentDirectory:
-    """Every region's agents, as far as they are known; the store's word survives the store."""
+    """The known agents of every region, available without the store."""
 
     def __init__(self, store: ConfigStore, state_dir: Path, fixed: Mapping[str, Sequence[str]], rng: Random) -> None:
-        """`fixed` are base URLs by region that replace what agents say of themselves."""
+        """`fixed` are base URLs by region that replace the agents' registered addresses."""
         self._fixed = {region: tuple(Address.parse(url) for url in urls) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
         self._remembered: dict[str, AgentMember] = {}
-        """Until the store has been listed."""
+        """The stored registrations, used until the store has been listed."""
         self._memory = LastKnownGood(state_dir / "agents", Registered)
         self._informer = Informer(store, keys.AGENTS, self._changed, rng=rng)
         self._unsaved = asyncio.Event()
         self._saver: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Take what the disk remembers, and begin to follow registrations."""
+        """Load the stored registrations and start to follow the store."""
         remembered = self._memory.load()
         if remembered is not None:
             self._remembered = {
@@ -62,13 +62,13 @@ class AgentDirectory:
         self._saver = keep_running("agent directory", self._keep_saving)
 
     async def stop(self) -> None:
-        """Stop following; what is known stays."""
+        """Stop following the store; known registrations are kept."""
         await self._informer.stop()
         if self._saver is not None:
             await cancel([self._saver])
 
     def addresses(self, region: str) -> tuple[Address, ...]:
-        """Where a region's agents are reached by other regions."""
+        """The addresses of a region's agents for other regions."""
         fixed = self._fixed.get(region)
         if fixed is not None:
             return fixed
@@ -80,7 +80,7 @@ class AgentDirectory:
         return tuple(sorted(member.name for member in self._known().values() if member.region == region))
 
     def member(self, region: str, name: str) -> AgentMember | None:
-        """Who was registered last under this name."""
+        """The last registration under this name."""
         return self._known().get(keys.agent(region, name))
 
     def _known(self) -> dict[str, AgentMember]:
@@ -109,7 +109,7 @@ class AgentDirectory:
             await asyncio.sleep(SAVE_AFTER_S)
             self._unsaved.clear()
             if self._members:
-                # A store that was wiped says nothing of where agents are; what it said before may still be true.
+                # An empty store is no evidence that the agents have moved; the previous addresses may still be valid.
                 await self._memory.save(Registered(dict(self._members)))
 
 

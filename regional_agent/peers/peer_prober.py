@@ -1,4 +1,4 @@
-"""Probes: who of the other regions is there, how long one would wait there, and what they invite this agent to send."""
+"""Probes other regions: health, expected waits, and spill credits for this agent."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 HURRY_S = 0.05
-"""Least time (s) between two rounds of probes, when the outcome of one is reason to look again at once."""
+"""Minimum interval (s) between two rounds of probes when the outcome of one triggers the next."""
 
 MAX_ROUNDS = 6
-"""Rounds of probes to one region that may wait for answers at the same time."""
+"""Maximum number of concurrent rounds of probes to one region."""
 
 OWN_LAG_S = 0.1
-"""A timeout that rings this late (s) shows that this process was held up, and says nothing about the peer.
+"""A timer that fires this late (s) shows that this process was delayed, and is no evidence about the peer.
 
 The idea is Lifeguard's (Dadgar, Phillips, Currey: https://arxiv.org/abs/1707.00788).
 """
 
 MAX_EXCUSED = 2
-"""Rounds in a row that may be excused by our own lag; an agent that is always late must find failures all the same."""
+"""Maximum number of successive rounds that local delay excuses: an agent that is always late must detect failures."""
 
 UNKNOWN = RegionView(RegionState.UNKNOWN, ready=False)
 
 
 class _Round:
-    """What has come of one round of probes to one region."""
+    """The result of one round of probes to one region."""
 
     __slots__ = ("asked_at", "good", "lagged")
 
     def __init__(self, asked_at: float) -> None:
         self.asked_at = asked_at
         self.good = False
-        """Some agent can serve."""
+        """Whether an agent can serve."""
         self.lagged = False
-        """Some agent may have answered, but this process was too late to see it."""
+        """Whether an agent may have answered, but this process was too late to read it."""
 
 
 class PeerProber:
-    """Probes every other region of the policy and answers what the decision asks about them."""
+    """Probes every other region of the policy and provides their views for routing decisions."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class PeerProber:
         on_credit: Callable[[], None] = lambda: None,
         clock: Callable[[], float],
     ) -> None:
-        """Nobody is probed before `use`.
+        """Create a prober without regions; `use` starts the probes.
 
         Args:
-            wanted: how many spill credits to request for a model.
-            on_credit: called when a region has granted some.
+            wanted: the number of spill credits to request for a model.
+            on_credit: called when a region has granted credits.
             clock: monotonic, in seconds.
         """
         self.regions: dict[str, PeerRegion] = {}
@@ -96,7 +96,7 @@ class PeerProber:
         self._watches: dict[str, asyncio.Task[None]] = {}
 
     def use(self, policy: Policy) -> None:
-        """Watch the regions of a newly accepted policy; what is known of those that stay is kept."""
+        """Probe the regions of a newly accepted policy; the state of regions that remain is kept."""
         self._policy, self._failover = policy, policy.failover
         others = policy.regions.keys() - {self._region}
         for gone in self.regions.keys() - others:
@@ -113,20 +113,20 @@ class PeerProber:
         await cancel(self._watches.values())
         self._watches.clear()
 
-    # what the decision asks
+    # For routing decisions.
 
     def state(self, region: str) -> RegionState:
-        """What is believed of a region."""
+        """The detected state of a region."""
         peer = self.regions.get(region)
         return peer.health.state if peer is not None else RegionState.UNKNOWN
 
     def view(self, region: str, model: str, now: float) -> RegionView:
-        """What is known of a region for a model."""
+        """The view of a region for a model."""
         peer = self.regions.get(region)
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
     def address(self, region: str) -> Address | None:
-        """One of a region's agents that answers; any that is known where none does."""
+        """The address of a region's agent that answers; of any known agent if none does."""
         peer = self.regions.get(region)
         choices = (peer.reached if peer is not None else ()) or self._directory.addresses(region)
         if len(choices) > 1:
@@ -134,13 +134,13 @@ class PeerProber:
         return choices[0] if choices else None
 
     def spend(self, region: str, model: str) -> None:
-        """A request goes there beyond the plan."""
+        """Use a spill credit for a request."""
         peer = self.regions.get(region)
         if peer is not None:
             peer.spend(model, self._clock())
 
     def broken(self, region: str, address: Address) -> None:
-        """A request could not be carried there: reason to look at once."""
+        """Record a failed request to an agent, and probe the region at once."""
         peer = self.regions.get(region)
         if peer is not None:
             peer.broken(address, self._clock(), self._failover)
@@ -164,7 +164,7 @@ class PeerProber:
         }
 
     async def _watch(self, peer: PeerRegion, hurry: asyncio.Event) -> None:
-        """Start a round each interval, whether or not the ones before have ended: a hung region shows in time."""
+        """Start a round each interval, even if earlier ones have not ended, so that a hung region is detected."""
         rounds: set[asyncio.Task[None]] = set()
         excuses = [MAX_EXCUSED]
         try:
@@ -181,10 +181,10 @@ class PeerProber:
             await cancel(rounds)
 
     async def _round(self, peer: PeerRegion, hurry: asyncio.Event, excuses: list[int]) -> None:
-        """Ask each of a region's agents; one that can serve speaks for the region, as soon as it has spoken."""
+        """Probe all agents of a region; the region is healthy as soon as one agent reports that it can serve."""
         peer.know(self._directory.addresses(peer.name))
         if not peer.agents and peer.health.state is RegionState.UNKNOWN:
-            return  # a region without a known address cannot be lost: it was never found
+            return  # a region without a known address was never reachable, so it cannot be lost
         this = _Round(self._clock())
         async with asyncio.TaskGroup() as asking:
             for address in peer.agents:
@@ -230,7 +230,7 @@ class PeerProber:
             self._on_credit()
 
     def _believed(self, fetched: Fetched, question: ProbeRequest) -> ProbeResponse:
-        """The answer in a response; raises BadSignature where there is none that is the fleet's."""
+        """Verify and decode a probe response; raises BadSignature unless the fleet's key signed it."""
         if fetched.status != 200:
             said = fetched.body[:200].decode("utf-8", "replace").strip()
             raise BadSignature(f"answered {fetched.status}: {said}")

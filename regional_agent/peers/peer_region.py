@@ -1,4 +1,4 @@
-"""One other region as this agent sees it: the state machine's belief, its agents' newest answers, and credits held."""
+"""The state of one other region: health, its agents' newest probe responses, and spill credits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RTT_GAIN = 0.2
 """Weight of a new round trip in the smoothed one; TCP's is 1/8 (RFC 6298), probes are rarer."""
 
 RAMP_STEP_S = 0.05
-"""A view of a region on its failback ramp is made anew this often (s)."""
+"""Interval (s) at which the view of a region on its failback ramp is recomputed."""
 
 log = structlog.get_logger()
 
@@ -30,31 +30,31 @@ class PeerAgent:
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
-        """Its newest good answer; None once it was silent or broke."""
+        """The newest valid response; None after a failure."""
         self.doubted = False
-        """Its silence was told to an operator already."""
+        """Whether the failure was logged already."""
         self.rtt_s: float | None = None
         """Smoothed round trip; None before its first good answer."""
         self.wallet = Wallet()
-        """Credits that it has granted."""
+        """The spill credits that the agent has granted."""
 
 
 class PeerRegion:
-    """Beliefs about one region. A view costs a look-up until something that it was made from changes."""
+    """The state of one region. Views are cached until an input changes."""
 
     def __init__(self, name: str) -> None:
-        """Nothing is known yet."""
+        """Create a region without known agents."""
         self.name = name
         self.health = RegionHealth()
         self.agents: dict[Address, PeerAgent] = {}
         self.reached: tuple[Address, ...] = ()
-        """Its agents that answered their last probe."""
+        """The agents that answered their last probe."""
         self._good_asked_at = -inf
-        """When the newest round that turned out good was asked."""
+        """Start time (s) of the newest successful round."""
         self._passive_miss = False
-        """Since the last round ended, requests that broke have counted as a miss already."""
+        """Whether failed requests have counted as a missed probe since the last round."""
         self._views: dict[str, tuple[RegionView, float]] = {}
-        """By model, with the time up to which they hold."""
+        """Cached views by model, with their expiry times (s)."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -62,7 +62,7 @@ class PeerRegion:
         return min((agent.rtt_s for agent in self.agents.values() if agent.rtt_s is not None), default=None)
 
     def know(self, addresses: Iterable[Address]) -> None:
-        """Its agents listen here. One that is named no more stays while it answers: the store may have lost it."""
+        """Set the agents' addresses. A removed one is kept while it answers: the store may have lost it."""
         named = set(addresses)
         for address in named - self.agents.keys():
             self.agents[address] = PeerAgent()
@@ -71,7 +71,7 @@ class PeerRegion:
                 del self.agents[address]
 
     def heard(self, address: Address, answer: ProbeResponse, rtt_s: float, now: float) -> None:
-        """An agent has answered."""
+        """Apply an agent's probe response."""
         agent = self.agents.get(address)
         if agent is None:
             return
@@ -85,7 +85,7 @@ class PeerRegion:
         self._views.clear()
 
     def silent(self, address: Address) -> None:
-        """An agent did not answer, or could not be reached."""
+        """Record that an agent did not answer or was unreachable."""
         agent = self.agents.get(address)
         if agent is not None and agent.answer is not None:
             agent.answer = None
@@ -93,7 +93,7 @@ class PeerRegion:
             self._views.clear()
 
     def doubt(self, address: Address, why: str) -> None:
-        """What answers there is not an agent of the fleet, or will not talk to us."""
+        """Record an invalid response: the sender is not an agent of the fleet, or rejects this agent."""
         agent = self.agents.get(address)
         if agent is not None and not agent.doubted:
             agent.doubted = True
@@ -101,22 +101,22 @@ class PeerRegion:
         self.silent(address)
 
     def round_good(self, asked_at: float, now: float, failover: Failover) -> None:
-        """Some agent answered that it can serve; once a round, however many do."""
+        """Record a successful round. Called once per round, even if several agents can serve."""
         self._good_asked_at = max(self._good_asked_at, asked_at)
         self._passive_miss = False
         self._observe(True, now, failover)
 
     def round_bad(self, asked_at: float, now: float, failover: Failover) -> None:
-        """No agent of the region could serve; old news once a round that was asked later was good."""
+        """Record a failed round; ignored if a later round succeeded."""
         if asked_at > self._good_asked_at:
             self._passive_miss = False
             self._observe(False, now, failover)
 
     def broken(self, address: Address, now: float, failover: Failover) -> None:
-        """A request could not be carried to an agent.
+        """Record a failed request to an agent.
 
-        As good as a missed probe where no other agent is reached; once until a probe says more, for many requests may
-        break at the same moment.
+        Counts as a missed probe if no other agent is reachable, at most once per round, since many requests may fail
+        at the same time.
         """
         self.silent(address)
         if not self.reached and not self._passive_miss:
@@ -124,14 +124,14 @@ class PeerRegion:
             self._observe(False, now, failover)
 
     def view(self, model: str, now: float, failover: Failover) -> RegionView:
-        """What is known of the region for a model."""
+        """The view of the region for a model."""
         held = self._views.get(model)
         if held is None or now >= held[1]:
             held = self._views[model] = self._view(model, now, failover)
         return held[0]
 
     def spend(self, model: str, now: float) -> None:
-        """A request goes there beyond the plan; takes the credit of an agent that granted one."""
+        """Use a credit of an agent that granted one."""
         for agent in self.agents.values():
             if agent.wallet.available(self.name, model, now) > 0:
                 agent.wallet = agent.wallet.spent(self.name, model)

@@ -1,4 +1,4 @@
-"""One request while it is on its way: its facts, and what has been tried for it."""
+"""The context of one request: its facts and its attempts."""
 
 from __future__ import annotations
 
@@ -63,41 +63,41 @@ class RequestContext:
         self.request_id = request_id
         self.traceparent = traceparent
         self.estimate = estimate
-        """What it is to whoever runs it."""
+        """The estimated work of the request."""
         self.model = estimate.model
         self.asked_for = estimate.model
-        """What the client named: `model`, or what that is a version of or stands in for."""
+        """The model that the client requested: `model`, or the name for which `model` is a version or fallback."""
         self.facts = facts
         self.admitted = admitted
         self.policy = policy
-        """The one that it was admitted under."""
+        """The policy under which the request was admitted."""
         self.received_at = now
         self.deadline_at = now + timeout_s
         self.route_context: RouteContext | None = None
-        """Set when another region's agent forwarded it here."""
+        """Set if another region's agent forwarded the request."""
         self.attempts = 0
         self.broken = 0
-        """Engines that broke off after they were sent it."""
+        """Number of engines that failed after they received the request."""
         self.priority = 0
-        """Its tenant's: higher goes first where something must wait."""
+        """The tenant's priority: higher values leave the queue first."""
         self.counted = False
-        """It counts towards its tenant's quota here."""
+        """Whether the request counts towards its tenant's quota at this agent."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.rests_until = 0.0
-        """Where it has to wait, it is offered to nobody before."""
+        """The queue does not offer the request to a target before this time (s)."""
         self.busy_endpoints = NO_NAMES
-        """Those that answered that they are full: what is left undone is saturation, not absence."""
+        """Endpoints that rejected the request as full: if no other is left, the reason is saturation."""
         self.tried_endpoints = NO_NAMES
         self.tried_regions = NOTHING_TRIED
-        """Regions that did not start it, and why. Most requests try one thing only, so there is nothing to add to."""
+        """Regions that did not start the request, with the reason. Most requests have one attempt only."""
 
     def tried(self, region: str, why: Reason) -> None:
-        """A region did not start it."""
+        """Record that a region did not start the request."""
         self.tried_regions = {**self.tried_regions, region: why}
 
     def forget_tries(self) -> None:
-        """Begin anew: it asks for something else now."""
+        """Clear all attempts, after the requested model changed."""
         self.attempts = 0
         self.rests_until = 0.0
         self.tried_regions = NOTHING_TRIED
