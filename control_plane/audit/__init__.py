@@ -1,1 +1,1 @@
-"""The audit log: every change with who made it and why, in a chain of hashes that nobody can mend unseen."""
+"""The audit log: every change with its caller and reason, in a tamper-evident chain of hashes."""

@@ -1,7 +1,7 @@
-"""Entries of the audit log and the chain that they form: each carries the hash of the one before. Pure.
+"""Entries of the audit log and their hash chain: each entry contains the hash of the previous one. Pure.
 
-Nobody can change, remove or put in an entry without every later hash changing. That the end was not cut off, or all of
-it made anew, is known by whoever kept a hash from before: each is logged as it is made, and exports carry them.
+A changed, removed or inserted entry changes every later hash. A truncated or rewritten chain is detected by comparison
+with a hash that was kept elsewhere: each hash is logged when its entry is made, and exports contain the hashes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BEFORE_THE_FIRST = "0" * 64
 
 
 class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change. Fields are added with a default alone, so that the hashes of older entries stay what they are."""
+    """One change. New fields must have a default, so that the hashes of older entries remain valid."""
 
     seq: int
     """From 1, without a gap."""
@@ -25,19 +25,19 @@ class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix time (s) by the clock of the control plane that wrote it."""
     caller: str
     role: str
-    """The caller's role then."""
+    """The caller's role at the time of the change."""
     action: str
-    """What was done, as `noun.verb`: `override.drain`, `policy.apply`."""
+    """The action, as `noun.verb`: `override.drain`, `policy.apply`."""
     target: str
-    """What it was done to: a region, a revision, an override."""
+    """The object of the action: a region, a revision, an override."""
     reason: str
-    """The caller's own words."""
+    """The reason that the caller gave."""
     previous: str
-    """Hash of the entry before."""
+    """Hash of the previous entry."""
     before: Any = None
-    """The target as it was, as JSON; None where there was nothing."""
+    """The target before the change, as JSON; None where it did not exist."""
     after: Any = None
-    """The target as it became, as JSON; None where there is nothing any more."""
+    """The target after the change, as JSON; None where it no longer exists."""
     hash: str = ""
     """SHA-256, in lower-case hex, of all the other fields: see `entry_hash`."""
 
@@ -54,10 +54,10 @@ BEGINNING = AuditHead()
 
 
 class ChainFault(msgspec.Struct, frozen=True):
-    """The first entry that does not fit."""
+    """The first entry that breaks the chain."""
 
     seq: int
-    """As the entry says itself, or the one that is missing."""
+    """The entry's own number, or the number of the missing entry."""
     problem: str
 
 
@@ -75,12 +75,12 @@ def sealed(entry: AuditEntry) -> AuditEntry:
 def verify_chain(
     entries: Iterable[AuditEntry], *, after: AuditHead = BEGINNING, head: AuditHead | None = None
 ) -> ChainFault | None:
-    """The first entry that is not what was written, or None.
+    """The first entry that breaks the chain, or None.
 
     Args:
         entries: oldest first.
-        after: what they follow; by default the beginning.
-        head: where they must end, if that is known; None takes any end.
+        after: the head that the entries follow; by default the beginning.
+        head: the head that the entries must end with; None accepts any.
     """
     seq, previous = after.seq, after.hash
     for entry in entries:

@@ -1,4 +1,4 @@
-"""The audit log in the store: an entry and the change that it tells of are written in one transaction or not at all."""
+"""The audit log in the store: an entry and the change it records are written in one transaction or not at all."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
 from control_plane.auth.callers import Caller
 
 MAX_TRIES = 20
-"""Of appending while others append too; each try that fails means that another one succeeded."""
+"""Tries of an append under concurrent appends; each failed try means that a concurrent append succeeded."""
 
 PAGE = keys.AUDIT_BLOCK
 """Entries that are read at a time."""
 
 MAX_REASON = 1_000
 MAX_SIDE_BYTES = 16 * 1024
-"""Of `before` and `after` each, as JSON; what is larger is told by its digest by whoever records it."""
+"""Bound of `before` and of `after`, as JSON; the caller of `record` replaces a larger value by its digest."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ChangeRefused(Exception):
-    """What the change expected of the store does not hold (any more): nothing was written, no entry either."""
+    """A precondition of the change does not hold in the store: neither the change nor its entry was written."""
 
 
 class AuditLog:
@@ -61,23 +61,23 @@ class AuditLog:
     ) -> AuditEntry:
         """Make the change `do` if all of `expect` holds, and append its entry, in one transaction.
 
-        Where the request that is handled has a claim, the transaction also marks it, and expects that it stands.
+        Where the current request has a claim, the transaction also requires that the claim is held, and marks it.
 
         Args:
-            caller: who.
+            caller: the author of the change.
             action: `noun.verb`.
-            target: what it is done to.
-            reason: the caller's words; at most MAX_REASON characters are kept.
-            before: the target as it was: anything that is JSON, at most MAX_SIDE_BYTES.
-            after: the target as it becomes.
-            expect: what must hold in the store; give at least the revision of each key that `do` writes.
-            do: the change; none only writes the entry.
+            target: the object of the change.
+            reason: the caller's reason; at most MAX_REASON characters are kept.
+            before: the target before the change: any JSON value, at most MAX_SIDE_BYTES.
+            after: the target after the change, likewise.
+            expect: preconditions in the store: at least the revision of each key that `do` writes.
+            do: the change; if empty, only the entry is written.
 
         Raises:
-            ChangeRefused: something of `expect` does not hold.
-            ClaimLost: somebody else handles the same request by now.
-            StoreUnavailable: the store is away; whether the change was made, with its entry, is unknown.
-            StoreError: the store refuses, or too many append at once.
+            ChangeRefused: a precondition of `expect` does not hold.
+            ClaimLost: another control plane handles the same request.
+            StoreUnavailable: the store is unavailable; whether the change and its entry were written is unknown.
+            StoreError: the store refuses, or MAX_TRIES tries met concurrent appends.
             ValueError: `before` or `after` is too large.
         """
         before, after = _bounded("before", before), _bounded("after", after)
@@ -106,12 +106,12 @@ class AuditLog:
                 [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
             )
             if committed:
-                # Whoever keeps the log of the process keeps what the chain can be checked against.
+                # The process's log retains hashes outside the store, to check the chain against.
                 _log.info("audit", seq=entry.seq, hash=entry.hash, caller=caller.name, action=action, target=target)
                 return entry
             stray = await self._store.get(key)
             if (await self._head())[1] == revision:
-                # Nobody else appended, so it was not the head that did not hold.
+                # The head is unchanged, so another precondition failed.
                 if stray is not None:
                     raise StoreError(f"{key} is there, beyond the end of the audit log: verify it before any change")
                 raise ChangeRefused(f"{target} is not as {action} expected it")
@@ -125,7 +125,7 @@ class AuditLog:
         expect: Sequence[Unchanged | SameKey],
         do: Sequence[Put | Delete],
     ) -> bool:
-        """Write it all, if all holds, and with it the mark on the claim; whether it was written."""
+        """Write the change, and the mark on the claim, if all preconditions hold; whether it was written."""
         if claim is None:
             return (await self._store.commit(expect, do)).succeeded
         kept, mark = claim.made(entry.seq)
@@ -143,10 +143,10 @@ class AuditLog:
         return (await self._head())[0]
 
     async def page(self, first: int, last: int) -> list[AuditEntry]:
-        """Entries `first` to `last` (inclusive, oldest first), as far as they are there; reads PAGE at a time.
+        """Entries `first` to `last` (inclusive, oldest first) that exist; reads PAGE at a time.
 
         Raises:
-            CodecError: one cannot be read.
+            CodecError: an entry cannot be decoded.
         """
         entries: list[AuditEntry] = []
         for block in range(max(1, first) // PAGE, last // PAGE + 1):
@@ -157,7 +157,7 @@ class AuditLog:
         return entries
 
     async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry]:
-        """Every entry from `first` on, oldest first, up to `last` or what was the end at the beginning."""
+        """Every entry from `first` on, oldest first, up to `last`, or to the head at the time of the call."""
         end = last if last is not None else (await self.head()).seq
         while first <= end:
             upto = min(end, first - first % PAGE + PAGE - 1)
@@ -172,13 +172,13 @@ class AuditLog:
         try:
             last = decode(item.value, AuditEntry)
         except CodecError as error:
-            # A chain whose end is unknown cannot be continued; a change without its entry is not made.
+            # Without a readable head no entry can be appended, and no change is made without its entry.
             raise StoreError(f"the end of the audit log cannot be read: {error}") from error
         return AuditHead(last.seq, last.hash), item.mod_revision
 
 
 def _bounded(side: str, value: Any) -> Any:
-    """The value as JSON gives it back, so that its hash is the same when it is read."""
+    """The value after a JSON round trip, so that its hash is the same when it is read back."""
     raw = msgspec.json.encode(value)
     if len(raw) > MAX_SIDE_BYTES:
         raise ValueError(f"`{side}` of an audit entry has {len(raw)} bytes, more than {MAX_SIDE_BYTES}")

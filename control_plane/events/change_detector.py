@@ -1,7 +1,7 @@
-"""From looking at the state now and then to events: the leader writes into the journal what differs from what it has.
+"""Change detection: the leader compares the state with the journal periodically and writes the differences as events.
 
-What was told already is read off the journal and not remembered besides, so whoever leads next tells what is missing
-and nothing twice.
+The journal is the only record of the events written so far, so that the next leader writes the missing events and none
+twice.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Rollout
 
 LOOK_S = 0.5
-"""Time (s) between two looks: as often as regions are judged and plans are made."""
+"""Time (s) between two comparisons: the interval of region health evaluation and planning."""
 
 MAX_ERRORS = 20
-"""Of a refused policy that an event tells."""
+"""Errors of a refused policy that an event contains."""
 
 MAX_ERROR = 300
-"""Characters of each."""
+"""Characters of each error."""
 
 MAX_AUDITED = 20
-"""Audit entries that one look tells of; those before, where there are more, are in the audit log alone."""
+"""Audit entries that become events in one comparison; where there are more, the older ones are only in the log."""
 
 MAX_AUDITED_BYTES = 4 * 1024
-"""A larger audit entry is told without what was before and after."""
+"""The event of a larger audit entry omits `before` and `after`."""
 
 _PASSING = frozenset({RegionState.SUSPECT})
-"""States that are no news: in a second it is known what they come to."""
+"""Transient states that cause no event: they resolve within about a second."""
 
 
 class StateSnapshot(msgspec.Struct, frozen=True):
@@ -71,13 +71,13 @@ class StateSnapshot(msgspec.Struct, frozen=True):
 
 
 class ChangeDetector:
-    """Looks, and writes what is new.
+    """Compares the state with the journal, and writes the differences.
 
     Args:
-        events: gets what the journal has.
-        history: gets the steps of the plan that are in it.
-        audit: where entries are read.
-        glimpse: the state now.
+        events: receives the journal's entries.
+        history: receives the journal's plan steps.
+        audit: the log that audit entries are read from.
+        glimpse: returns the current state.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class ChangeDetector:
         self._audit = audit
         self._glimpse = glimpse
         self._told: dict[EventKind, Any] = {}
-        """What the journal's last entry of each kind says."""
+        """Data of the journal's last entry of each kind."""
         self._regions: dict[str, str] = {}
-        """The states of regions by the journal's entries."""
+        """State by region, by the journal's entries."""
         self._led = False
 
     async def look(self, journal: Journal) -> None:
-        """Write what changed since the last look, if it is for this control plane to tell.
+        """Write the changes since the journal's last entries, if this control plane leads.
 
-        What cannot be written now differs in the next look, too.
+        Changes that cannot be written now are found again by the next call.
         """
         now = self._glimpse()
         if now.epoch is None:
@@ -116,7 +116,7 @@ class ChangeDetector:
             return
 
     def take_in(self, entry: JournalEntry) -> None:
-        """An entry of the journal."""
+        """Apply an entry of the journal."""
         self._told[entry.kind] = entry.data
         if entry.kind is EventKind.REGION:
             self._regions[entry.data["region"]] = entry.data["after"]
@@ -151,7 +151,7 @@ class ChangeDetector:
             return []
         entries = [newest]
         if newest.seq > told + 1:
-            # One that cannot be read keeps nobody from telling what comes after it; verifying the log finds it.
+            # An unreadable entry must not block the events after it; verification of the log reports it.
             with suppress(CodecError):
                 entries = await self._audit.page(max(told, newest.seq - MAX_AUDITED) + 1, newest.seq)
         return [(EventKind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
@@ -170,7 +170,7 @@ class ChangeDetector:
 
 
 def _amid(now: StateSnapshot) -> list[str]:
-    """What is out of the ordinary, in sentences."""
+    """Circumstances out of the ordinary, as sentences."""
     states = [f"{region} is {state.value}" for region, state in now.regions.items() if state not in _ORDINARY]
     orders = [
         f"{one.kind.value} of {one.region or 'the fleet'} by {one.author}: {one.reason}"[:MAX_ERROR]

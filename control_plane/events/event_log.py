@@ -1,7 +1,7 @@
-"""What happens, in order, for whoever listens: a bounded log that readers follow at their own pace.
+"""The event log: a bounded, ordered log of events that each reader follows at its own pace.
 
-It is filled from the journal (`journal.py`), and so the same at every control plane: an event has one id everywhere,
-and a reader may resume wherever it likes.
+The log is filled from the journal (`journal.py`) and is therefore the same at every control plane: an event has one id
+everywhere, and a reader may resume at any control plane.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 MAX_EVENTS = 1_000
-"""Events kept; a reader that is further behind has missed some."""
+"""Events kept; a reader that is further behind misses events."""
 
 MAX_NUMBER = 15
 """Digits of the number in an id."""
@@ -52,12 +52,12 @@ class FleetEvent(msgspec.Struct, frozen=True):
 
 
 def event_id(epoch: int, number: int) -> str:
-    """The id of an entry of the journal. The epoch tells it from one of a store that was wiped since."""
+    """The id of a journal entry. The epoch distinguishes it from an entry of a store that was wiped since."""
     return f"{epoch}-{number}"
 
 
 class EventLog:
-    """The newest events. Positions count what came here, from 0.
+    """The newest events. Positions count the events added to this log, from 0.
 
     Args:
         clock: Unix time, in seconds.
@@ -69,7 +69,7 @@ class EventLog:
         self._next = 0
         self._news = asyncio.Event()
         self.closed = False
-        """Whether nothing comes any more: readers end."""
+        """Whether the log is closed to new events, so that readers stop."""
 
     @property
     def end(self) -> int:
@@ -77,19 +77,19 @@ class EventLog:
         return self._next
 
     def add(self, event: FleetEvent) -> None:
-        """Take in an event, and wake readers."""
+        """Append an event, and wake readers."""
         self._events.append(event)
         self._next += 1
         self._wake()
 
     def tell(self, kind: EventKind, data: Any) -> None:
-        """Tell whoever listens here, and nobody later: nothing resumes after it."""
+        """Append an event of this control plane alone. It has no id, so that no reader can resume after it."""
         self.add(FleetEvent("", self._clock(), kind, data))
 
     def after(self, last_id: str | None) -> tuple[int, bool]:
-        """The position after the event of this id, and whether all that came since is there; the end without one.
+        """The position after the event of this id, and whether all later events are kept; without an id, the end.
 
-        Where the event itself is not known (any more), it is the position of the oldest that came after it.
+        Where the event itself is no longer kept or unknown, the position of the oldest later event.
         """
         if last_id is None:
             return self._next, True
@@ -99,13 +99,13 @@ class EventLog:
             numbers = [_number(one) for _, one in known[at:]]
             return known[at][0] + 1, numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         number = _number(last_id)
-        # An id with a number that is known and another epoch is from another store: it says nothing of where to go on.
+        # An id with a kept number and another epoch is from another store: it does not determine a position here.
         if known and 0 < number < _number(known[-1][1]) and number not in {_number(one) for _, one in known}:
             return next(position for position, one in known if _number(one) > number), False
         return self.oldest, False
 
     async def wait_for(self, last_id: str | None, within_s: float) -> None:
-        """Until the event of this id has arrived here, as it has elsewhere, or it is taken not to come."""
+        """Wait until the event of this id has arrived at this control plane, at most `within_s` seconds."""
         number = _number(last_id) if last_id is not None else 0
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -113,18 +113,18 @@ class EventLog:
                     await self.wait(self._next)
 
     def read(self, position: int) -> list[FleetEvent] | None:
-        """The events from a position on; None where some of them are gone."""
+        """The events from a position on; None where some of them are no longer kept."""
         if position < self.oldest:
             return None
         return [self._events[at] for at in range(position - self.oldest, len(self._events))]
 
     async def wait(self, position: int) -> None:
-        """Until there is an event at a position, or nothing comes any more."""
+        """Wait until there is an event at a position, or the log is closed."""
         while position >= self._next and not self.closed:
             await self._news.wait()
 
     def close(self) -> None:
-        """End every reader."""
+        """Close the log, so that every reader stops."""
         self.closed = True
         self._wake()
 
@@ -139,7 +139,7 @@ class EventLog:
 
 
 def _number(id_: str) -> int:
-    """The number that an id has; 0 of what is no id."""
+    """The number of an event id; 0 where the string is not an event id."""
     epoch, _, number = id_.partition("-")
     whole = all(one.isascii() and one.isdecimal() and len(one) <= MAX_NUMBER for one in (epoch, number))
     return int(number) if whole else 0

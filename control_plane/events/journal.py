@@ -1,7 +1,7 @@
-"""What happened of late, in the store: written by whoever leads, read by every control plane, so that it outlives both.
+"""The journal: recent events in the store, written by the leader and read by every control plane.
 
-Entries are numbered without a gap and never changed; the oldest of a kind go when there are too many. Only what is rare
-is written: decisions, and steps of the plan as far apart as `plan_history` has them.
+Entries are numbered without a gap and never changed; beyond a bound per kind, the oldest are removed. Only infrequent
+events are written: decisions, and plan steps at the rate that `plan_history` bounds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from adapters.store.informer import Informer
 from control_plane.events.event_log import EventKind
 
 MAX_PLANS = 300
-"""Entries of plans that are kept."""
+"""Entries of plan steps that are kept."""
 
 MAX_OTHERS = 700
 """Entries of all other kinds."""
 
 MAX_AT_ONCE = 40
-"""Entries of one transaction, which also removes as many: etcd takes 128 operations."""
+"""Entries of one transaction, which also removes as many: etcd accepts 128 operations."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,8 +52,8 @@ class Journal:
         store: the fleet's configuration store.
         rng: source of the backoff's jitter.
         on_entry: called with each entry, in order.
-        on_gone: called with the number of each that is removed.
-        backoff_cap_s: bound of the wait between two tries to reach a store that is away, in seconds.
+        on_gone: called with the number of each removed entry.
+        backoff_cap_s: maximum wait between two tries to reach an unavailable store, in seconds.
     """
 
     def __init__(
@@ -73,12 +73,13 @@ class Journal:
         self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
 
     async def write(self, news: Sequence[tuple[EventKind, Any]], epoch: int, at: float) -> bool:
-        """Write for the leader of `epoch`, the first MAX_AT_ONCE at most.
+        """Write events as the leader of `epoch`, the first MAX_AT_ONCE at most.
 
-        False where it leads no more, or the journal goes further than is known here: look again, and tell the rest.
+        Returns False, with nothing written, where that leadership has ended or the journal has entries that this
+        control plane has not seen; the caller compares again and retries.
 
         Raises:
-            StoreError: the store refuses or cannot be reached, and whether it was written is uncertain.
+            StoreError: the store refuses or is unreachable; whether the events were written is unknown.
         """
         first = max(self._kinds, default=0) + 1
         entries = [
@@ -96,7 +97,7 @@ class Journal:
         return done.succeeded
 
     def _surplus(self, coming: Sequence[EventKind]) -> list[int]:
-        """The numbers that there is no room for any more."""
+        """Numbers of the entries to remove so that the new ones fit within the bounds."""
         gone: list[int] = []
         for of_plans, most in ((True, MAX_PLANS), (False, MAX_OTHERS)):
             there = [number for number, kind in self._kinds.items() if (kind is EventKind.PLAN) is of_plans]

@@ -1,6 +1,7 @@
-"""How a control plane asks the leader for somebody: with that caller's own credential, one hop, within a bounded time.
+"""Forwarding of API requests to the leader: with the caller's own credential, over one hop, within a bounded time.
 
-Agents report to the leader, so what needs reports is answered by the leader, whichever control plane is asked (ADR 9).
+Agents report to the leader, so requests that need reports are answered by the leader, whichever control plane receives
+them (ADR 9).
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 HOP_HEADER = "x-penstock-hop"
 
 CONNECT_S = 1.0
-"""How long (s) the leader may take to accept a connection, or a turn to come: `MAX_AT_ONCE` are with it already."""
+"""Timeout (s) for the leader to accept a connection, and for a free connection while `MAX_AT_ONCE` are in use."""
 
 MAX_AT_ONCE = 64
-"""Requests that are with the leader at a time."""
+"""Concurrent requests to the leader."""
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""A status of a thousand regions has some; a larger answer is none."""
+"""The status of a thousand regions has some MiB; a larger response is treated as a failure."""
 
 HOP_LIVES_S = 60.0
-"""A hop older than this (s), by clocks that may be apart, is nobody's."""
+"""A hop older than this (s) is rejected; the bound allows for clock skew between control planes."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """What a control plane says, signed, of a request that it hands on."""
+    """Signed metadata of a request that one control plane forwards to another."""
 
     by: str
-    """Its name."""
+    """Name of the forwarding control plane."""
     client: str
-    """Address of who asked: failed logins are that client's."""
+    """Address of the client; failed logins count against it."""
     at: float
     """Unix time (s)."""
 
 
 class LeaderResponse(msgspec.Struct, frozen=True):
-    """What the leader answered."""
+    """The leader's response."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,16 +56,16 @@ class LeaderResponse(msgspec.Struct, frozen=True):
 
 
 class LeaderUnavailable(Exception):
-    """The leader did not answer; the message says what became of the request."""
+    """The leader did not respond; the message states whether the request may have been executed."""
 
 
 class LeaderClient:
-    """Asks leaders.
+    """Forwards requests to the leader.
 
     Args:
-        member: who asks.
+        member: this control plane.
         key: the fleet's secret.
-        trust: whose certificates are believed; None: those that the system trusts.
+        trust: certificate authorities to trust; None: the system's.
         clock: Unix time, in seconds.
     """
 
@@ -82,14 +83,14 @@ class LeaderClient:
         self._heard = True
         self._http = httpx.AsyncClient(
             verify=trust if trust is not None else ssl.create_default_context(),
-            # Between control planes there is no proxy, whatever the environment has for others.
+            # Control planes connect to one another directly; proxy variables of the environment do not apply.
             trust_env=False,
             timeout=httpx.Timeout(None, connect=CONNECT_S, pool=CONNECT_S),
             limits=httpx.Limits(max_connections=MAX_AT_ONCE, max_keepalive_connections=MAX_AT_ONCE),
         )
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def ask(
@@ -103,16 +104,16 @@ class LeaderClient:
         client: str,
         within_s: float,
     ) -> LeaderResponse:
-        """What the leader answers to somebody's request.
+        """Forward a client's request to the leader and return the response.
 
         Args:
             target: path and query.
-            headers: as the client sent them, its credential among them.
-            client: address of who asks.
-            within_s: bound of the whole of it, in seconds.
+            headers: as the client sent them, its credential included.
+            client: address of the client.
+            within_s: timeout of the whole exchange, in seconds.
 
         Raises:
-            LeaderAway: there is no answer.
+            LeaderUnavailable: there is no response.
         """
         if not may_follow(self._member.url, leader.url):
             raise LeaderUnavailable("its address is plain http, where a credential that came over TLS is not sent")
@@ -140,7 +141,7 @@ class LeaderClient:
             return LeaderResponse(response.status_code, dict(response.headers), bytes(answer))
 
     def opened(self, sealed: str | None) -> Hop | None:
-        """The hop that a request came by; None for what no control plane handed on just now."""
+        """The hop of a forwarded request; None where there is none, or it is expired or not signed by the fleet."""
         if sealed is None:
             return None
         try:

@@ -1,7 +1,8 @@
-"""The overrides in the store, all of them under one key: what judges a new one has seen every other.
+"""The overrides in the store, all under one key, so that each new override is checked against all others.
 
-A change reads the key, is judged, and is written with its audit entry only if the key is still as it was read; else it
-is judged again. So of two drains at once, at whatever control planes, the second is judged with the first.
+A change reads the key, is checked, and is written with its audit entry only if the key has not changed since it was
+read; otherwise it is checked again. Of two concurrent drains, at any control planes, the second is thus checked
+against the first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.overrides.overrides import MAX_OVERRIDES, Override, OverrideSet, d
 from penstock.policy.policy import Policy
 
 MAX_TRIES = 20
-"""Of a change while others change overrides too; each try that fails means that another one succeeded."""
+"""Tries of a change under concurrent changes; each failed try means that a concurrent change succeeded."""
 
 
 class OverrideRefused(Exception):
@@ -32,11 +33,11 @@ class OverrideRefused(Exception):
 
 
 class InvalidOverride(OverrideRefused):
-    """It makes no sense under the policy in force."""
+    """The override is invalid under the policy in force."""
 
 
 class DuplicateOverride(OverrideRefused):
-    """One that does the same is in force already."""
+    """An equivalent override is in force already."""
 
     def __init__(self, message: str, override: Override) -> None:
         super().__init__(message)
@@ -44,11 +45,11 @@ class DuplicateOverride(OverrideRefused):
 
 
 class TooManyOverrides(OverrideRefused):
-    """As many are set as are kept at once."""
+    """MAX_OVERRIDES are set already."""
 
 
 class GuardRailRefused(OverrideRefused):
-    """Guard rails speak against it, and nobody said that it is meant."""
+    """A guard rail objects, and the caller did not force the override."""
 
     def __init__(self, objection: Objection) -> None:
         super().__init__(objection.detail)
@@ -60,8 +61,8 @@ class OverrideStore:
 
     Args:
         store: the fleet's configuration store.
-        audit: where each change is written down, in the same transaction.
-        name: of this control plane; stands in the audit log for what expires.
+        audit: records each change, in the same transaction.
+        name: of this control plane; the audit log's caller of entries for expired overrides.
         rng: source of the backoff's jitter.
         clock: Unix time, in seconds.
     """
@@ -77,34 +78,34 @@ class OverrideStore:
 
     @property
     def known(self) -> bool:
-        """Whether it is known what is set: until it is, nobody may plan as if nothing were."""
+        """Whether the overrides have been read. No plan may be made before, since it would ignore overrides."""
         return self.mirror.informer.synced and not self.unreadable
 
     @property
     def unreadable(self) -> bool:
-        """Whether something is set that this control plane cannot read, such as what a newer version wrote."""
+        """Whether the store has overrides that this control plane cannot decode, such as a newer version's."""
         return self.mirror.has_key and self.mirror.seen("") is None
 
     @property
     def seen(self) -> OverrideSet:
-        """What is set, as last seen."""
+        """The overrides as last seen."""
         there = self.mirror.seen("")
         return there.value if there is not None else OverrideSet()
 
     def in_force(self, policy: Policy, now: float) -> tuple[Override, ...]:
-        """Everything that is set and everything that the policy's windows ask for, also what is on its way back."""
+        """All overrides and the policy's maintenance windows, those still ramping back included."""
         ramp_s = policy.failover.failback_ramp_s
         return (*self.seen.without_ended(now, ramp_s).overrides, *windows(policy, now))
 
     def interventions(self, policy: Policy, now: float) -> Interventions:
-        """What all of that means for a plan that is made now."""
+        """The effect of everything in force on a plan that is made at `now`."""
         return Interventions(self.in_force(policy, now), policy.failover.failback_ramp_s, now)
 
     async def read(self) -> OverrideSet:
-        """What is set, as the store has it now.
+        """The overrides as the store has them now.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: they cannot be read.
         """
         return (await self._read())[0]
 
@@ -120,12 +121,12 @@ class OverrideStore:
         """Set an override.
 
         Args:
-            capacity: slots by (region, model) of what stands now; empty where nobody has reported here.
-            force: what guard rails say against it is known, and it is meant all the same; audited.
+            capacity: current slots by (region, model); empty where no agent has reported to this control plane.
+            force: set the override against the guard rails' objection; audited.
 
         Raises:
-            OverrideRefused: it is not set; each kind says why.
-            StoreError: the store is away; whether it was set is unknown.
+            OverrideRefused: the override is not set; each subclass is one reason.
+            StoreError: the store is unavailable; whether the override was set is unknown.
         """
         if (wrong := validation_error(wanted, policy)) is not None:
             raise InvalidOverride(wrong)
@@ -154,14 +155,14 @@ class OverrideStore:
     async def lift(
         self, caller: Caller, override_id: str, reason: str, expected: Callable[[Override], None]
     ) -> Override:
-        """End an override; one that has ended already stays as it is.
+        """End an override. An override that has ended already is returned unchanged.
 
         Args:
-            expected: called with the override as it is; raises where it is not what the caller saw.
+            expected: called with the current override; raises where that is not the version the caller has seen.
 
         Raises:
-            KeyError: there is none of this id.
-            StoreError: the store is away; whether it was lifted is unknown.
+            KeyError: no override has this id.
+            StoreError: the store is unavailable; whether the override was lifted is unknown.
         """
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
@@ -181,10 +182,10 @@ class OverrideStore:
         raise StoreError(f"overrides are too busy: {MAX_TRIES} tries to lift one failed")
 
     async def sweep(self, epoch: int, policy: Policy) -> None:
-        """Remove what is over, as the leader; one that is no longer changes nothing.
+        """Remove overrides that are over, as the leader of `epoch`; no effect once that leadership has ended.
 
         Raises:
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
         """
         ramp_s = policy.failover.failback_ramp_s
         if not any(one.over(self._clock(), ramp_s) for one in self.seen.overrides):
@@ -212,7 +213,7 @@ class OverrideStore:
         try:
             return decode(item.value, OverrideSet), item.mod_revision
         except CodecError as error:
-            # Written over, it would lift what nobody lifted.
+            # A write over undecodable overrides would lift all of them.
             raise StoreError(f"overrides cannot be read, so none can be changed: {error}") from error
 
     async def _write(
@@ -227,7 +228,7 @@ class OverrideStore:
         revision: int,
         *besides: SameKey,
     ) -> bool:
-        """Write what is set and why, if it is still as it was read."""
+        """Write the overrides and the audit entry, if the key's revision is still `revision`; whether it was."""
         try:
             await self._audit.record(
                 caller,

@@ -1,6 +1,6 @@
-"""A job that is done again and again: at its own pace, and at once where somebody wants it, one run at a time.
+"""Periodic jobs: run at a fixed interval, or at once on request; one run at a time.
 
-The scheduler alone would skip what is wanted while a run is under way, and it would be done an interval later.
+The scheduler alone would drop a request that comes during a run, and the job would next run an interval later.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 
 class PeriodicJob:
-    """Runs a job.
+    """Runs a job periodically and on request.
 
     Args:
-        job: one run.
+        job: performs one run.
         every_s: time between two runs, in seconds.
-        apart_s: however often it is wanted, two runs begin at least this long apart, in seconds.
+        apart_s: minimum time between the starts of two runs, requested ones included, in seconds.
     """
 
     def __init__(self, job: Callable[[], Awaitable[None]], every_s: float, *, apart_s: float = 0.0) -> None:
@@ -32,23 +32,23 @@ class PeriodicJob:
         self._began = datetime.min.replace(tzinfo=UTC)
 
     def start(self, scheduler: AsyncIOScheduler) -> None:
-        """Begin to run it."""
+        """Schedule the job; a run that was requested earlier starts at once."""
         self._job = scheduler.add_job(self._run, "interval", seconds=self._every_s)
         if self._wanted:
             self._run_at(datetime.now(UTC))
 
     def stop(self) -> None:
-        """Begin no run any more, whoever wants one: the scheduler is about to stop."""
+        """Start no further run, requested or periodic. Called before the scheduler stops."""
         self._job = None
 
     def wake(self) -> None:
-        """Run it at once, or once more after the run under way: that may have begun before what changed."""
+        """Run the job at once, or again after the current run, which may have started before the change."""
         self._wanted = True
         if not self._running:
             self._run_at(self._soonest())
 
     def again_after(self, after_s: float) -> None:
-        """The next run begins after this long (s), unless it is wanted sooner."""
+        """Start the next run after this long (s), unless a run is requested sooner."""
         self._run_at(datetime.now(UTC) + timedelta(seconds=after_s))
 
     async def _run(self) -> None:
@@ -59,10 +59,10 @@ class PeriodicJob:
                 await self._do()
                 if not self._wanted:
                     return
-                # In this run: as long as it lasts, the scheduler would skip whatever is due.
+                # Repeats within this run: the scheduler skips every run that falls due during it.
                 await asyncio.sleep((self._soonest() - datetime.now(UTC)).total_seconds())
         except asyncio.CancelledError:
-            # The scheduler's shutdown cancels what runs, and would tell of that as a failure.
+            # The scheduler's shutdown cancels the current run, and would log the cancellation as a failure.
             return
         finally:
             self._running = False

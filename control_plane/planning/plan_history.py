@@ -1,7 +1,8 @@
-"""The plans of late, as steps: which shares moved when, under whom, and amid what.
+"""Recent plans, as steps: which shares moved, when, under which leader, and under which circumstances.
 
-Whoever leads writes them into the journal; every control plane has them from there, so that they outlive leaders and
-processes. Plans themselves are not kept: one of a large fleet has megabytes, and what an operator asks is what moved.
+The leader writes the steps into the journal and every control plane reads them from there, so that the history survives
+changes of leader and restarts. Whole plans are not kept: a large fleet's plan has megabytes, and operators need the
+differences.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from penstock.planning.plan_diff import ArcChange, ArcKey, arc_changes, arcs, co
 from penstock.policy.provenance import Provenance
 
 MAX_CHANGES = 100
-"""Arcs of one step; where more differ, the next steps tell of them."""
+"""Arcs of one step; where more differ, the following steps contain the rest."""
 
 MAX_AMID = 20
 """Circumstances of one step."""
 
 BURST, BURST_S = 5, 50.0
-"""At most so many steps within so long (s): shares that go on moving are told of together. What follows the loss of a
-region, another policy or another leader is told at once."""
+"""At most BURST steps within BURST_S seconds: continued small movements of shares are merged into one step. A step that
+follows a change of a region's state, of policy or of leader is written at once."""
 
 
 class PlanStep(msgspec.Struct, frozen=True):
-    """How the plan differs from the one that was told of before: what the journal keeps."""
+    """How the plan differs from the plan of the previous step, as the journal keeps it."""
 
     generation: int
-    """The largest of its slices'."""
+    """The largest generation of the plan's slices."""
     epoch: int
-    """The epoch that it carries: of the leader that made it."""
+    """Fencing epoch of the leader that made the plan."""
     policy_digest: str
-    """What most regions obey."""
+    """Digest of the policy that applies in most regions."""
     made_at: float
     """Unix time (s) by that leader's clock."""
     leader: str
-    """Its name."""
+    """Name of the leader."""
     after: int
-    """Generation of the plan that was told of before; 0 where there is none."""
+    """Generation of the previous step's plan; 0 where there is none."""
     changes: tuple[ArcChange, ...] = ()
-    """The arcs that differ from it, the largest differences first."""
+    """The arcs that differ from the previous step's plan, the largest differences first."""
     more: int = 0
-    """Arcs that differ, too, for which there was no room: those of the steps that follow."""
+    """Number of further arcs that differ and exceed MAX_CHANGES; the following steps contain them."""
     amid: tuple[str, ...] = ()
     """What was out of the ordinary then: regions that are not healthy, overrides."""
     provenance: Provenance | None = None
@@ -52,11 +53,11 @@ class PlanStep(msgspec.Struct, frozen=True):
 
 
 class PastPlan(msgspec.Struct, frozen=True):
-    """A plan over all regions, as it was in force, and how it came about."""
+    """A plan over all regions, as it was in force, and the step that led to it."""
 
     step: PlanStep
     slices: dict[str, RegionPlan]
-    """By region: its arcs. Fallbacks, failover tables and what was closed are not kept."""
+    """Arcs by region. Fallbacks, failover tables and closed classes are not kept."""
 
 
 class PlanSummary(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class PlanSummary(msgspec.Struct, frozen=True):
 
     generation: int
     epoch: int
-    """The epoch that it carries: of the leader that made it."""
+    """Fencing epoch of the leader that made the plan."""
     policy_digest: str
     made_at: float
     """Unix time (s) by that leader's clock."""
@@ -88,14 +89,14 @@ class PlanDiff(msgspec.Struct, frozen=True):
 
 
 class PlanHistory:
-    """Knows the steps that are kept, and sees the next one."""
+    """Holds the journal's steps, and computes the next one."""
 
     def __init__(self) -> None:
         self._steps: dict[int, PlanStep] = {}
         self._told: dict[str, dict[ArcKey, Arc]] | None = None
         """The arcs of each origin as the last step has them; None until `begin`."""
         self._same: dict[str, tuple[ClassPlan, ...]] = {}
-        """Entries of the slices that are as told, so that they need no second look."""
+        """Entries of the slices that equal the last step's, so that they are not compared again."""
 
     @property
     def steps(self) -> dict[int, PlanStep]:
@@ -103,13 +104,13 @@ class PlanHistory:
         return self._steps
 
     def begin(self, slices: Mapping[str, RegionPlan]) -> None:
-        """Take the plan in force for what the last step has, where nothing better is known."""
+        """Take the plan in force as the last step's plan, where none was set before."""
         if self._told is None:
             self._told = {origin: arcs({origin: one}) for origin, one in slices.items()}
             self._same = {origin: one.classes for origin, one in slices.items()}
 
     def keep(self, number: int, step: PlanStep) -> None:
-        """Take in the next step."""
+        """Append the next step."""
         self._steps[number] = step
         if self._told is not None:
             for origin, changes in _by_origin(step.changes).items():
@@ -117,17 +118,17 @@ class PlanHistory:
                 self._same.pop(origin, None)
 
     def forget(self, number: int) -> None:
-        """Let go of a step."""
+        """Remove a step."""
         self._steps.pop(number, None)
 
     def find(self, generation: int) -> int | None:
-        """The number of the step whose plan was in force at a generation; None where it is not known."""
+        """The number of the step whose plan was in force at a generation; None where no kept step covers it."""
         numbers = [number for number, step in self._steps.items() if step.generation <= generation]
         newest = next(reversed(self._steps.values()), None)
         return numbers[-1] if numbers and newest is not None and generation <= newest.generation else None
 
     def diff(self, before: int, after: int) -> PlanDiff:
-        """What differs between the plans of two steps, whichever is the older."""
+        """The difference between the plans of two steps, in either order."""
         first, last = min(before, after), max(before, after)
         between = [step.changes for number, step in self._steps.items() if first < number <= last]
         changes = composed(between)
@@ -136,7 +137,7 @@ class PlanHistory:
         return PlanDiff(summary(self._steps[before]), summary(self._steps[after]), changes)
 
     def plan(self, number: int) -> PastPlan:
-        """The plan of a step, by undoing those after it."""
+        """The plan of a step, reconstructed by undoing the later steps."""
         step, now = self._steps[number], self._told or {}
         since = _by_origin(composed(one.changes for at, one in self._steps.items() if at > number))
         there = {origin: undone(now.get(origin, {}), since.get(origin, ())) for origin in now.keys() | since.keys()}
@@ -145,14 +146,14 @@ class PlanHistory:
     def next_step(
         self, slices: Mapping[str, RegionPlan], now: float, leader: str, amid: Iterable[str], *, at_once: bool = False
     ) -> PlanStep | None:
-        """What the leader is to tell of its plan; None where that is nothing, or can wait.
+        """The next step for the journal; None where nothing changed, or where the change can wait.
 
         Args:
-            slices: in force.
+            slices: the slices in force, by region.
             now: Unix time, in seconds.
-            leader: its name.
-            amid: what is out of the ordinary.
-            at_once: whether something happened that people will look into.
+            leader: name of the leader.
+            amid: circumstances out of the ordinary, as sentences.
+            at_once: whether an event that operators will examine makes the step urgent.
         """
         if not slices or self._told is None:
             return None
@@ -186,7 +187,7 @@ class PlanHistory:
         return len(late) < BURST or abs(now - late[0].made_at) >= BURST_S
 
     def _changes(self, slices: Mapping[str, RegionPlan]) -> tuple[ArcChange, ...]:
-        """How slices differ from what was told, looking only at those that changed since the last look."""
+        """How slices differ from the last step's plan; compares only slices that changed since the last call."""
         told = self._told or {}
         doubtful = {region: one for region, one in slices.items() if self._same.get(region) != one.classes}
         before: dict[ArcKey, Arc] = {}
@@ -199,7 +200,7 @@ class PlanHistory:
 
 
 def summary(step: PlanStep) -> PlanSummary:
-    """A step in a list."""
+    """The summary of a step, for lists."""
     return PlanSummary(
         step.generation,
         step.epoch,

@@ -1,8 +1,8 @@
-"""Agents' reports over HTTP: whose they are, whether they make sense, and into the snapshot with them.
+"""Intake of agents' reports over HTTP: verifies the signature, validates the content, updates the fleet snapshot.
 
-Every control plane takes reports, though only the leader plans from them: one that is about to lead, or that leads
-again once the store is back, then knows the fleet already, and its status is worth reading. The answer says who leads,
-so that an agent that cannot ask the store still finds the leader.
+Every control plane accepts reports, though only the leader plans from them. A new leader, or one that leads again after
+a store outage, therefore has a current snapshot, and every control plane can serve the status. The response names the
+leader, so that an agent without access to the store still finds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.wire.signing import BadSignature, FleetKey, Purpose
 SIGNATURE_HEADER = "x-penstock-signature"
 
 MAX_REPORT_BYTES = 256 * 1024
-"""Room for some thousand demand rows; a report beyond it is refused unread."""
+"""Room for some thousand demand rows; a larger report is rejected unread."""
 
 MAX_SIGNATURE = 128
 """Characters; a signature has 64."""
@@ -32,21 +32,21 @@ _decoder = msgspec.msgpack.Decoder(AgentReport)
 
 
 class ReportReceipt(msgspec.Struct, frozen=True):
-    """What an agent is told about a report that was taken in."""
+    """The response to an accepted report."""
 
     leading: bool
-    """Whether whoever answers leads."""
+    """Whether the responding control plane is the leader."""
     leader: str | None
-    """Base URL of who does, where known: send further reports there."""
+    """Base URL of the leader, where known: the agent sends further reports there."""
 
 
 class ReportRefused(Exception):
-    """A report that was not taken in; it changed nothing."""
+    """A report was rejected; the snapshot is unchanged."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
-        """HTTP status that says so."""
+        """HTTP status of the response."""
 
 
 _REFUSALS = {
@@ -59,14 +59,14 @@ _REFUSALS = {
 
 
 class ReportIntake:
-    """Takes in reports.
+    """Verifies, validates and accepts reports.
 
     Args:
         key: the fleet's secret.
-        fleet: where reports go.
+        fleet: the snapshot that reports update.
         policy: the policy in force, if there is one yet.
         leading: whether this control plane leads, and the leader's base URL where known.
-        metrics: counts what becomes of reports.
+        metrics: counts reports by outcome.
         clock: Unix time, in seconds.
     """
 
@@ -88,10 +88,10 @@ class ReportIntake:
         self._clock = clock
 
     def receive(self, body: bytes, signature: str) -> ReportReceipt:
-        """Take in one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
+        """Accept one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
 
         Raises:
-            ReportRefused: it is not the fleet's, not a report, too old, or impossible; or there is no policy yet.
+            ReportRefused: the signature or the content is invalid, the report is stale, or there is no policy yet.
         """
         policy = self._policy()
         regions = policy.regions if policy is not None else {}
