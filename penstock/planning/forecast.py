@@ -1,8 +1,8 @@
-"""Demand a little ahead: level, damped trend and daily season of every series, updated whenever a rate is seen.
+"""Forecast of demand: level, damped trend and daily season of every series, updated with every measured rate.
 
-Additive Holt-Winters (Winters, Management Science 6, 1960) with exponential weights by elapsed time, since observations
-come at irregular times (Wright, Management Science 32, 1986), and a trend that dies out (Gardner and McKenzie,
-Management Science 31, 1985), since a step that is taken for a trend would overshoot.
+Additive Holt-Winters (Winters, Management Science 6, 1960) with exponential weights by elapsed time, since measurements
+come at irregular times (Wright, Management Science 32, 1986), and a damped trend (Gardner and McKenzie,
+Management Science 31, 1985), since a step mistaken for a trend would overshoot.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from numpy.typing import NDArray
 from penstock.planning.share_moves import Key
 
 LEVEL_S = 10.0
-"""The level forgets with this time constant (s)."""
+"""Time constant (s) of the level."""
 
 TREND_S = 90.0
-"""The trend forgets with this time constant (s)."""
+"""Time constant (s) of the trend."""
 
 DAMPING_S = 600.0
-"""A trend goes on for about this long (s)."""
+"""Time constant (s) with which a trend fades."""
 
 SEASONS = 96
-"""Parts of a day: a quarter of an hour each."""
+"""Parts of a day, of 15 minutes each."""
 
 DAY_S = 86_400.0
 
 SEASON_WEIGHT = 0.3
-"""How much of the season's part of a day is what the newest day had."""
+"""The weight (0-1) of the newest day in the mean of a part of the day."""
 
 MAX_GROWTH = 2.0
-"""A forecast is at most this many times the newest rate."""
+"""Maximum ratio of a forecast to the newest rate."""
 
 SILENT_S = 60.0
-"""A series not seen for this long (s) is not forecast."""
+"""A series without a measurement for this long (s) has no forecast."""
 
 FORGET_S = 3 * DAY_S
-"""A series not seen for this long (s) is forgotten."""
+"""A series without a measurement for this long (s) is removed."""
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -46,35 +46,35 @@ Rows = NDArray[np.intp]
 _PART_S = DAY_S / SEASONS
 _SERIES = np.dtype(
     [
-        ("at", "f8"),  # when it was last seen (Unix time, s); not a number before the first time
+        ("at", "f8"),  # time of the last measurement (Unix time, s); NaN before the first
         ("newest", "f8"),
-        ("season", "f8"),  # the part of the newest rate that the time of day explains
-        ("level", "f8"),  # the rest of it, smoothed: what the trend is the slope of
+        ("season", "f8"),  # the seasonal part of the newest rate
+        ("level", "f8"),  # the rest, smoothed; the trend is its slope
         ("trend", "f8"),  # requests per second, per second
-        ("part", "i8"),  # the part of a day, counted from 1970, that is being collected
+        ("part", "i8"),  # the part of a day, counted from 1970, that is being averaged
         ("sum", "f8"),
         ("count", "f8"),
-        ("seasonal", "?"),  # every part of a day has been seen
+        ("seasonal", "?"),  # every part of a day has a mean
     ]
 )
 
 
 class Forecaster:
-    """Holds what it has learnt; two that saw the same say the same."""
+    """Keeps the state of all series; two forecasters with the same measurements return the same forecasts."""
 
     def __init__(self) -> None:
         self._row: dict[Key, int] = {}
         self._series = np.zeros(0, _SERIES)
         self._profile = np.zeros((0, SEASONS), np.float32)
-        """Mean rate by series and part of a day; not a number where it has not been seen."""
+        """Mean rate by series and part of a day; NaN without a measurement."""
         self._tidied_in = 0
 
     def observe(self, rates: Mapping[Key, float], now: float) -> None:
-        """Take in the demand of this moment.
+        """Update every series with its measured rate.
 
         Args:
-            rates: requests per second by key; a key that is missing is not seen.
-            now: Unix time, in seconds; not earlier than the one before.
+            rates: requests per second by key; a missing key has no measurement.
+            now: Unix time, in seconds; not before that of the last call.
         """
         self._tidy(now)
         self._add([key for key in rates if key not in self._row])
@@ -86,16 +86,17 @@ class Forecaster:
         self._follow(rows[later], seen[later], now)
 
     def ahead(self, now: float, horizon_s: float) -> dict[Key, float]:
-        """Requests per second to expect `horizon_s` seconds from `now`, by key, of every series that is not silent."""
+        """Expected requests per second by key, `horizon_s` seconds after `now`, without series that have no recent
+        rate."""
         series = self._series
         age_s = now - series["at"]
         every = np.arange(len(series))
         season = self._season(every, now + horizon_s) - series["season"]
-        # From the newest rate and not from the level, which trails behind a step.
-        rest = series["newest"] + series["trend"] * _carries_s(age_s + horizon_s)
+        # From the newest rate and not from the level, which lags behind a step.
+        rest = series["newest"] + series["trend"] * _effective_s(age_s + horizon_s)
         expected = np.clip(rest + season, 0.0, MAX_GROWTH * series["newest"]).tolist()
-        heard = (age_s <= SILENT_S).tolist()
-        return {key: expected[row] for key, row in self._row.items() if heard[row]}
+        recent = (age_s <= SILENT_S).tolist()
+        return {key: expected[row] for key, row in self._row.items() if recent[row]}
 
     def _begin(self, rows: Rows, seen: Floats, now: float) -> None:
         series = self._series
@@ -107,7 +108,7 @@ class Forecaster:
         series = self._series
         elapsed_s = now - series["at"][rows]
         before, trend = series["level"][rows], series["trend"][rows]
-        expected = before + trend * _carries_s(elapsed_s)
+        expected = before + trend * _effective_s(elapsed_s)
         season = self._season(rows, now)
         level = expected + (1.0 - np.exp(-elapsed_s / LEVEL_S)) * (seen - season - expected)
         faded = trend * np.exp(-elapsed_s / DAMPING_S)
@@ -117,7 +118,7 @@ class Forecaster:
         series["season"][rows] = season
 
     def _learn_season(self, rows: Rows, seen: Floats, now: float) -> None:
-        """Collect a part of the day; when it is over, it joins what that part of earlier days was."""
+        """Average the current part of the day; when it is over, mix it into the mean of that part of earlier days."""
         series, part = self._series, int(now // _PART_S)
         over = rows[(series["part"][rows] != part) & (series["count"][rows] > 0.0)]
         if len(over):
@@ -127,7 +128,7 @@ class Forecaster:
             unexplained = series["level"][over] + self._season(over, now)
             self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (mean - known))
             series["seasonal"][over] = ~np.isnan(self._profile[over]).any(axis=1)
-            # The level is what the season does not explain, so it gives up what the season has just learnt.
+            # The level excludes the season, so it changes by as much as the season does.
             series["level"][over] = unexplained - self._season(over, now)
             series["sum"][over] = series["count"][over] = 0.0
         series["part"][rows] = part
@@ -135,7 +136,7 @@ class Forecaster:
         series["count"][rows] += 1.0
 
     def _season(self, rows: Rows, when: float) -> Floats:
-        """The season's part of demand, drawn straight from the middle of one part of a day to that of the next."""
+        """The seasonal part of demand, interpolated between the middles of the parts of a day."""
         left, along = divmod(when / _PART_S - 0.5, 1.0)
         first, second = int(left) % SEASONS, (int(left) + 1) % SEASONS
         drawn = (1.0 - along) * self._profile[rows, first] + along * self._profile[rows, second]
@@ -152,7 +153,7 @@ class Forecaster:
         self._profile = np.concatenate([self._profile, np.full((len(keys), SEASONS), np.nan, np.float32)])
 
     def _tidy(self, now: float) -> None:
-        """Forget series that have long been silent; looked at once in every part of a day."""
+        """Remove series without recent measurements, once in every part of a day."""
         part = int(now // _PART_S)
         if part == self._tidied_in:
             return
@@ -163,7 +164,7 @@ class Forecaster:
         self._series, self._profile = self._series[kept], self._profile[kept]
 
 
-def _carries_s(elapsed_s: Floats) -> Floats:
-    """For how long (s) a damped trend has worked after `elapsed_s`."""
-    carried: Floats = DAMPING_S * (1.0 - np.exp(-elapsed_s / DAMPING_S))
-    return carried
+def _effective_s(elapsed_s: Floats) -> Floats:
+    """The time (s) for which an undamped trend has the effect that a damped one has after `elapsed_s`."""
+    effective: Floats = DAMPING_S * (1.0 - np.exp(-elapsed_s / DAMPING_S))
+    return effective

@@ -1,4 +1,4 @@
-"""What the control plane decided: for each origin and traffic class, which regions serve it and in what shares."""
+"""The traffic plan: for each origin and traffic class, the regions that serve it and their shares."""
 
 from __future__ import annotations
 
@@ -16,97 +16,98 @@ NONE_CLOSED: Mapping[str, bool] = MappingProxyType({})
 
 
 class ArcReason(StrEnum):
-    """Why an arc exists."""
+    """The reason for an arc."""
 
     HOME = "home"
-    """The nearest permitted region that has the model: where this demand belongs."""
+    """The server is the nearest permitted region that has the model."""
     SPILLOVER = "spillover"
-    """Home is healthy, but fuller than its target, or another region serves this part better; the detail says which."""
+    """Home is healthy, but filled to its target, or another region is better for this part; the detail says which."""
     FAILOVER = "failover"
-    """Home is failed or draining."""
+    """Home has failed or is draining."""
     FAILBACK = "failback"
-    """Home is back but still on its ramp."""
+    """Home is on its failback ramp."""
 
 
 class Arc(msgspec.Struct, frozen=True, gc=False):
-    """A share of one origin's demand for one traffic class that one region serves."""
+    """The share of one origin's demand for one traffic class that one region serves."""
 
     server: str
     share: float
     """0-1; the shares of a class sum to 1."""
     why: ArcReason
     detail: str = ""
-    """What `why` does not say, in a few words that stay the same while the reason does."""
+    """More about the reason, in a text that does not change while the reason stays the same."""
 
 
 class FailoverTable(msgspec.Struct, frozen=True, gc=False):
-    """What an origin does with a class's share of a region that is lost, worked out together for all origins."""
+    """Where an origin sends a lost region's share of a class; the tables of all origins are computed together."""
 
     lost: str
     arcs: tuple[Arc, ...]
-    """Shares of that share, which sum to 1."""
+    """Parts of that share, which sum to 1."""
 
 
 class ClassPlan(msgspec.Struct, frozen=True, gc=False):
-    """What an origin does with one traffic class (model, residency class)."""
+    """The plan of one traffic class (model, residency class) at one origin."""
 
     model: str
     residency: str
     """Name of the residency class."""
     arcs: tuple[Arc, ...]
     fallbacks: tuple[str, ...]
-    """Other permitted regions that serve the model, best first: where demand goes when arcs are dead."""
+    """Other permitted regions that serve the model, best first; they take the demand when no arc can."""
     failover_tables: tuple[FailoverTable, ...] = ()
-    """The failover table: for regions of the arcs, who takes their share at once when they are lost. An agent that does
-    not know of it goes by the other arcs and the nearest region."""
+    """By region of the arcs, the regions that take its share at once when it is lost. Without a table the share goes
+    to the other arcs and the nearest region."""
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
-    """A region that an operator has closed to an origin's new traffic for one model, beyond what its arcs say."""
+    """A region that an override closes to an origin's new traffic for one model, except for its arcs."""
 
     region: str
     model: str
     last_resort: bool
-    """Whether it serves what no other permitted region can."""
+    """Whether it serves demand that no other permitted region can."""
 
 
 class RegionPlan(msgspec.Struct, frozen=True, dict=True):
-    """One origin's slice of a plan: what is published at that region's key, and what its agents obey."""
+    """One origin's slice of a plan, published at that region's key for its agents."""
 
     region: str
     generation: int
-    """Grows by one with every published plan."""
+    """Increases by one with every published plan."""
     epoch: int
-    """The leader's fencing epoch; agents refuse a plan from an epoch below the newest they saw."""
+    """The leader's fencing epoch; agents refuse a plan with a lower epoch than one they have accepted."""
     policy_digest: str
     made_at: float
-    """Unix time (s) by the leader's clock; for people, not for ordering."""
+    """Unix time (s) by the leader's clock; shown to operators, not used for ordering."""
     classes: tuple[ClassPlan, ...]
     ramp: float = 1.0
-    """How much (0-1) of a class that has no entry the region may serve itself: on its way back it grows from nothing
-    to whole, as the shares of the entries do."""
+    """The part (0-1) of a class without an entry that the region may serve itself; below 1 on its failback ramp."""
     provenance: Provenance | None = None
-    """The commit that the policy is from; None where it is from a folder."""
+    """The commit of the policy; None for a policy from a folder."""
     closed: tuple[Closed, ...] = ()
-    """Where nothing may go that no arc says, neither as the nearest nor on a credit."""
+    """Regions that receive no traffic except by arcs: not as the nearest region, nor on a spill credit."""
     health: RegionHealth | None = None
-    """What is not well with the region, by its leader: where whoever leads next goes on. None: nothing."""
+    """The region's health state for the next leader to continue from; None if it is healthy."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
-        """The plan of a traffic class, or None where the planner had not seen it yet."""
+        """The plan of a traffic class, or None if it has no entry."""
         return self._by_class.get((model, residency))
 
     @cached_property
     def _by_class(self) -> dict[tuple[str, str], ClassPlan]:
-        # Asked with every request that may leave. Of a class that is there twice the first counts.
+        # Looked up for every request that may leave the region. The first of two entries for a class counts.
         return {(entry.model, entry.residency): entry for entry in reversed(self.classes)}
 
     def closed_for(self, model: str) -> Mapping[str, bool]:
-        """The regions closed to a model's new traffic, and whether each is a last resort."""
+        """By region closed to a model's new traffic: whether it is a last resort."""
         return (
-            {one.region: one.last_resort for one in self.closed if one.model == model} if self.closed else NONE_CLOSED
+            {closed.region: closed.last_resort for closed in self.closed if closed.model == model}
+            if self.closed
+            else NONE_CLOSED
         )
 
     def supersedes(self, other: RegionPlan | None) -> bool:
-        """Whether this plan may replace `other`: a newer epoch always, else a newer generation of the same."""
+        """Whether this plan may replace `other`: its epoch is higher, or equal with a higher generation."""
         return other is None or (self.epoch, self.generation) > (other.epoch, other.generation)

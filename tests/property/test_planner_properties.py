@@ -106,10 +106,10 @@ def test_it_costs_what_the_written_out_program_costs(world: World) -> None:
 @given(worlds())
 @few
 def test_it_never_costs_more_than_the_waterfall(world: World) -> None:
-    greedy = waterfall_plans(world.policy, world.snapshot, {}, elapsed_s=0.5)
+    waterfall = waterfall_plans(world.policy, world.snapshot, {}, elapsed_s=0.5)
     tables = {
         Key(origin, one.model, one.residency): {arc.server: arc.share for arc in one.arcs}
-        for origin, plan in greedy.items()
+        for origin, plan in waterfall.items()
         for one in plan.classes
     }
     for problem in world.problems():

@@ -60,7 +60,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
     """Shares by (key, server), tick by tick."""
     planner, forecaster = FlowPlanner(PATIENT_S), Forecaster()
     plans: dict[str, RegionPlan] = {}
-    told: list[dict[tuple[Key, str], float]] = []
+    ticks: list[dict[tuple[Key, str], float]] = []
     for tick in range(int(ENDS_AT_S / TICK_S)):
         now = tick * TICK_S
         seen = after if now - delay_s >= STEP_AT_S else before
@@ -79,7 +79,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
                 forecast_per_s=ahead if delay_s <= 2.0 else {},
             )
         ).plans
-        told.append(
+        ticks.append(
             {
                 (Key(origin, one.model, one.residency), arc.server): arc.share
                 for origin, plan in plans.items()
@@ -87,7 +87,7 @@ def run(before: Rates, after: Rates, delay_s: float, horizon_s: float | None) ->
                 for arc in one.arcs
             }
         )
-    return told
+    return ticks
 
 
 def reversals(series: list[float]) -> int:
@@ -110,18 +110,18 @@ rates = st.lists(st.floats(0.5, 60.0), min_size=6, max_size=6).map(lambda one: d
 def test_a_step_turns_no_share_round_more_than_once(
     before: Rates, after: Rates, delay_s: float, horizon_s: float | None
 ) -> None:
-    told = run(before, after, delay_s, horizon_s)
+    ticks = run(before, after, delay_s, horizon_s)
     settled = int(STEP_AT_S / TICK_S) - 1
-    for arc in {arc for one in told for arc in one}:
-        series = [one.get(arc, 0.0) for one in told[settled:]]
+    for arc in {arc for one in ticks for arc in one}:
+        series = [one.get(arc, 0.0) for one in ticks[settled:]]
         assert reversals(series) <= 1, (arc, series)
 
 
 @given(rates, rates)
 @settings(max_examples=10, deadline=None)
 def test_after_a_step_the_plan_comes_to_rest(before: Rates, after: Rates) -> None:
-    told = run(before, after, 0.0, None)
-    assert told[-1] == told[-10]
+    ticks = run(before, after, 0.0, None)
+    assert ticks[-1] == ticks[-10]
 
 
 def test_reversals_are_counted() -> None:

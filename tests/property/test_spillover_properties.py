@@ -17,7 +17,6 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import SpilloverLimit
 from tests.support.planet import with_spillover_orders
 from tests.support.planner_calls import tick_input
-from tests.support.planner_calls import waterfall_plans as poured
 from tests.support.planner_worlds import MODELS, NAMES, World, worlds
 from tests.support.written_out import PATIENT_S, assert_costs_what_is_written_out, optimum
 
@@ -50,13 +49,11 @@ def limited_worlds(draw: st.DrawFn) -> World:
 
 def planned(planner: str, world: World, previous: dict[str, RegionPlan]) -> dict[str, RegionPlan]:
     policy, snapshot = world.policy, world.snapshot
-    if planner == "poured":
-        return poured(policy, snapshot, previous, elapsed_s=0.5)
     made = FlowPlanner(PATIENT_S) if planner == "flow" else WaterfallPlanner()
     return made.plan(tick_input(policy, snapshot, previous, elapsed_s=0.5)).plans
 
 
-@pytest.mark.parametrize("planner", ["flow", "greedy", "poured"])
+@pytest.mark.parametrize("planner", ["flow", "waterfall"])
 @given(limited_worlds())
 @settings(max_examples=60)
 def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) -> None:
@@ -72,7 +69,7 @@ def test_plans_stay_within_residency_and_sum_to_one(planner: str, world: World) 
         assert all(arc.share > 0.0 for arc in entry.arcs)
 
 
-@pytest.mark.parametrize("planner", ["flow", "greedy", "poured"])
+@pytest.mark.parametrize("planner", ["flow", "waterfall"])
 @given(limited_worlds())
 @settings(max_examples=60)
 def test_first_plans_keep_to_the_limits_where_another_region_can_serve(planner: str, world: World) -> None:

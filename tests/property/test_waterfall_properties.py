@@ -1,4 +1,4 @@
-"""What every greedy plan keeps to, whatever the fleet, the demand, and the plan before it."""
+"""Properties of every waterfall plan, for any fleet, demand and plan in force."""
 
 from __future__ import annotations
 

@@ -1,37 +1,35 @@
-"""All distances of a policy at once, and who is nearest to whom, worked out once for every revision."""
+"""The distances between all regions of a policy as a matrix, computed once per policy version."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from penstock.planning.linear_program.arrays import Floats
 from penstock.policy.geography import EARTH_RADIUS_KM, FIBRE_KM_PER_MS, PATH_STRETCH, lifted_ms
 from penstock.policy.policy import Policy
 
-Floats = NDArray[np.float64]
-
 MAX_SUBSETS = 200_000
-"""Answers of `nearest_first` that are remembered at once; all are forgotten past it."""
+"""Maximum number of cached results of `nearest_first`; the cache is emptied when it is full."""
 
 
 class Distances:
-    """`Policy.distance_ms` and `Policy.nearest_first` for the whole planet: the same answers, as a matrix.
+    """The same results as `Policy.distance_ms` and `Policy.nearest_first`, for all regions at once.
 
     Args:
-        policy: the revision; anything that changes asks for new distances.
+        policy: the policy version; another version needs other distances.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.names = tuple(sorted(policy.regions))
         self.index = {name: at for at, name in enumerate(self.names)}
         self.apart_ms = _distances_ms(policy, self.names)
-        """Origin by server."""
+        """By (origin, server), in milliseconds."""
         order = np.argsort(self.apart_ms, axis=1, kind="stable")
         self._order = [[self.names[at] for at in row] for row in order.tolist()]
         self._subsets: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
-        """`regions` by distance from `origin`, names breaking ties."""
+        """`regions` by distance from `origin`, then by name."""
         key = (origin, regions)
         found = self._subsets.get(key)
         if found is None:

@@ -1,40 +1,40 @@
-"""What waiting costs as a pool fills: convex, and piecewise linear so that a linear program can weigh it.
+"""The cost of waiting in a pool by its load: convex and piecewise linear, as a linear program needs it.
 
-The number of requests that wait in a pool of n slots at utilisation u is taken as u^sqrt(2(n+1)) / (1-u), Sakasegawa's
-approximation of M/M/n (Annals of the Institute of Statistical Mathematics 29, 1977), within some percent of Erlang C.
+The mean number of waiting requests in a pool of n slots at utilisation u is u^sqrt(2(n+1)) / (1-u), Sakasegawa's
+approximation of M/M/n (Annals of the Institute of Statistical Mathematics 29, 1977), within a few percent of Erlang C.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from penstock.planning.linear_program.arrays import Floats
 
 PIECES = 6
-"""Four up to the target, one from there to every slot busy, one for what then still comes."""
+"""Pieces of a load: four up to the target, one from there to full slots, one for the rest."""
 
 BREAKS = (0.0, 0.5, 0.75, 0.9, 1.0)
-"""Where the first pieces begin and end, as parts of the target utilisation."""
+"""The bounds of the first four pieces, as parts of the target utilisation."""
 
 MAX_WAIT_S = 2.0
-"""A piece costs no more than this (s) a request: past every round trip on Earth, waiting longer ranks nothing."""
+"""Maximum cost (s) per request of a piece: longer than any round trip on Earth, so a higher cost changes no ranking."""
 
 MIN_WAIT_S = 0.001
-"""Queueing is rounded to this (s), so that noise in service times does not change the prices."""
+"""Costs are rounded to multiples of this (s), so that noise in service times does not change them."""
 
 
 def waiting(utilisation: Floats, slots: Floats) -> Floats:
-    """Mean number of requests that wait in a pool of `slots` at `utilisation` (0 to below 1)."""
+    """Mean number of waiting requests in a pool of `slots` at `utilisation` (0 to below 1)."""
     return utilisation ** np.sqrt(2.0 * (slots + 1.0)) / (1.0 - utilisation)
 
 
 def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: float) -> tuple[Floats, Floats]:
-    """Width (requests/s) and cost (s a request) of each piece, by pool.
+    """Width (requests/s) and cost (s per request) of each piece, by pool.
 
     Args:
-        slots: by pool; one with none has pieces without width, the last included.
-        target_utilisation: what a plan fills (0-1].
+        slots: by pool; all pieces of a pool without slots have width 0.
+        service_s: by pool, the mean time (s) a request holds a slot.
+        target_utilisation: the utilisation (0-1] that a plan fills.
         weight: seconds of latency that one second of waiting is worth.
     """
     per_s = slots / service_s

@@ -130,14 +130,14 @@ async def test_policy_says_by_what_logic_and_the_waterfall_it_names_is_no_failur
         regions=POLICY.regions | {"b": cheap_b},
         objective=Objective(latency_ms_per_cost=1e8, forecast_horizon_s=0.0),
     )
-    greedily = msgspec.structs.replace(
+    by_waterfall = msgspec.structs.replace(
         by_price, objective=msgspec.structs.replace(by_price.objective, plan_logic=PlanLogic.WATERFALL)
     )
-    poured = await decided(runner, 50.0, policy=greedily)
-    assert (share_at_home(poured), poured.fallbacks) == (1.0, {})
+    waterfall = await decided(runner, 50.0, policy=by_waterfall)
+    assert (share_at_home(waterfall), waterfall.fallbacks) == (1.0, {})
     weighed = await decided(runner, 50.0, policy=by_price)
     assert (share_at_home(weighed), weighed.fallbacks) == (0.0, {})
-    assert share_at_home(await decided(runner, 50.0, policy=greedily)) == 1.0
+    assert share_at_home(await decided(runner, 50.0, policy=by_waterfall)) == 1.0
 
 
 async def test_the_event_loop_goes_on_while_a_plan_is_made() -> None:

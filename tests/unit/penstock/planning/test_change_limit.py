@@ -57,5 +57,5 @@ def test_what_a_ramp_holds_back_goes_to_an_heir_that_is_whole() -> None:
     assert ramped({"a": 1.0}, {"a": 0.25, "b": 0.5}, ["a", "b", "c"]) == pytest.approx({"a": 0.25, "c": 0.75})
 
 
-def test_with_nobody_else_a_returning_server_has_everything() -> None:
+def test_a_returning_server_without_alternatives_keeps_everything() -> None:
     assert ramped({"a": 1.0}, {"a": 0.0, "b": 0.1}, ["a", "b"]) == {"a": 1.0}

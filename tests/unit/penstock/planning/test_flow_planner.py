@@ -99,7 +99,7 @@ def test_overflow_beyond_all_targets_fills_every_slot_before_it_queues_at_home()
     assert loads["es"] <= 100.0 + 1e-6
 
 
-def test_what_no_slot_can_take_stays_at_home_and_is_told_as_missing() -> None:
+def test_what_no_slot_can_take_stays_at_home_and_is_reported_missing() -> None:
     planned = decided(fleet(region("de", offered(400.0, EU)), region("es"), region("us")))
     assert arcs(planned, regions=EU) == {"de": (0.75, ArcReason.HOME), "es": (0.25, ArcReason.SPILLOVER)}
     now = [one for one in planned.shortfalls if one.lost is None]
@@ -136,7 +136,7 @@ def test_spillover_ends_when_the_surge_does_and_says_meanwhile_that_it_is_leavin
     assert arcs(first) == {"de": (1.0, ArcReason.HOME)}
 
 
-def test_a_class_nobody_can_serve_has_no_entry() -> None:
+def test_a_class_that_no_region_can_serve_has_no_entry() -> None:
     planned = decided(fleet(region("de", offered(8.0, EU), ready=0), region("es", ready=0), region("us")))
     assert planned.plans["de"].classes == ()
 
@@ -145,7 +145,7 @@ def test_demand_for_an_unknown_model_is_not_planned() -> None:
     assert decided(fleet(region("de", offered(8.0, model="other")))).plans["de"].classes == ()
 
 
-def test_an_origin_that_is_not_heard_or_long_ago_keeps_what_it_had() -> None:
+def test_an_origin_without_a_recent_report_keeps_its_entries() -> None:
     before = in_force("es", {"de": 1.0})
     assert decided(fleet(region("de")), before).plans["es"].classes == before["es"].classes
     before = in_force("de", {"es": 1.0})
@@ -220,10 +220,12 @@ def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_n
     assert [one.lost for one in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
 
 
-def test_a_loss_that_cannot_be_absorbed_is_told_with_who_feels_it_and_where_room_would_help() -> None:
+def test_a_loss_that_cannot_be_absorbed_is_reported_with_its_classes_and_the_regions_where_capacity_would_help() -> (
+    None
+):
     planned = decided(fleet(region("de", offered(70.0, EU)), region("es", offered(70.0, EU)), region("us")))
-    told = {(one.lost, one.regions, one.residency): one.slots for one in planned.shortfalls}
-    assert told == {
+    missing = {(one.lost, one.regions, one.residency): one.slots for one in planned.shortfalls}
+    assert missing == {
         ("de", ("es",), ("de+es",)): pytest.approx(40.0),
         ("es", ("de",), ("de+es",)): pytest.approx(40.0),
     }
@@ -231,8 +233,13 @@ def test_a_loss_that_cannot_be_absorbed_is_told_with_who_feels_it_and_where_room
 
 def test_a_class_with_one_region_loses_all_of_it() -> None:
     planned = decided(fleet(region("de", offered(50.0, ("de",))), region("es"), region("us")))
-    (told,) = planned.shortfalls
-    assert (told.lost, told.regions, told.residency, told.requests_per_s) == ("de", (), ("de",), pytest.approx(50.0))
+    (missing,) = planned.shortfalls
+    assert (missing.lost, missing.regions, missing.residency, missing.requests_per_s) == (
+        "de",
+        (),
+        ("de",),
+        pytest.approx(50.0),
+    )
 
 
 def test_without_reserve_nothing_is_said_of_losses() -> None:

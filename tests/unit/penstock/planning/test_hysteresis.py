@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.planning.hysteresis import PASSING, SETTLED_S, TURN_AWAY, TURN_HOME, Hysteresis
+from penstock.planning.hysteresis import MAX_TURN_DELAY_S, PASSING, SETTLED_S, TURN_AWAY, TURN_HOME, Hysteresis
 from penstock.planning.share_moves import Key
 
 KEY = Key("a", "m", "r")
@@ -46,6 +46,10 @@ def test_demand_leaves_home_late_and_comes_back_soon() -> None:
 def test_a_small_turn_waits_longer_than_a_large_one() -> None:
     waits = [waited_s(resting(), {"a": 1.0}, {"a": 1.0 - size, "b": size}, 0.0) for size in (0.1, 0.4)]
     assert waits[0] > 2 * waits[1]
+
+
+def test_a_turn_wanted_without_a_break_is_made_however_small_it_is() -> None:
+    assert waited_s(resting(), {"a": 1.0}, {"a": 0.97, "b": 0.03}, 0.0) == MAX_TURN_DELAY_S
 
 
 def test_a_turn_that_is_not_wanted_any_more_is_forgotten() -> None:

@@ -161,20 +161,20 @@ def test_failover_tables_are_permitted_alive_and_fit_where_the_plan_kept_room(se
     room = dict(zip(wanted.problem.shape.pools, wanted.problem.capacity_per_s.tolist(), strict=True))
     arriving: dict[str, dict[str, float]] = {}
     for key, entry in entries.items():
-        asked = demands[key]
+        permitted = demands[key]
         served = {arc.server: arc.share for arc in entry.arcs}
-        others = asked.regions & set(wanted.problem.shape.pools)
+        others = permitted.regions & set(wanted.problem.shape.pools)
         assert {one.lost for one in tables.get(key, ())} == {name for name in served if others - {name}}
         for table in tables.get(key, ()):
             assert sum(arc.share for arc in table.arcs) == pytest.approx(1.0)
             for arc in table.arcs:
-                assert arc.server in asked.regions - {table.lost}
-                amount = asked.requests_per_s * served[table.lost] * arc.share
+                assert arc.server in permitted.regions - {table.lost}
+                amount = permitted.requests_per_s * served[table.lost] * arc.share
                 arriving.setdefault(table.lost, {}).setdefault(arc.server, 0.0)
                 arriving[table.lost][arc.server] += amount
-    told = {one.lost for one in planned.shortfalls}
+    reported = {one.lost for one in planned.shortfalls}
     for lost, amounts in arriving.items():
-        if lost not in told:
+        if lost not in reported:
             assert all(load[name] + amount <= room[name] * (1.0 + 1e-6) for name, amount in amounts.items())
 
 

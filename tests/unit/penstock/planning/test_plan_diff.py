@@ -1,4 +1,4 @@
-"""What differs between two plans is told arc by arc, and nothing else is."""
+"""The difference of two plans lists the arcs that differ, and no others."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ def name_of(regions: tuple[str, ...]) -> str:
 
 
 def fleet(rates: dict[tuple[str, ...], float], *, slots_de: int = 1_000) -> Snapshot:
-    asked = tuple(DemandReport("m", name_of(regions), regions, rate) for regions, rate in rates.items())
+    demand = tuple(DemandReport("m", name_of(regions), regions, rate) for regions, rate in rates.items())
     held = {
         (name, "1"): HeldReport(
-            AgentReport(name, "1", 1, 1, 0.0, (PoolReport("m", 4, 4, slots, 0, 1.0),), asked if name == "de" else ()),
+            AgentReport(name, "1", 1, 1, 0.0, (PoolReport("m", 4, 4, slots, 0, 1.0),), demand if name == "de" else ()),
             received_at=0.0,
         )
         for name, slots in (("de", slots_de), ("es", 1_000), ("us", 1_000))
@@ -94,7 +94,7 @@ def test_classes_that_come_home_together_share_what_may_move_by_how_far_they_hav
     assert at_home(plans) == pytest.approx({name_of(first): 0.5, name_of(second): 0.75, name_of(third): 1.0})
 
 
-def test_a_class_that_nobody_hardly_asks_for_comes_home_like_another() -> None:
+def test_a_class_with_hardly_any_demand_comes_home_like_another() -> None:
     """The least rate there is: a part of it is nothing, and nothing of the way is no way."""
     first, _, _ = CLASSES
     after = at_home(next_plan(fleet({first: 5e-324}), away({first: 0.0})))
@@ -120,9 +120,9 @@ def test_no_more_of_an_origins_demand_comes_home_than_the_policy_lets_move(
     rates: tuple[float, ...], shares: tuple[float, ...], step_per_s: float, elapsed_s: float
 ) -> None:
     policy = msgspec.structs.replace(POLICY, spillover=Spillover(step_per_s=step_per_s))
-    asked, before = dict(zip(CLASSES, rates, strict=True)), dict(zip(CLASSES, shares, strict=True))
-    after = at_home(next_plan(fleet(asked), away(before), policy=policy, elapsed_s=elapsed_s))
-    came = sum(asked[one] * (after[name_of(one)] - before[one]) for one in CLASSES)
+    rate_of, before = dict(zip(CLASSES, rates, strict=True)), dict(zip(CLASSES, shares, strict=True))
+    after = at_home(next_plan(fleet(rate_of), away(before), policy=policy, elapsed_s=elapsed_s))
+    came = sum(rate_of[one] * (after[name_of(one)] - before[one]) for one in CLASSES)
     crumbs = 1e-4 * sum(rates)
     assert came <= step_per_s * elapsed_s * sum(rates) + crumbs
     assert all(after[name_of(one)] >= before[one] - 1e-4 for one in CLASSES)

@@ -18,15 +18,13 @@ from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.planning.spillover_limits import UNBOUNDED, bounds
-from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Objective, Policy, Region, Spillover, SpilloverLimit
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from tests.support.planet import MODEL, policy, with_bias, with_spillover_orders
-from tests.support.planner_calls import tick_input
-from tests.support.planner_calls import waterfall_plans as poured
+from tests.support.planner_calls import tick_input, waterfall_plans
 
 EVERYWHERE = ("eu-de", "eu-es", "us-east")
 RESIDENCY = residency_class(frozenset(EVERYWHERE))
@@ -53,13 +51,13 @@ def planet(*limits: SpilloverLimit, order: tuple[str, ...] = (), dear: str = "us
 
 
 def fleet(per_s: float, *, slots: int = 100, failed: tuple[str, ...] = ()) -> Snapshot:
-    """All of it is asked for in eu-de."""
-    asked = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, per_s)
+    """All demand is at eu-de."""
+    demanded = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, per_s)
     held = {}
     for name in EVERYWHERE:
         ready = 0 if name in failed else 1
         pool = PoolReport(MODEL, 1, ready, slots * ready, 0, 1.0)
-        demand = (asked,) if name == "eu-de" else ()
+        demand = (demanded,) if name == "eu-de" else ()
         held[name, "1"] = HeldReport(AgentReport(name, "1", 1, 1, 0.0, (pool,), demand), received_at=0.0)
     states = dict.fromkeys(EVERYWHERE, RegionState.HEALTHY)
     return Snapshot(held, {name: RegionHealth(state) for name, state in states.items()})
@@ -70,15 +68,11 @@ def flow(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPla
     return planner.plan(tick_input(policy, snapshot, {}, elapsed_s=1.0, **more)).plans
 
 
-def greedy(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
-    return WaterfallPlanner().plan(tick_input(policy, snapshot, {}, elapsed_s=1.0, **more)).plans
-
-
 def waterfall(policy: Policy, snapshot: Snapshot, **more: Any) -> dict[str, RegionPlan]:
-    return poured(policy, snapshot, {}, elapsed_s=1.0, **more)
+    return waterfall_plans(policy, snapshot, {}, elapsed_s=1.0, **more)
 
 
-PLANNERS = pytest.mark.parametrize("plan", [flow, greedy, waterfall])
+PLANNERS = pytest.mark.parametrize("plan", [flow, waterfall])
 Plan = Callable[..., dict[str, RegionPlan]]
 
 
@@ -116,7 +110,7 @@ def test_a_plan_sends_overflow_to_no_region_that_costs_more_than_the_ceiling(pla
 
 
 @PLANNERS
-def test_where_nobody_cheaper_stands_the_dear_region_takes_what_is_lost(plan: Plan) -> None:
+def test_without_a_cheaper_region_the_one_over_the_price_cap_takes_lost_demand(plan: Plan) -> None:
     assert shares(plan(planet(CHEAP), fleet(50.0, failed=("eu-de", "eu-es")))) == {"us-east": 1.0}
 
 
@@ -131,11 +125,11 @@ def test_no_more_of_the_demand_leaves_than_its_share_while_home_serves(plan: Pla
 
 def served(plans: dict[str, RegionPlan], snapshot: Snapshot, origin: str = "eu-de") -> dict[str, float]:
     """Requests per second of an origin's demand, by where the plan has them."""
-    asked = {one.residency: one.requests_per_s for one in snapshot.agents[origin, "1"].report.demand}
+    demanded = {one.residency: one.requests_per_s for one in snapshot.agents[origin, "1"].report.demand}
     found: dict[str, float] = {}
     for entry in plans[origin].classes:
         for arc in entry.arcs:
-            found[arc.server] = found.get(arc.server, 0.0) + arc.share * asked[entry.residency]
+            found[arc.server] = found.get(arc.server, 0.0) + arc.share * demanded[entry.residency]
     return {server: round(per_s, 1) for server, per_s in found.items()}
 
 
@@ -155,9 +149,9 @@ def test_each_class_leaves_as_far_as_it_may_where_both_want_to(plan: Plan) -> No
 def test_others_make_room_for_what_may_not_leave_its_origin(plan: Plan) -> None:
     """Forty requests a second that land in Spain would fit into Germany, if what lands there could leave."""
     snapshot = fleet(160.0)
-    asked = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, 120.0)
+    demanded = DemandReport(MODEL, RESIDENCY.name, EVERYWHERE, 120.0)
     held = snapshot.agents["eu-es", "1"]
-    snapshot.agents["eu-es", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    snapshot.agents["eu-es", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(demanded,)), 0.0)
     plans = plan(planet(LITTLE, order=("us-east", "eu-es"), dear="eu-es"), snapshot)
     assert served(plans, snapshot) == {"eu-de": 144.0, "us-east": 16.0}
     assert served(plans, snapshot, "eu-es") == {"eu-es": 80.0, "us-east": 40.0}
@@ -179,9 +173,9 @@ def test_a_limit_holds_where_what_is_in_force_and_a_bias_are_elsewhere() -> None
 @pytest.mark.parametrize("limit", [LITTLE, NOTHING])
 def test_no_limit_keeps_demand_at_an_origin_that_residency_forbids(plan: Plan, limit: SpilloverLimit) -> None:
     snapshot, elsewhere = fleet(50.0), ("eu-es", "us-east")
-    asked = DemandReport(MODEL, residency_class(frozenset(elsewhere)).name, elsewhere, 50.0)
+    demanded = DemandReport(MODEL, residency_class(frozenset(elsewhere)).name, elsewhere, 50.0)
     held = snapshot.agents["eu-de", "1"]
-    snapshot.agents["eu-de", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(asked,)), 0.0)
+    snapshot.agents["eu-de", "1"] = HeldReport(msgspec.structs.replace(held.report, demand=(demanded,)), 0.0)
     assert shares(plan(planet(limit), snapshot)) == {"eu-es": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""The greedy plan: home first, overflow to the next nearest permitted region, gently unless a region is lost."""
+"""The waterfall: home first, overflow to the next nearest permitted region, by steps unless a region is lost."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_slice_carries_its_regions_ramp_for_what_it_has_no_entry_for() -> None
     }
 
 
-def test_a_returning_home_keeps_no_failover_for_what_nobody_asks() -> None:
+def test_a_returning_home_keeps_no_failover_for_classes_without_demand() -> None:
     snapshot = fleet(region("de"), region("es"), region("us"), de=RegionState.RECOVERING)
     assert planned(snapshot, in_force("de", {"es": 1.0}))["de"].classes == ()
 
@@ -147,7 +147,7 @@ def test_demand_that_fits_nowhere_stays_at_home() -> None:
     assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
 
 
-def test_a_class_nobody_can_serve_has_no_entry() -> None:
+def test_a_class_that_no_region_can_serve_has_no_entry() -> None:
     plans = planned(fleet(region("de", offered(8.0, EU), ready=0), region("es", ready=0), region("us")))
     assert plans["de"].classes == ()
 
@@ -162,7 +162,7 @@ def test_a_share_in_force_where_it_may_not_be_is_not_moved_from_but_dropped() ->
     assert arcs(plans) == {"de": (1.0, ArcReason.HOME)}
 
 
-def test_an_origin_that_is_not_heard_keeps_what_it_had() -> None:
+def test_an_origin_without_a_report_keeps_its_entries() -> None:
     before = in_force("es", {"de": 1.0})
     assert planned(fleet(region("de")), before)["es"].classes == before["es"].classes
 
