@@ -1,1 +1,1 @@
-"""What a demand would come to under a policy: served and refused, how far, how soon, at what cost."""
+"""Evaluates a demand under a policy: share served and rejected, round trips, waits and cost."""

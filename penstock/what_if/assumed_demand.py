@@ -1,4 +1,4 @@
-"""A demand and a fleet to try policies on, where none was recorded: every tenant from everywhere, and room for it."""
+"""Generates a demand and a fleet to evaluate policies with when no recorded ones exist."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from penstock.policy.policy import Policy
 from penstock.what_if.outcomes import Asked, Capacity
 
 ROOM = 2.0
-"""A made-up fleet has so many times the slots that the whole demand keeps busy: the loss of a region can be borne."""
+"""Slots of a generated fleet per busy slot of the whole demand; leaves capacity for the loss of a region."""
 
 UNKNOWN_SHARE = 0.02
-"""Part (0-1) of made-up demand whose clients nobody can locate."""
+"""Share (0-1) of generated demand whose client location is unknown."""
 
 ABROAD_SHARE = 0.1
-"""Part of it that comes from countries which residency rules name and where no region stands."""
+"""Share (0-1) of generated demand from countries that residency rules name and that have no region."""
 
 
 def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
-    """Every tenant asks for every model, all of them equally often.
+    """Generate equal demand of every tenant for every model.
 
-    Most clients are in the country of the region that they come to; some are in countries that rules name and come by
-    the entry that steering advises; a few come from unknown places.
+    Most clients are in the country of the region that receives their requests. Clients in countries that have no region
+    use the entry region that steering recommends. The location of a few clients is unknown.
 
     Args:
-        requests_per_s: of all together.
+        policy: the policy whose tenants, models and regions are used.
+        requests_per_s: the total rate, in requests per second.
     """
     homes = [(name, region.country) for name, region in sorted(policy.regions.items())]
     named = {country for rule in policy.residency for country in rule.client_countries}
@@ -47,12 +48,12 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
 
 
 def generated_kinds(policy: Policy) -> int:
-    """At most so many kinds of request are in a demand that is made up: to be asked before it is made."""
+    """Upper bound of the number of entries of `generated_demand`, to check before generating it."""
     return len(policy.tenants) * len(policy.models) * (2 * len(policy.regions) + len(COUNTRIES))
 
 
 def bearable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
-    """The `generated_demand` (requests per second) that leaves a fleet its `ROOM` with every model; 0 for no fleet."""
+    """Maximum `generated_demand`, in requests per second, that leaves `ROOM` in every model's slots; 0 for no fleet."""
     able: dict[str, float] = {}
     for pool in fleet:
         if pool.model in policy.models:
@@ -61,7 +62,7 @@ def bearable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
 
 
 def generated_fleet(policies: Sequence[Policy], demand: Sequence[Asked]) -> list[Capacity]:
-    """Every region of any of the policies runs every model, and each has an equal part of the slots."""
+    """Generate a fleet in which every region of the policies runs every model with an equal number of slots."""
     regions = sorted({name for policy in policies for name in policy.regions})
     services = {name: model.expected_service_s for policy in policies for name, model in policy.models.items()}
     fleet = []

@@ -1,4 +1,4 @@
-"""Where the requests of a demand come in, and under which residency class they are read there."""
+"""The entry region of each request of a demand, and the residency class that the entry region assigns to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.routing.steering import Client, Steer
 from penstock.what_if.outcomes import Asked, Capacity
 
 Entered = tuple[str, ResidencyClass]
-"""The region that reads a request, and the class it has there."""
+"""The entry region of a request, and its residency class."""
 
 
 class Entrances:
-    """Where requests come in."""
+    """Determines the entry region of requests under one policy, fleet and set of lost regions."""
 
     def __init__(self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str]) -> None:
         self._policy = policy
@@ -28,11 +28,11 @@ class Entrances:
         self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
 
     def has(self, permitted: ResidencyClass, model: str) -> bool:
-        """Whether some permitted region that stands has a model."""
+        """Whether any permitted region that is not lost runs the model."""
         return any((region, model) in self._ready for region in permitted.regions)
 
     def enter(self, one: Asked) -> Entered | Refusal:
-        """Who reads a request: the region that it lands on, or the next permitted one where that may not or is lost."""
+        """The entry region: the origin, or the nearest permitted region if the origin is lost or not permitted."""
         policy = self._policy
         tenant = policy.tenants.get(one.tenant)
         if tenant is None:

@@ -1,9 +1,8 @@
-"""What would become of a demand under a policy: who serves it, how far away, at what cost, and what is refused.
+"""Evaluates a demand under a policy: the regions that serve it, round trips, cost, and the share rejected.
 
-Every request goes the live road: admitted by `admit_at_origin` where it lands, sent on to a permitted entry where it
-may not be there, planned for by the logic that the policy names. The plan is the one that is wanted in the end,
-without the bounded steps towards it. What is beyond a tenant's quota counts as refused, and so does what a region is
-asked for beyond its slots.
+The evaluation uses the functions of the live system: `admit_at_origin` admits each request at its origin or redirects
+it to a permitted entry region, and the planner that the policy names assigns regions. The plan is the final one,
+without the bounded steps towards it. Demand beyond a tenant's quota or beyond a region's slots counts as rejected.
 """
 
 from __future__ import annotations
@@ -31,20 +30,22 @@ from penstock.what_if.totals import Totals, totals
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One policy's answer to a demand."""
+    """The result of evaluating a demand under one policy."""
 
     fates: tuple[Fate, ...]
-    """In the order of the demand."""
+    """One for each entry of the demand, in the same order."""
     totals: Totals
 
 
 def outcome(
     policy: Policy, demand: Sequence[Asked], fleet: Sequence[Capacity], lost: frozenset[str] = frozenset()
 ) -> Outcome:
-    """What becomes of each kind of request, and of all of it.
+    """Evaluate each entry of a demand, and the demand as a whole.
 
     Args:
-        fleet: what regions can run; what the policy does not know of it is passed over.
+        policy: the policy to evaluate.
+        demand: the entries to evaluate, with rates in requests per second.
+        fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
     """
     entered = Entrances(policy, fleet, lost)
@@ -74,7 +75,7 @@ def outcome(
 
 
 def _shares_of(policy: Policy, one: Asked) -> dict[str, float]:
-    """The models that serve what is asked for by one name, with their shares (0-1): its versions, or itself."""
+    """Shares (0-1) by model that serves a requested model name: its versions, or the model itself."""
     versions = versions_of(policy, one.model)
     if versions is None:
         return {one.model: 1.0}
@@ -82,7 +83,7 @@ def _shares_of(policy: Policy, one: Asked) -> dict[str, float]:
 
 
 def _as_served(policy: Policy, one: Asked, entrances: Entrances) -> list[Asked]:
-    """A kind of request by version; for each the lighter model that stands in where no permitted region has it."""
+    """Split an entry by model version, with the fallback model where no permitted region runs the version."""
     found = []
     for model, share in _shares_of(policy, one).items():
         part = msgspec.structs.replace(one, model=model, requests_per_s=share * one.requests_per_s)
@@ -96,7 +97,7 @@ def _as_served(policy: Policy, one: Asked, entrances: Entrances) -> list[Asked]:
 
 
 def _together(parts: list[Fate], shares: dict[str, float]) -> Fate:
-    """The fate of a kind of request from those of its versions."""
+    """Merge the results of an entry's model versions, weighted by their shares."""
     if len(parts) == 1:
         return parts[0]
     servers: dict[str, float] = defaultdict(float)
@@ -112,7 +113,7 @@ def _together(parts: list[Fate], shares: dict[str, float]) -> Fate:
 def _let_in(
     policy: Policy, demand: Sequence[Asked], verdicts: Sequence[Entered | Refusal], fleet: Sequence[Capacity]
 ) -> list[float]:
-    """How much (0-1) of each kind of request its tenant's quota admits where it comes in."""
+    """Share (0-1) of each entry that its tenant's quota admits at its entry region."""
     times_s: dict[str, list[float]] = defaultdict(list)
     for one in fleet:
         times_s[one.model].append(one.service_s)
@@ -133,7 +134,7 @@ def _planned(
     fleet: Sequence[Capacity],
     lost: frozenset[str],
 ) -> dict[Key, dict[str, float]]:
-    """Shares by entry, model and class: the plan that the control plane would come to."""
+    """Plan shares by entry region, model and residency class, as the control plane would compute them."""
     rates: dict[str, dict[tuple[str, ResidencyClass], float]] = defaultdict(lambda: defaultdict(float))
     for one, verdict in zip(demand, verdicts, strict=True):
         if not isinstance(verdict, Refusal):
@@ -165,7 +166,7 @@ def _planned(
 
 
 def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:
-    """What the region's only agent would report."""
+    """The report that a single agent of the region would send."""
     pools = tuple(
         PoolReport(one.model, 1, 1, one.slots, 0, one.service_s)
         for one in fleet
@@ -181,7 +182,7 @@ def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, Re
 def _loads(
     demand: Sequence[Asked], verdicts: Sequence[Entered | Refusal], shares: Mapping[Key, Mapping[str, float]]
 ) -> dict[tuple[str, str], float]:
-    """Requests per second that each pool is asked for, by (region, model)."""
+    """Offered load of each pool in requests per second, by (region, model)."""
     loads: dict[tuple[str, str], float] = defaultdict(float)
     for one, verdict in zip(demand, verdicts, strict=True):
         if not isinstance(verdict, Refusal):
@@ -197,7 +198,7 @@ def _fate(
     served: Mapping[tuple[str, str], float],
     part: float,
 ) -> Fate:
-    """What becomes of one kind of request, of which `part` (0-1) is within its tenant's quota."""
+    """The result of one entry of the demand, of which `part` (0-1) is within its tenant's quota."""
     if isinstance(verdict, Refusal):
         return Fate("", "", {}, {verdict.reason: 1.0})
     entry, permitted = verdict

@@ -1,4 +1,4 @@
-"""Who moves when one policy takes the place of another, under the same demand."""
+"""Compares two evaluations of one demand: which requests change region when one policy replaces another."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from penstock.what_if.evaluation import Outcome
 from penstock.what_if.outcomes import Asked, Fate
 
 MIN_SHARE = 0.001
-"""Less of a kind of request than this (0-1) is not worth a line."""
+"""Moves of a smaller share (0-1) of a group of requests are omitted."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A part of some requests that ends up elsewhere."""
+    """A share of a group of requests whose serving region or rejection reason changes."""
 
     origin: str
     tenant: str
     model: str
     countries: tuple[str, ...]
-    """Of the clients; a question mark where it is not known."""
+    """Countries of the clients; a question mark stands for an unknown country."""
     residency_before: str
-    """Name of the residency class; empty where requests are refused before they have one."""
+    """Name of the residency class; empty if the requests are rejected before one is assigned."""
     residency_after: str
     source: str
-    """Where it was served; or `refused:` and the reason."""
+    """Region that served the requests before; or `refused:` and the reason."""
     target: str
-    """Where it is served then, in the same words."""
+    """Region that serves the requests after the change, in the format of `source`."""
     share: float
-    """Part (0-1) of these requests."""
+    """Share (0-1) of the group."""
     requests_per_s: float
 
 
 def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move]:
-    """What moves, the most first; requests that meet the same fate twice are told of together, whatever the country."""
+    """Moves by descending rate. Requests that differ only in the client's country are one move."""
     rates: dict[_Group, float] = defaultdict(float)
     totals: dict[_Group, float] = defaultdict(float)
     countries: dict[_Group, set[str]] = defaultdict(set)
@@ -66,7 +66,7 @@ def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move
 
 
 class _Group(NamedTuple):
-    """What is told of in one line."""
+    """The attributes that requests of one `Move` share."""
 
     origin: str
     tenant: str
@@ -82,7 +82,7 @@ def _places(fate: Fate) -> dict[str, float]:
 
 
 def _flows(old: dict[str, float], new: dict[str, float]) -> list[tuple[str, str, float]]:
-    """Who moved: (from, to, share). What places lost went to those that gained, in proportion to their gains."""
+    """Flows as (from, to, share). Lost shares are distributed over the gaining regions in proportion to their gains."""
     less = {name: share - new.get(name, 0.0) for name, share in old.items() if share > new.get(name, 0.0)}
     more = {name: share - old.get(name, 0.0) for name, share in new.items() if share > old.get(name, 0.0)}
     whole = sum(more.values())

@@ -1,4 +1,4 @@
-"""What is asked for, what could serve it, and what becomes of it: the nouns of what-if."""
+"""Data types of the what-if evaluation: demand, capacity, and the result of each demand entry."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from penstock.routing.reasons import Reason
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One kind of request, and how often it comes."""
+    """Requests with equal attributes, and their rate."""
 
     origin: str
-    """Region whose agent the client's request lands on; empty where the client asks for an entry (steering)."""
+    """Region whose agent receives the client's requests; empty if the client uses steering."""
     tenant: str
     country: str | None
-    """ISO 3166-1 alpha-2 of the client; None where it is not known."""
+    """ISO 3166-1 alpha-2 code of the client's country; None if unknown."""
     model: str
     requests_per_s: float
     subdivision: str | None = None
-    """ISO 3166-2 without the country part."""
+    """ISO 3166-2 code of the client's subdivision, without the country part; None if unknown."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What one region can run of one model."""
+    """Capacity of one region for one model."""
 
     region: str
     model: str
     slots: int
-    """Requests at once."""
+    """Maximum number of concurrent requests."""
     service_s: float
-    """Mean time (s) one request holds a slot."""
+    """Mean time that one request holds a slot, in seconds."""
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What becomes of one kind of request."""
+    """The regions that serve one entry of the demand, and the share rejected."""
 
     residency: str
-    """Name of its residency class; empty where it is refused before it has one."""
+    """Name of its residency class; empty if it is rejected before one is assigned."""
     entry: str
-    """Region whose agent reads it; empty where none does."""
+    """Entry region; empty if the request has none."""
     servers: dict[str, float]
-    """Share (0-1) of it that each region serves."""
+    """Share (0-1) that each region serves."""
     refused: dict[Reason, float]
-    """Share of it that is refused, by reason; all shares together are 1."""
+    """Share (0-1) that is rejected, by reason; the sum of `servers` and `refused` is 1."""

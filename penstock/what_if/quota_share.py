@@ -1,4 +1,4 @@
-"""What tenants' quotas let in of a demand, where it comes in: its share, as agents would in the long run."""
+"""The share of a demand that tenants' quotas admit at the entry regions, in the steady state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from penstock.policy.policy import Policy
 def let_in(
     policy: Policy, coming: Sequence[tuple[str, str, str, float] | None], service_s: Mapping[str, float]
 ) -> list[float]:
-    """The share (0-1) of each kind of request that its tenant's quota admits.
+    """The share (0-1) of each demand entry that its tenant's quota admits.
 
-    A quota is for each region that clients come to. Bursts are over and clients are spread evenly over the agents of a
-    region, so that rates alone count; what runs at once is how often it comes times how long it takes.
+    A quota applies in each entry region separately. Bursts are ignored, and the load is assumed to be even over the
+    agents of a region. Concurrency is the rate times the service time (Little's law).
 
     Args:
-        coming: by kind of request the entry, tenant, model and rate (1/s); None for what is refused before.
-        service_s: by model, how long (s) a request takes; what is not there takes as long as policy expects.
+        policy: gives the quotas and the expected service times.
+        coming: per entry its entry region, tenant, model and rate in 1/s; None for an entry rejected before.
+        service_s: service time in seconds by model; defaults to the policy's expected service time.
     """
     rates: dict[tuple[str, str], float] = defaultdict(float)
     running: dict[tuple[str, str], float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What a whole demand comes to under one policy: what is served and refused, how far, how soon, at what cost."""
+"""Totals of a demand under one policy: served and rejected rates, round trips, waits and cost."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from penstock.routing.reasons import Reason
 from penstock.what_if.outcomes import Asked, Capacity, Fate
 
 FULLEST = 0.99
-"""Utilisation that queueing is reckoned at where a pool is asked for as much as it has, or more."""
+"""Utilisation (0-1) that caps the queueing model, which diverges at 1."""
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """A whole demand under one policy."""
+    """Totals of a demand under one policy."""
 
     requests_per_s: float
     served_per_s: float
     refused_per_s: dict[Reason, float]
     sent_elsewhere_per_s: float
-    """Requests that came to a region which may not read them, and were told where to go."""
+    """Rate of requests redirected from an origin that may not process them, in requests per second."""
     round_trip_ms: float
-    """Mean (ms) between regions for what is served: from where the client came to its entry, and on to the server."""
+    """Mean inter-region round trip of served requests in milliseconds: origin to entry plus entry to server."""
     p95_round_trip_ms: float
     wait_ms: float
-    """Mean (ms) that a request may expect to wait for a slot."""
+    """Mean expected wait for a slot, in milliseconds."""
     gpu_cost_per_hour: float
     """Busy slots times the price of a GPU hour, in the currency of the bundle."""
     egress_cost_per_hour: float
     load: dict[str, float]
-    """By region, the share (0-1) of its slots, of all models, that is busy."""
+    """By region, the share (0-1) of busy slots over all models."""
 
 
 def totals(
@@ -45,12 +45,14 @@ def totals(
     pools: Mapping[tuple[str, str], Capacity],
     loads: Mapping[tuple[str, str], float],
 ) -> Totals:
-    """What all of a demand comes to.
+    """Compute the totals of a demand.
 
     Args:
-        fates: of each of the demand.
-        pools: what regions can run, by (region, model).
-        loads: requests per second that each of them is asked for.
+        policy: gives distances and prices.
+        demand: the entries of the demand.
+        fates: the result of each entry of the demand.
+        pools: capacity by (region, model).
+        loads: offered load in requests per second, by (region, model).
     """
     refused: dict[Reason, float] = defaultdict(float)
     trips: list[tuple[float, float]] = []
@@ -89,7 +91,7 @@ def totals(
 
 
 def _wait_s(pool: Capacity, load_per_s: float) -> float:
-    """Time (s) that a request may expect to wait in a pool: Little's law on those that do."""
+    """Expected wait in a pool in seconds, by Little's law from the expected queue length."""
     per_s = pool.slots / pool.service_s
     utilisation = min(FULLEST, load_per_s / per_s)
     if utilisation <= 0.0:
@@ -99,7 +101,7 @@ def _wait_s(pool: Capacity, load_per_s: float) -> float:
 
 
 def _egress(policy: Policy, entry: str, server: str, model: str) -> float:
-    """What one request costs for its bytes between two regions."""
+    """Egress cost of one request between two regions."""
     if entry == server:
         return 0.0
     per_gb, back_per_gb = (policy.regions[name].egress_cost_per_gb for name in (entry, server))
@@ -107,7 +109,7 @@ def _egress(policy: Policy, entry: str, server: str, model: str) -> float:
 
 
 def _quantile(weighted: list[tuple[float, float]], share: float) -> float:
-    """The least value that at least so much (0-1) of the weight does not exceed; 0 without any."""
+    """The weighted quantile at `share` (0-1); 0 for no values."""
     ordered = sorted(weighted)
     reached = np.cumsum([weight for _, weight in ordered])
     return ordered[int(np.searchsorted(reached, share * reached[-1] * (1.0 - 1e-9)))][0] if ordered else 0.0
