@@ -1,8 +1,8 @@
-"""What an agent tells Prometheus about itself: every metric it exports, its labels, and how it is set.
+"""The Prometheus metrics of an agent: names, labels, and the methods that update them.
 
-Three habits keep it cheap and bounded. The request path does one dict look-up and adds to plain numbers. Gauges of
-state are set from the state itself just before a scrape, never counted up and down beside it, so they cannot drift.
-Only names that policy declares become labels; the rest is counted under `other`.
+Three rules bound cost and cardinality. The request path does one dict look-up and adds to plain numbers. Gauges are set
+from the current state just before a scrape, never incremented and decremented, so they cannot drift. Only names that
+the policy declares become labels; all others are counted under `other`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What `render` returns: the Prometheus text format."""
 
 OTHER = "other"
-"""The label of a model or region that policy does not declare, so that clients cannot make series."""
+"""The label of a model or region that the policy does not declare, so that clients cannot create series."""
 
 NO_SERVER = "none"
-"""The `server` label of a request that was refused before any region was chosen."""
+"""The `server` label of a request that was rejected before a region was chosen."""
 
 REQUEST_LABELS = ("model", "server", "kind", "outcome")
 
 TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""From a cache hit next door to a queue nobody should wait in; dense where service objectives are set."""
+"""Upper bounds in seconds; dense in the range of usual service objectives."""
 
 REQUEST_BUCKETS_S = (
     0.05,
@@ -52,10 +52,10 @@ REQUEST_BUCKETS_S = (
     300.0,
     600.0,
 )
-"""From a refusal-sized answer to the longest generation a deadline lets through."""
+"""Upper bounds in seconds, up to the longest generation that a deadline allows."""
 
 WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0)
-"""From room that appears at once to the longest that anybody waits for it."""
+"""Upper bounds in seconds, up to the longest time in the admission queue."""
 
 
 class RequestKind(StrEnum):
@@ -66,7 +66,7 @@ class RequestKind(StrEnum):
     FAILOVER = "failover"
     FAILBACK = "failback"
     FORWARDED = "forwarded"
-    """Another agent sent it here; its origin counts it too, by what it was there."""
+    """Another agent forwarded the request; its origin counts the request too, under its own kind."""
 
 
 class RequestOutcome(StrEnum):
@@ -74,43 +74,43 @@ class RequestOutcome(StrEnum):
 
     OK = "ok"
     CLIENT_ERROR = "client_error"
-    """The engine answered 4xx, or the rest of an upload was bad: the request itself was at fault."""
+    """The engine responded with 4xx, or the rest of the request body was invalid."""
     ENGINE_ERROR = "engine_error"
-    """The engine answered 5xx, or died, or its answer broke off."""
+    """The engine responded with 5xx, or its response ended early."""
     CANCELLED = "cancelled"
-    """The client left first."""
+    """The client disconnected before the end of the response."""
     REFUSED = "refused"
-    """Admitted, but nobody could take it. What is not admitted (key, model, residency) is in `refusals` alone."""
+    """Admitted, but no region could serve it. Requests that are not admitted are counted in `refusals` only."""
     TIMEOUT = "timeout"
-    """The deadline came first."""
+    """The deadline expired before the end of the response."""
 
 
 class WaitEnd(StrEnum):
-    """How waiting in the agent for room ended."""
+    """How a request left the admission queue."""
 
     SERVED = "served"
-    """There was room, here or in another region."""
+    """A slot became free, in this region or in another."""
     IN_VAIN = "in_vain"
-    """It was refused, or its client left, or its deadline came."""
+    """The request was rejected, its client disconnected, or its deadline expired."""
 
 
 class RetryReason(StrEnum):
-    """Why a request that had not started was tried elsewhere."""
+    """Why a request that had not started was retried."""
 
     CONNECT_FAILED = "connect_failed"
-    """No connection to the endpoint or peer."""
+    """The connection to the endpoint or peer could not be established."""
     CLOSED_EARLY = "closed_early"
-    """The connection ended before any answer."""
+    """The connection closed before any response."""
     STALE_CONNECTION = "stale_connection"
-    """A kept connection was being closed as the request came; it went to the same target on a new one."""
+    """A pooled connection was closing; the request was retried on a new connection to the same target."""
     ENGINE_BUSY = "engine_busy"
-    """The engine said, before starting, that it cannot take it now."""
+    """The engine rejected the request as overloaded before it started."""
     PEER_REFUSED = "peer_refused"
-    """The serving region's agent answered a typed refusal."""
+    """The agent of the serving region rejected the request with a typed reason."""
 
 
 class AgentMetrics:
-    """One agent's metrics on a registry of their own, so that several agents fit in one process.
+    """The metrics of one agent, on a separate registry, so that one process can run several agents.
 
     Not thread-safe: set and render from the agent's event loop.
     """
@@ -120,7 +120,7 @@ class AgentMetrics:
         self._models: frozenset[str] = frozenset()
         self._regions: frozenset[str] = frozenset()
         self._done: dict[tuple[str, str, str, str], Series] = {}
-        """By what is said of a request, where policy bounds how many such there can be."""
+        """By model, server, kind and outcome; only combinations whose number the policy bounds."""
 
         self._requests = CounterOfSeries(
             "penstock_agent_requests",
@@ -229,7 +229,7 @@ class AgentMetrics:
         self._shared_view_age.set(inf)
 
     def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
-        """Take the names of a newly accepted policy: only they become labels, and series of gone ones are dropped."""
+        """Use the names of a newly accepted policy as labels, and drop the series of removed names."""
         self._models, self._regions = frozenset(models), frozenset(regions)
         self._done.clear()
         kept_models, kept_servers = self._models | {OTHER}, self._regions | {OTHER, NO_SERVER}
@@ -252,19 +252,19 @@ class AgentMetrics:
         ttft_s: float | None,
         total_s: float,
     ) -> None:
-        """Count one request that ended, whichever way.
+        """Count one request that ended.
 
         Args:
-            model: what was asked for; `other` is counted where policy has no such model.
+            model: the requested model; counted as `other` if the policy has no such model.
             server: name of the region that served it, or NO_SERVER.
             kind: a RequestKind or ArcReason.
             outcome: a RequestOutcome.
-            ttft_s: time (s) to the first byte of the body; None where none was sent.
-            total_s: time (s) to the end. Counts towards `request_seconds` only for `ok` and `timeout`: one that
-                the client left or that failed at once says nothing of how long an answer takes.
+            ttft_s: time to the first byte of the body, in seconds; None if none was sent.
+            total_s: time to the end, in seconds. Counted in `request_seconds` only for `ok` and `timeout`, since
+                cancelled and failed requests would distort the response time.
 
         Raises:
-            ValueError: `kind` or `outcome` is no such word.
+            ValueError: `kind` or `outcome` is not a member of its enumeration.
         """
         series = self._done.get((model, server, kind, outcome))
         if series is None:
@@ -276,49 +276,49 @@ class AgentMetrics:
             series.total.saw(total_s)
 
     def waited(self, model: str, waited_s: float, end: WaitEnd) -> None:
-        """Measure how long (s) one request waited here for room; one that waits again counts again."""
+        """Record the time in seconds that one request spent in the admission queue; called once per wait."""
         self._wait_seconds.of(self._model_label(model), end.value).saw(waited_s)
 
     def refused(self, reason: Reason) -> None:
-        """Count one refusal."""
+        """Count one rejected request."""
         self._refusals.labels(reason.value).inc()
 
     def retried(self, reason: RetryReason) -> None:
-        """Count one request that had not started and goes elsewhere."""
+        """Count one retry of a request that had not started."""
         self._retries.labels(reason.value).inc()
 
     def residency_refused_at_server(self) -> None:
-        """Count a forwarded request that should never have been sent here."""
+        """Count one forwarded request whose residency class does not permit this region."""
         self._residency_refusals_at_server.inc()
 
     def access_lines_dropped(self, so_far: int) -> None:
-        """Count lines of the access log that were never written, given how many they are since the start."""
+        """Update the counter of unwritten access log lines; `so_far` is their number since the start."""
         self._access_lines_dropped.inc(so_far - self._dropped_so_far)
         self._dropped_so_far = so_far
 
     def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
-        """Show how many requests this agent carries for `model`, and how many of them wait for room."""
+        """Set the number of requests in progress for `model`, and how many of them wait in the admission queue."""
         self._in_flight.labels(self._model_label(model)).set(requests)
         self._waiting.labels(self._model_label(model)).set(waiting)
 
     def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
-        """Show one endpoint of this region's pools, by its configured name."""
+        """Set the load and readiness of one endpoint of this region's pools, by its configured name."""
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
         self._endpoint_ready.labels(endpoint).set(ready)
 
     def set_endpoint_trust(self, endpoint: str, weight: float, ejected: bool) -> None:
-        """Show how much of an endpoint is used, and whether requests made it untrusted."""
+        """Set the warm-up weight (0-1) of an endpoint, and whether outlier ejection removed it."""
         self._endpoint_weight.labels(endpoint).set(weight)
         self._endpoint_ejected.labels(endpoint).set(ejected)
 
     def set_engine_signals(self, endpoint: str, values: Mapping[Signal, float], age_s: float) -> None:
-        """Show what an engine said last, and how long ago (s); inf where it never did."""
+        """Set the last signals of an engine and their age in seconds; inf if the engine never reported."""
         for signal, value in values.items():
             self._engine_signal.labels(endpoint, signal.value).set(value)
         self._engine_signal_age.labels(endpoint).set(age_s)
 
     def remove_endpoint(self, endpoint: str) -> None:
-        """Forget an endpoint that is configured no more."""
+        """Remove the series of an endpoint that is no longer configured."""
         for gauge in (
             self._endpoint_in_flight,
             self._endpoint_ready,
@@ -335,26 +335,26 @@ class AgentMetrics:
         self._ejections.labels(reason.value).inc()
 
     def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
-        """Show what this agent believes of a peer region; `rtt_s` is None before the first good probe."""
+        """Set the health state that this agent assigns to a peer region; `rtt_s` is None if not measured yet."""
         for each in RegionState:
             self._peer_state.labels(region, each.value).set(each is state)
         if rtt_s is not None:
             self._peer_rtt.labels(region).set(rtt_s)
 
     def remove_peer(self, region: str) -> None:
-        """Forget a region that is watched no more."""
+        """Remove the series of a region that is no longer probed."""
         for state in RegionState:
             self._peer_state.remove(region, state.value)
         self._peer_rtt.remove(region)
 
     def set_config(self, plan_epoch: int, plan_generation: int, age_s: float) -> None:
-        """Show the plan in force and how long ago (s) the store last confirmed it; inf when it never has."""
+        """Set the plan in force, and the seconds since the store last confirmed it; inf if it never has."""
         self._plan_epoch.set(plan_epoch)
         self._plan_generation.set(plan_generation)
         self._config_age.set(age_s)
 
     def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
-        """Show how every model's service objective is kept, and forget those that are not given."""
+        """Set the series of every model's service objective, and remove those of models not in `tallies`."""
         self._objective_share.clear()
         self._objective_answers.series.clear()
         for model, one in tallies.items():
@@ -364,16 +364,16 @@ class AgentMetrics:
                 series.count = count
 
     def set_shared_view(self, up: bool, age_s: float) -> None:
-        """Show whether the shared view answers, and how old (s) the one in use is; inf when there is none."""
+        """Set whether the shared view is reachable, and its age in seconds; inf if there is none."""
         self._shared_view_up.set(up)
         self._shared_view_age.set(age_s)
 
     def render(self) -> bytes:
-        """Everything in the text format of CONTENT_TYPE; set the gauges of state first."""
+        """All metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
         return generate_latest(self.registry)
 
     def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
-        """Find or begin what counts a combination; remember it only where policy bounds how many there can be."""
+        """Find or create the series of a combination; cache it only if the policy bounds the number of combinations."""
         kind, outcome = RequestKind(kind), RequestOutcome(outcome)
         label = self._model_label(model)
         server_label = server if server in self._regions or server == NO_SERVER else OTHER

@@ -1,4 +1,4 @@
-"""Counts what clients ask this agent for, offered: before any routing, so that spillover does not hide demand."""
+"""Measures the demand that clients offer to this agent, before routing, so that spillover does not hide demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DemandMeter:
         self._rates: dict[tuple[str, str], ArrivalRate] = {}
 
     def offered(self, model: str, residency: ResidencyClass) -> None:
-        """A client asked for `model`, and may be served in the regions of `residency`."""
+        """Count one request for `model` that the regions of `residency` may serve."""
         rate = self._rates.get((model, residency.name))
         if rate is None:
             if len(self._rates) >= MAX_CLASSES:
@@ -28,7 +28,7 @@ class DemandMeter:
         rate.arrived += 1
 
     def settle(self) -> None:
-        """Bring the rates up to now, and drop those that have died out; called about once a second."""
+        """Update the rates to the current time, and drop negligible ones; called about once a second."""
         now = self._clock()
         elapsed_s = now - self._settled_at
         if elapsed_s <= 0.0:
@@ -40,11 +40,11 @@ class DemandMeter:
                 del self._rates[key]
 
     def per_s(self, model: str) -> float:
-        """Requests a second for a model, over its classes."""
+        """Arrival rate of a model in requests per second, over all residency classes."""
         return sum(rate.per_s for (name, _), rate in self._rates.items() if name == model)
 
     def report(self) -> tuple[DemandReport, ...]:
-        """Every class's rate."""
+        """The arrival rate of every model and residency class."""
         return tuple(
             DemandReport(model, residency, rate.regions, rate.per_s) for (model, residency), rate in self._rates.items()
         )

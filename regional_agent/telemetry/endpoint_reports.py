@@ -1,4 +1,4 @@
-"""What reports tell of single endpoints: all of them, each time where they are few, more seldom the more they are."""
+"""The per-endpoint part of reports: always the full list, included less often in regions with many endpoints."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from penstock.health.outlier_ejection import Trust
 from regional_agent.endpoints.endpoint import Endpoint
 
 PER_REPORT = 100
-"""Endpoints that a report tells of on average: of a thousand, every tenth report tells."""
+"""Mean number of endpoints per report: with 1000 endpoints, every tenth report includes the list."""
 
 MAX_LIST_BYTES = 96 * 1024
-"""Of one list: a report may have 256 KiB, and its demand needs room too."""
+"""Maximum size of one list: a report is limited to 256 KiB, and also contains the demand."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one report tells."""
+    """The per-endpoint part of one report."""
 
     endpoints: tuple[EndpointReport, ...] | None
-    """None: nothing this time; what was told last stands."""
+    """None if this report omits the list; the list of the last report remains valid."""
     left_out: int = 0
-    """Endpoints that there was no room for."""
+    """Number of endpoints omitted because of the size limits."""
 
 
 class EndpointReports:
-    """Says when it is time to tell of endpoints again, and what.
+    """Decides which reports include the list of endpoints, and builds the list.
 
     Args:
-        every: the region's endpoints.
+        every: returns the region's endpoints.
     """
 
     def __init__(self, every: Callable[[], Iterable[Endpoint]]) -> None:
         self._every = every
         self._silent = 0
-        """So many further reports tell nothing of endpoints."""
+        """Number of further reports that omit the list."""
 
     def next(self) -> Told:
-        """What the next report tells."""
+        """The per-endpoint part of the next report."""
         if self._silent > 0:
             self._silent -= 1
             return Told(None)
@@ -57,7 +57,7 @@ class EndpointReports:
 
 
 def reported(endpoint: Endpoint) -> EndpointReport:
-    """One endpoint as a report tells of it. Of its address only host and port: what a URL holds besides stays here."""
+    """The report of one endpoint. Of its URL only host and port are reported, since the rest may hold secrets."""
     spec, view = endpoint.spec, endpoint.view
     return EndpointReport(
         name=spec.name,

@@ -1,4 +1,4 @@
-"""Counts how well one model's service objective is kept, always and lately."""
+"""Counts how often one model meets its service objective, since the start and in the recent window."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
 
 LATELY_S: Final = 300.0
-"""What an agent calls lately (s): long enough for a share of few requests, short enough to see a failure."""
+"""Length of the recent window in seconds: long enough for low request rates, short enough to show a failure."""
 
 STEP_S: Final = 15.0
-"""Time (s) between two of the moments that lately may begin at."""
+"""Time in seconds between two possible starts of the recent window."""
 
 
 class ObjectiveTally:
-    """Two numbers that grow, and what they were at some moments of the last minutes."""
+    """Two counters, and their values at regular moments of the recent window."""
 
     __slots__ = ("_first_byte_s", "_marks", "answers", "objective", "within")
 
@@ -27,7 +27,7 @@ class ObjectiveTally:
         self._marks = deque([(-inf, 0, 0)])
 
     def ended(self, is_ok: bool, first_byte_s: float | None) -> None:
-        """A request ended: one that failed misses, one that was answered well and without a body tells nothing."""
+        """Count a request that ended. A failure misses the objective; a success without a body is not counted."""
         if not is_ok:
             self.answers += 1
         elif first_byte_s is not None:
@@ -36,10 +36,11 @@ class ObjectiveTally:
                 self.within += 1
 
     def report(self, model: str, now: float) -> ObjectiveReport:
-        """What came since LATELY_S ago, give or take a step, and ever; to be asked for more often than a step.
+        """The counts of the last LATELY_S (within STEP_S) and since the start. Call it more often than every STEP_S.
 
         Args:
-            now: of any clock (s) that never goes back.
+            model: name of the model.
+            now: monotonic time, in seconds.
         """
         marks = self._marks
         if now - marks[-1][0] >= STEP_S:

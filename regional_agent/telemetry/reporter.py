@@ -1,4 +1,4 @@
-"""Tells the leading control plane about this region once a second; whether anybody listens changes nothing here."""
+"""Sends a report to the leading control plane once a second. The agent serves requests whether or not it succeeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INTERVAL_S = 1.0
 """Time (s) between two reports."""
 
 TIMEOUT_S = 1.0
-"""A report unanswered for this long (s) is given up; the next one says more."""
+"""Timeout of a report in seconds. A report is not retried, since the next one is newer."""
 
 PATH = "/v1/reports"
 SIGNATURE_HEADER = b"x-penstock-signature"
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Receipt(msgspec.Struct):
-    """What a control plane answers; see control_plane/planning/report_intake.py."""
+    """The response to a report; see control_plane/planning/report_intake.py."""
 
     leading: bool
     leader: str | None = None
@@ -45,7 +45,7 @@ _receipts = msgspec.json.Decoder(Receipt)
 
 
 class Reporter:
-    """Sends reports to the leader: known from the store, from an answer, or found by asking round."""
+    """Sends reports to the leader, which the store or a receipt names; otherwise to a random control plane."""
 
     def __init__(
         self,
@@ -56,11 +56,15 @@ class Reporter:
         rng: Random,
         make: Callable[[], AgentReport],
     ) -> None:
-        """Sends nothing yet.
+        """Create a reporter that sends nothing before `start`.
 
         Args:
-            bootstrap: base URLs of control planes, for when the leader is not known.
-            make: the report of this moment.
+            store: holds the key that names the leader.
+            bootstrap: base URLs of control planes, used while the leader is unknown.
+            connections: pool of upstream connections.
+            key: signs the reports.
+            rng: chooses among control planes while the leader is unknown.
+            make: builds the current report.
         """
         self._bootstrap = [Address.parse(url) for url in bootstrap]
         self._connections = connections
@@ -69,18 +73,18 @@ class Reporter:
         self._make = make
         self._leader: Address | None = None
         self._elected_leader: Address | None = None
-        """By the store's last word, which may be old."""
+        """The leader by the last value read from the store, which may be stale."""
         self._heard = True
         self._informer = Informer(store, keys.LEADER, self._elected, rng=rng)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start reporting."""
         self._informer.start()
         self._task = keep_running("reporter", self._keep_reporting)
 
     async def stop(self) -> None:
-        """Say nothing more."""
+        """Stop reporting."""
         await self._informer.stop()
         if self._task is not None:
             await cancel([self._task])
@@ -119,14 +123,14 @@ class Reporter:
         self._follow(answer.body, target)
 
     def _target(self) -> Address | None:
-        """Whom to tell: who answered that it leads, or was last elected; after a failure, anybody who may know."""
+        """The current leader; after a failure, a random one of the bootstrap addresses and the elected leader."""
         if self._leader is not None:
             return self._leader
         known = [*self._bootstrap, *([self._elected_leader] if self._elected_leader is not None else [])]
         return self._rng.choice(known) if known else None
 
     def _follow(self, body: bytes, answered: Address) -> None:
-        """Take from a receipt who leads, unless the store has told of another leader meanwhile."""
+        """Use the leader that a receipt names, unless the store has named another leader since the report was sent."""
         if not self._heard:
             log.info("reports are heard again", control_plane=str(answered))
         self._heard = True
@@ -139,7 +143,7 @@ class Reporter:
             self._leader = None
 
     def _unheard(self, target: Address, why: str) -> None:
-        """Nobody listened: ask round next time, unless another leader was elected meanwhile."""
+        """Drop the leader after a failed report, unless another leader was elected since the report was sent."""
         if self._heard:
             log.warning("report not heard", control_plane=str(target), why=why)
         self._heard = False

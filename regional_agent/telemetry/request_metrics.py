@@ -1,4 +1,4 @@
-"""Counts and times of requests as plain numbers, so that a request's end costs additions; made metrics at a scrape."""
+"""Request counts and durations as plain numbers, converted to Prometheus metrics only at a scrape."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from prometheus_client.utils import floatToGoString
 
 
 class Times:
-    """How many durations fell into each bucket of a histogram, and their sum."""
+    """A histogram of durations: the count of each bucket, and the sum."""
 
     __slots__ = ("_bounds_s", "_counts", "_sum_s")
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """`bounds_s` are the buckets' upper bounds in seconds, rising; beyond the last is one more."""
+        """`bounds_s` are the ascending upper bounds of the buckets in seconds; a last bucket has no bound."""
         self._bounds_s = bounds_s
         self._counts = [0] * (len(bounds_s) + 1)
         self._sum_s = 0.0
 
     def saw(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self._counts[bisect_left(self._bounds_s, seconds)] += 1
         self._sum_s += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
+        """Cumulative counts by upper bound, in the format of Prometheus."""
         bounds = [*map(floatToGoString, self._bounds_s), "+Inf"]
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
 
     @property
     def sum_s(self) -> float:
-        """All of them together, in seconds."""
+        """Sum of the durations, in seconds."""
         return self._sum_s
 
 
 class Series:
-    """The requests of one combination of labels; several share the times of their model."""
+    """Request count of one combination of labels; combinations of one model share its histograms."""
 
     __slots__ = ("count", "total", "ttft")
 
     def __init__(self, ttft: Times | None, total: Times | None) -> None:
-        """None stands where a time would mislead."""
+        """A histogram is None if the combination does not record that time."""
         self.count = 0
         self.ttft = ttft
         self.total = total
 
 
 class CounterOfSeries(Collector):
-    """Every combination's count as one counter."""
+    """The counts of all label combinations, exported as one counter."""
 
     def __init__(self, name: str, help_text: str, labels: tuple[str, ...]) -> None:
-        """`name` without its `_total`."""
+        """`name` is without the suffix `_total`."""
         self._about = (name, help_text, labels)
         self.series: dict[tuple[str, ...], Series] = {}
 
     def keep(self, label: str, values: Collection[str]) -> None:
-        """Drop what has another value of a label."""
+        """Drop the series whose value of `label` is not in `values`."""
         at = self._about[2].index(label)
         self.series = {labels: one for labels, one in self.series.items() if labels[at] in values}
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Called by the registry at a scrape."""
         name, help_text, labels = self._about
         family = CounterMetricFamily(name, help_text, labels=labels)
         for values, one in self.series.items():
@@ -74,7 +74,7 @@ class CounterOfSeries(Collector):
 
 
 class HistogramOfTimes(Collector):
-    """Times by model, and by what else there is to tell apart, as one histogram."""
+    """Durations by model and further labels, exported as one histogram."""
 
     def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...], *labels: str) -> None:
         """`bounds_s` are the buckets' upper bounds in seconds; `labels` come after `model`."""
@@ -83,18 +83,18 @@ class HistogramOfTimes(Collector):
         self._times: dict[tuple[str, ...], Times] = {}
 
     def of(self, *labels: str) -> Times:
-        """Those of one model (and the values of the other labels), from now on exported."""
+        """The histogram of one combination of label values, model first; created and exported if new."""
         times = self._times.get(labels)
         if times is None:
             times = self._times[labels] = Times(self._bounds_s)
         return times
 
     def keep(self, models: Collection[str]) -> None:
-        """Drop the others."""
+        """Drop the histograms of all other models."""
         self._times = {labels: times for labels, times in self._times.items() if labels[0] in models}
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Called by the registry at a scrape."""
         name, help_text, labels = self._about
         family = HistogramMetricFamily(name, help_text, labels=labels)
         for values, times in self._times.items():

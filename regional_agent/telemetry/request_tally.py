@@ -1,4 +1,4 @@
-"""Counts how requests of this agent's clients ended, for the control plane to judge policy and service by."""
+"""Counts outcomes of client requests, from which the control plane evaluates rollouts and service objectives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from regional_agent.telemetry.agent_metrics import RequestOutcome
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 _OK: Final = RequestOutcome.OK
-"""In Python 3.11, to read a member off its class is a function call."""
+"""A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
 _NOT_OURS: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
-"""Ends that say nothing of the fleet."""
+"""Outcomes that the fleet does not cause; they are not counted."""
 
 _BY_POLICY: Final = frozenset(
     {
@@ -30,11 +30,11 @@ _BY_POLICY: Final = frozenset(
         Reason.QUOTA_EXCEEDED,
     }
 )
-"""Refusals before a request is carried that a mistake in policy can bring about."""
+"""Rejections before routing that a policy error can cause; they count as failures."""
 
 
 class RequestTally:
-    """Four numbers, and two for each model that has a service objective."""
+    """Counters of ended and failed requests and first-byte times, and a tally for each service objective."""
 
     __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "objectives")
 
@@ -45,7 +45,7 @@ class RequestTally:
         """By model."""
 
     def use(self, models: Mapping[str, Model]) -> None:
-        """Take the objectives of a newly accepted policy; counts go on where the objective is what it was."""
+        """Use the objectives of a newly accepted policy; counts of unchanged objectives are kept."""
         before, self.objectives = self.objectives, {}
         for name, model in models.items():
             if model.service_objective is not None:
@@ -55,7 +55,7 @@ class RequestTally:
                 self.objectives[name] = tally
 
     def ended(self, model: str, outcome: RequestOutcome, first_byte_s: float | None) -> None:
-        """A request of a client for a model ended; `first_byte_s`: the time (s) to its answer's first byte, if any."""
+        """Count a client request that ended; `first_byte_s` is the time to the first byte in seconds, or None."""
         is_ok = outcome is _OK
         if not is_ok:
             if outcome in _NOT_OURS:
@@ -70,15 +70,15 @@ class RequestTally:
             objective.ended(is_ok, first_byte_s)
 
     def turned_away(self, reason: Reason) -> None:
-        """A request was refused before anybody carried it."""
+        """Count a request that was rejected before routing."""
         if reason in _BY_POLICY:
             self._ended += 1
             self._failed += 1
 
     def report(self) -> RequestCounts:
-        """The numbers now."""
+        """The current counts."""
         return RequestCounts(self._ended, self._failed, self._begun, self._first_byte_s)
 
     def report_objectives(self, now: float) -> tuple[ObjectiveReport, ...]:
-        """How every objective was kept lately; `now` is of a clock (s) that never goes back."""
+        """The report of every service objective; `now` is monotonic time, in seconds."""
         return tuple(tally.report(model, now) for model, tally in self.objectives.items())

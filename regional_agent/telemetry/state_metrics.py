@@ -1,4 +1,4 @@
-"""The gauges that show state, set from the state itself just before a scrape; series of what is gone are taken away."""
+"""Sets the gauges from the agent's current state just before a scrape, and removes series of removed objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regional_agent.telemetry.request_tally import RequestTally
 
 
 class StateMetrics:
-    """What the agent knows, as gauges."""
+    """Exports the agent's state as gauges."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class StateMetrics:
         queue: AdmissionQueue,
         tally: RequestTally,
     ) -> None:
-        """Nothing is shown yet."""
+        """Create an exporter; the gauges are set by `update`."""
         self._metrics = metrics
         self._config = config
         self._endpoints = endpoints
@@ -39,10 +39,10 @@ class StateMetrics:
         self._shown_peers: set[str] = set()
 
     def update(self, in_flight: Mapping[str, int]) -> None:
-        """Set every gauge to what is known now.
+        """Set every gauge to the current state.
 
         Args:
-            in_flight: requests that this agent carries, by model.
+            in_flight: requests in progress in this agent, by model.
         """
         plan = self._config.plan
         self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._config.age_s())
@@ -55,7 +55,7 @@ class StateMetrics:
         self._show_peers()
 
     def _show_endpoints(self) -> None:
-        # A server that moved is twice in the list for a while, the new one first.
+        # An endpoint whose address changed is listed twice until requests to the old address end, the new one first.
         endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
         for gone in self._shown_endpoints - endpoints.keys():
             self._metrics.remove_endpoint(gone)
