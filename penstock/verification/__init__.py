@@ -1,7 +1,7 @@
-"""Does a policy keep its promises, whatever fails? Proved offline, with the functions that route live requests.
+"""Verifies a policy's residency and availability offline, with the functions that route live requests.
 
-`verify.verify` is the door and says what is proved by what. Its parts: `situations` finds every kind of request that
-the rules can tell apart; `reading` reads the rules anew, region by region, as the yardstick; `stages` asks each stage
-of a decision what it may answer; `planning` asks the planners; `survival` takes regions away; `idle` finds rules that
-do nothing.
+`verify.verify` is the entry point and lists the properties and their proofs. `situations` enumerates all requests that
+the rules distinguish; `rule_reading` is an independent evaluation of the rules, used as reference; `stages` checks each
+stage of a decision; `plan_checks` checks the planners; `survival` removes regions; `ineffective_rules` and
+`maintenance_windows` produce warnings.
 """

@@ -1,4 +1,4 @@
-"""What it would mean that a promise of residency is broken."""
+"""A violation of data residency, with the rules that it violates."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from penstock.verification.situations import Situation
 
 
 class Breach(msgspec.Struct, frozen=True):
-    """A forbidden region that a stage let through, or a stage that does not do what the rules say."""
+    """A stage that permits a forbidden region, or otherwise deviates from the rules."""
 
     stage: str
     whose: str
-    """Requests that show it."""
+    """Description of the requests that are affected."""
     region: str
     lost: tuple[str, ...]
-    """Regions that had failed, or had been tried."""
+    """Regions that had failed, or that the request had already tried."""
     detail: str
     rules: tuple[str, ...]
-    """Those that forbid the region to such requests, with file and line."""
+    """The rules that forbid the region to these requests, with file and line."""
 
 
 def breach(
     policy: Policy, stage: str, situation: Situation, region: str, detail: str, lost: tuple[str, ...] = ()
 ) -> Breach:
-    """One of them, with the rules that it breaks."""
+    """Create a breach, with the rules that it violates."""
     rules = tuple(cite(rule) for rule in forbidding(policy, situation, region))
     return Breach(stage, str(situation), region, lost, detail, rules)

@@ -1,4 +1,4 @@
-"""What a policy says to no effect, which is rarely what was meant."""
+"""Finds parts of a policy that have no effect, which usually indicates a mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.verification.situations import Situation
 
 
 def warnings(policy: Policy, found: list[Situation], classes: list[ResidencyClass]) -> Iterator[str]:
-    """Rules that match no request or keep none from anywhere, and accepted losses of classes that do not exist."""
+    """Warnings about rules that match no request or forbid no region, and about accepted losses without a class."""
     for at, rule in enumerate(policy.residency):
         if not any(one.applies[at] for one in found):
             yield f"residency rule {cite(rule)} matches no tenant's requests"

@@ -1,4 +1,4 @@
-"""Maintenance windows that together leave a residency class no region: what nobody sees by looking at one of them."""
+"""Finds maintenance windows that together leave a residency class without any region."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
 
 
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
-    """One for each residency class and set of windows that empty it together, with the first time that they do.
+    """One warning per residency class and set of windows that empty the class together, with the first occurrence.
 
-    More is open only when a window begins, and once every window that recurs has begun, each week is like the next
-    until clocks change. So the beginnings around each window that comes once, those of one week after the last
-    recurring one has begun, and those of one week after each new way in which clocks change are all that have to be
-    looked at.
+    The set of open windows grows only when a window begins. Once all recurring windows have begun, every week is equal
+    to the next until a clock change. It therefore suffices to check the beginnings around each non-recurring window,
+    those of one week after the last recurring window has begun, and those of one week after each distinct kind of
+    clock change.
     """
     known = sorted(classes, key=lambda one: (len(one.regions), one.name))
     told: set[tuple[str, frozenset[str]]] = set()
@@ -37,7 +37,7 @@ def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterat
 
 
 def _beginnings(policy: Policy) -> list[float]:
-    """The moments (Unix time, s) at which one more window may be open, as far as they differ from others."""
+    """The times to check (Unix time, in seconds): those at which another window may open."""
     recurring = [one for one in policy.maintenance if one.recurrence is not Recurrence.NEVER]
     spans = [
         (one.starts_at - one.lead_s, one.starts_at + one.duration_s)
@@ -57,9 +57,9 @@ def _beginnings(policy: Policy) -> list[float]:
 
 
 def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
-    """The moments (Unix time, s) at which clocks change that windows recur by, the first of each kind.
+    """The times (Unix time, in seconds) of the first clock change of each kind in the zones that windows use.
 
-    Two changes are of one kind where every zone goes between the same offsets.
+    Two changes are of one kind if every zone changes between the same offsets.
     """
     zones = list(policy.time_zones.values())
     known: set[tuple[tuple[float, ...], tuple[float, ...]]] = set()

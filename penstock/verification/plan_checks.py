@@ -1,7 +1,8 @@
-"""What every logic may plan when regions are lost: arcs, fallbacks and failover tables, all within their class.
+"""Checks that the plans of every planner stay within residency classes when regions are lost.
 
-Nothing of a plan can lead a request out of its class, since the decision looks at permitted regions only (`stages`).
-Still a forbidden region has no business in a plan: it would be probed, shown and counted on.
+The checks cover arcs, fallbacks and failover tables. A plan cannot move a request out of its class, since the decision
+considers permitted regions only (`stages`). A forbidden region in a plan would still distort probes, status and
+capacity.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ from penstock.verification.breach import Breach, breach
 from penstock.verification.situations import Situation
 
 MAX_FOR_PAIRS = 12
-"""Bundles of up to so many regions are planned for under every loss of two; larger ones under every loss of one."""
+"""Maximum number of regions for which every loss of two is planned; larger policies get every loss of one."""
 
 SLOTS = 100
-"""What every region can run at once of the one model that is planned for."""
+"""Slots of every region for the one model that is planned."""
 
 AMPLE_PER_S, SCARCE_PER_S = 0.5, 200.0
-"""Demand of each class at each origin: what fits at home, and what fits nowhere."""
+"""Demand of each class at each origin in requests per second: one that fits at home, one that fits nowhere."""
 
 
 class Plans(msgspec.Struct, frozen=True):
-    """What planning came to."""
+    """The result of the plan checks."""
 
     made: int
-    """Plans for the planet."""
+    """Number of plans computed."""
     max_lost: int
-    """Every loss of up to so many regions was planned for."""
+    """Every loss of at most this many regions was planned."""
     breaches: tuple[Breach, ...]
 
 
 def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Plans:
-    """Plan for all classes at all their origins: whole, and at each loss from what was in force before it.
+    """Plan demand of all classes at all permitted origins, without loss and for each loss after the plan before it.
 
     Args:
-        examples: of each class, requests that have it.
+        policy: the policy to check.
+        examples: an example situation for each class.
     """
     classes = tuple(examples)
     max_lost = min(len(policy.regions), 2 if len(policy.regions) <= MAX_FOR_PAIRS else 1)
@@ -93,7 +95,7 @@ def _tick(policy: Policy, snapshot: Snapshot, previous: Mapping[str, RegionPlan]
 
 
 def _snapshot(policy: Policy, classes: Sequence[ResidencyClass], lost: tuple[str, ...], per_s: float) -> Snapshot:
-    """Every class asked for at each of its regions; those that are lost are silent and failed."""
+    """A fleet with demand of every class at each of its regions; lost regions are failed and send no report."""
     model = next(iter(policy.models))
     agents = {}
     for region in policy.regions:

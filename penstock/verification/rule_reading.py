@@ -1,4 +1,4 @@
-"""The rules read region by region, as a lawyer would: the yardstick of the mask, and none of its set arithmetic."""
+"""Evaluates residency rules region by region: a reference for the mask that does not share its set arithmetic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.verification.situations import Situation
 
 
 def forbidding(policy: Policy, situation: Situation, region: str) -> list[ResidencyRule]:
-    """The rules that keep a region from such requests; none where it may serve them."""
+    """The rules that forbid a region to these requests; empty if the region may serve them."""
     found = []
     for rule, answer in zip(policy.residency, situation.applies, strict=True):
         unseen = answer is None
@@ -18,5 +18,5 @@ def forbidding(policy: Policy, situation: Situation, region: str) -> list[Reside
 
 
 def permitted(policy: Policy, situation: Situation) -> frozenset[str]:
-    """Every region that no rule forbids."""
+    """The regions that no rule forbids to these requests."""
     return frozenset(region for region in policy.regions if not forbidding(policy, situation, region))

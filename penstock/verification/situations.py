@@ -1,7 +1,7 @@
-"""Every kind of request that a policy's residency rules can tell apart: finitely many, so that all can be tried.
+"""Enumerates the requests that a policy's residency rules distinguish: finitely many, so that all can be checked.
 
-The mask knows of a request only what `residency.applies` answers for each rule. Two requests with equal answers have
-one mask, so one of them stands for both; where they are, only places that some rule names can make a difference.
+The mask depends on a request only through the result of `residency.applies` for each rule. Requests with equal results
+have equal masks, so one of them represents all; of locations, only those that a rule names make a difference.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, applies, matches_tenant
 
 MAX_LISTED = 4
-"""Names in a row, before the others are only counted."""
+"""Maximum number of names in a list; further names are counted."""
 
 ELSEWHERE = ("XX", "ZZ", "QM", "QN")
-"""Codes that ISO 3166-1 leaves to users: the first that no rule names stands for every country that none names."""
+"""User-assigned codes of ISO 3166-1. The first that no rule names represents all countries that no rule names."""
 
 OTHER_SUBDIVISION = "---"
-"""Stands for every subdivision that no rule names: no code of ISO 3166-2 looks like this."""
+"""Represents every subdivision that no rule names; it is not a valid ISO 3166-2 code."""
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """Requests that no rule tells apart."""
+    """A set of requests that no rule distinguishes."""
 
     facts: RequestFacts
-    """One of them."""
+    """The facts of one of the requests."""
     applies: tuple[bool | None, ...]
-    """By rule of the policy, what `residency.applies` answers."""
+    """The result of `residency.applies`, for each rule of the policy."""
     tenants: tuple[str, ...]
     places: tuple[Location, ...]
-    """Where their clients are."""
+    """Locations of the clients."""
     anywhere: bool
-    """These are all places there are."""
+    """Whether `places` covers all locations."""
 
     @property
     def governed_blindly(self) -> bool:
-        """A rule would need to know the client's location, and it is not known."""
+        """Whether a rule depends on the client's location and the location is unknown."""
         return None in self.applies
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 def places(policy: Policy) -> list[Location]:
-    """One location for each that rules can tell apart: unknown, each that is named, and one that is not."""
+    """One location for each that rules distinguish: the unknown one, each named one, and one that is not named."""
     countries = {country for rule in policy.residency for country in rule.client_countries}
     subdivisions: dict[str, set[str]] = {}
     for rule in policy.residency:
@@ -65,7 +65,7 @@ def places(policy: Policy) -> list[Location]:
 
 
 def situations(policy: Policy) -> list[Situation]:
-    """All of them: every tenant of the policy, with its data class, in every place."""
+    """All situations: every tenant of the policy, with its data class, at every location."""
     senders: dict[tuple[bool, ...], dict[str, str]] = {}
     for tenant in policy.tenants.values():
         facts = RequestFacts(tenant.name, tenant.data_class)
@@ -76,7 +76,7 @@ def situations(policy: Policy) -> list[Situation]:
 
 
 def _of_alike(policy: Policy, tenants: dict[str, str], everywhere: list[Location]) -> Iterator[Situation]:
-    """Situations of tenants that the same rules name."""
+    """Situations of tenants that match the same rules."""
     tenant, data_class = next(iter(tenants.items()))
     by_answers: dict[tuple[bool | None, ...], list[Location]] = {}
     for place in everywhere:
@@ -88,7 +88,7 @@ def _of_alike(policy: Policy, tenants: dict[str, str], everywhere: list[Location
 
 
 def spelled(place: Location) -> str:
-    """A place as people read it."""
+    """A location as shown in reports."""
     if place.country is None:
         return "an unknown place"
     if place.country in ELSEWHERE:
@@ -100,6 +100,6 @@ def spelled(place: Location) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
+    """The first MAX_LISTED words, and the number of the others."""
     shown = ", ".join(words[:MAX_LISTED])
     return shown if len(words) <= MAX_LISTED else f"{shown} and {len(words) - MAX_LISTED} more"

@@ -1,7 +1,7 @@
-"""What each stage of a live decision may answer, asked of the functions that the agents call.
+"""Checks the possible results of each stage of a live decision, with the functions that the agents call.
 
-Forbidden regions are made as tempting as they can be: alive, idle, near, with credits, with nearly all of the plan's
-shares and first among its fallbacks. What a stage draws by chance is not drawn but enumerated (`EveryDraw`).
+Forbidden regions are made as attractive as possible: healthy, idle, near, with spill credits, with nearly all of the
+plan's shares and first among its fallbacks. Random draws are replaced by an enumeration of all outcomes (`EveryDraw`).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from penstock.wire.route_context import RouteContext, accept, seal
 from penstock.wire.signing import FleetKey
 
 MAX_REGIONS = 6
-"""Of a residency class up to so large every set of losses is enumerated."""
+"""Maximum size of a residency class of which every set of losses is enumerated."""
 
 MAX_DECISIONS = 20_000
-"""Of larger ones as many decisions are, more or less: the smallest sets of losses and of what is left over."""
+"""Approximate limit of decisions for larger classes: the smallest losses and the smallest remainders."""
 
 _KEY = FleetKey(b"only within one process, to verify policy")
-"""What stands for the fleet's key: agents of one process talk to each other."""
+"""Replaces the fleet key, since all contexts are sealed and accepted in this process."""
 
 
 class EveryDraw(Random):
-    """Draws what it is told to, so that each outcome of a draw can be had in turn."""
+    """A random source whose outcome is set, so that all outcomes of a draw can be enumerated."""
 
     def __init__(self) -> None:
         super().__init__(0)
         self.take = 0
-        """Which of the outcomes to answer with."""
+        """Index of the outcome to return."""
         self.outcomes = 1
-        """How many the last draw had."""
+        """Number of possible outcomes of the last draw."""
 
     def choices(self, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
-        """One of those with any weight."""
+        """The element at index `take` of those with a positive weight."""
         possible = [one for one, weight in zip(population, weights, strict=True) if weight > 0.0]
         self.outcomes = len(possible)
         return [possible[min(self.take, len(possible) - 1)]]
 
 
 def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """Steps 4 and 5: at every origin, does admission say what the rules say?"""
+    """Check that admission agrees with the rules at every origin (steps 4 and 5)."""
     expected = permitted(policy, situation)
     model = next(iter(policy.models))
     for origin in policy.regions:
@@ -72,9 +72,9 @@ def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
 
 
 def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """Where clients are told to come in, by maps, bias and distance: while all is well, and while no permitted one is.
+    """Check the entries that steering recommends while all regions are healthy and while all permitted ones failed.
 
-    Advice for clients whose tenant is not known is held to the same: it must fit every tenant.
+    The same check applies to clients without a known tenant, whose entries must be permitted for every tenant.
     """
     expected = permitted(policy, situation)
     steer = Steer(policy)
@@ -89,7 +89,7 @@ def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
 
 
 def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """What a server checks for itself: an origin that lies, or obeys another policy, does not talk it into anything."""
+    """Check that a server rejects forbidden forwarded requests itself, even from an origin with another policy."""
     expected = permitted(policy, situation)
     for here in policy.regions:
         context = RouteContext(
@@ -114,7 +114,7 @@ def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
 
 
 def at_the_gate(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """The last gate of every decision, for every region: whatever chose it, only a permitted one passes."""
+    """Check that `within_mask`, the last check of every decision, accepts exactly the permitted regions."""
     regions = permitted(policy, situation)
     held = Mask(residency_class(regions))
     for region in policy.regions:
@@ -124,23 +124,24 @@ def at_the_gate(policy: Policy, situation: Situation) -> Iterator[Breach]:
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """What the decisions of one residency class came to."""
+    """The result of enumerating the decisions of one residency class."""
 
     decisions: int
-    """How many were enumerated."""
+    """Number of decisions enumerated."""
     whole: bool
-    """Every set of lost regions was, not only the small ones."""
+    """Whether every set of lost regions was enumerated, not only the small ones."""
     breaches: tuple[Breach, ...]
 
 
 def at_decisions(policy: Policy, situation: Situation) -> Reached:
-    """Steps 6 and after it: where requests of one class may go, for every origin, set of losses, plan, and retry.
+    """Check the regions chosen for one class, for every origin, set of losses, plan and retry (steps 6 and later).
 
-    A retry asks with the tried regions noted, which takes them away as a loss does; each set of losses is therefore
-    tried both as failures and as refusals before.
+    A retry excludes the regions already tried, as a loss does. Each set of losses is therefore enumerated both as
+    failures and as earlier rejections.
 
     Args:
-        situation: any of the class's requests.
+        policy: the policy to check.
+        situation: any situation of the class.
     """
     regions = permitted(policy, situation)
     held = Mask(residency_class(regions))
@@ -163,7 +164,7 @@ def at_decisions(policy: Policy, situation: Situation) -> Reached:
 
 
 def _losses(regions: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every set of them, small sets first, each followed by what it leaves over."""
+    """Every subset of the regions, small ones first, each followed by its complement."""
     for size in range(len(regions) // 2 + 1):
         for few in combinations(regions, size):
             yield few
@@ -177,8 +178,11 @@ _Circumstance = tuple[dict[str, RegionView], dict[str, Reason], RegionPlan | Non
 def _circumstances(
     policy: Policy, origin: str, model: str, held: Mask, lost: tuple[str, ...]
 ) -> Iterator[_Circumstance]:
-    """Loss as failure and as refusal; on a ramp or whole; busy or idle; credits for all or for none; no plan, one, or
-    one with every permitted region closed by operators, as a last resort or altogether."""
+    """All combinations of fleet state and plan for one set of losses.
+
+    Losses are failures or rejections; regions are on a ramp or not, busy or idle, with spill credits or without; and
+    there is no plan, a plan, or a plan whose permitted regions are all closed, completely or except as last resort.
+    """
     tempting = RegionView(RegionState.HEALTHY, True, credits=100)
     arcs = tuple(
         Arc(name, 0.001 if name in held.permitted.regions else 0.999, ArcReason.HOME) for name in policy.regions
@@ -218,7 +222,7 @@ def _answers(
     *,
     overflow: bool,
 ) -> Iterator[str | None]:
-    """Every region that the decision may answer with; None for a refusal."""
+    """Every region that the decision may return; None for a rejection."""
     rng.take, rng.outcomes = 0, 1
     while rng.take < rng.outcomes:
         rng.outcomes = 1

@@ -1,4 +1,4 @@
-"""Which losses of regions leave a residency class somewhere to go, and by which rules the others do not."""
+"""Determines which losses of regions a residency class survives, and the rules that prevent it otherwise."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from penstock.verification.situations import Situation
 from penstock.verification.stages import EveryDraw
 
 MAX_LOST = 2
-"""Losses of up to so many regions at once are looked at."""
+"""Maximum number of regions lost at the same time."""
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A loss that a class does not survive: the counter-example."""
+    """A counterexample: a loss that a class does not survive."""
 
     lost: tuple[str, ...]
     whose: str
     """Requests of the class."""
     because: tuple[str, ...]
-    """For each region that still stands, which rule keeps such requests from it."""
+    """The rules that forbid each remaining region."""
 
     def __str__(self) -> str:
         kept_out = "; ".join(self.because) or "no other region exists"
@@ -36,28 +36,30 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Survival(msgspec.Struct, frozen=True):
-    """What losses one residency class survives."""
+    """The losses that one residency class does not survive."""
 
     name: str
     regions: tuple[str, ...]
     whose: tuple[str, ...]
     """Requests of the class."""
     ends: tuple[Ended, ...]
-    """The smallest losses of one or two regions that it does not survive; it survives all others."""
+    """The minimal losses of one or two regions that the class does not survive; it survives all others."""
     accepted: str = ""
-    """Why its end is accepted, where policy says so."""
+    """Why the policy accepts the loss of the class; empty if it does not."""
 
     @property
     def survives_any_one(self) -> bool:
-        """Whichever region is lost, it has a place."""
+        """Whether the class survives the loss of any one region."""
         return all(len(end.lost) > 1 for end in self.ends)
 
 
 def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation]) -> Survival:
-    """Take regions away and ask the live decision at each origin that is left.
+    """Remove regions, and call the live decision at each remaining origin.
 
     Args:
-        situations: requests of the class.
+        policy: the policy to check.
+        regions: the residency class.
+        situations: the situations of the class.
     """
     whose = tuple(str(one) for one in situations)
     ends: list[Ended] = []
@@ -71,7 +73,7 @@ def survival(policy: Policy, regions: ResidencyClass, situations: list[Situation
 
 
 def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]) -> bool:
-    """Whether every permitted origin that still stands gets a region, and there is one."""
+    """Whether a permitted origin remains and the decision finds a region at every remaining one."""
     views = {
         name: RegionView(RegionState.FAILED if name in lost else RegionState.HEALTHY, ready=True)
         for name in policy.regions
@@ -86,7 +88,7 @@ def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]
 
 
 def _why(policy: Policy, situation: Situation, lost: tuple[str, ...]) -> tuple[str, ...]:
-    """The regions that stand with the rules that keep the request out of them, those with the same rules together."""
+    """The remaining regions with the rules that forbid them; regions with the same rules are grouped."""
     kept_out: dict[str, list[str]] = {}
     for region in sorted(policy.regions.keys() - set(lost)):
         rules = " and ".join(cite(rule) for rule in forbidding(policy, situation, region))

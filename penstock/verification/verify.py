@@ -2,26 +2,26 @@
 
 What is proved, and by what:
 
-1. *The mask is what the rules say*, for every request. By trying every kind of request that the rules can tell apart
-   (`situations`: exact and finite) at every origin, and by asking where its clients should come in, against an
-   independent reading of the rules (`reading`).
-2. *No decision leaves the mask*, for every state of the fleet, plan, and history of retries. Because `decision.decide`
-   answers with a region only through `decision.within_mask`, which is tried for every class and every region. This part
-   does not depend on how large a bundle is.
-3. *That gate is never needed.* By enumerating every set of lost or tried regions, every outcome of every draw, and
-   plans, credits and weights that all tempt towards forbidden regions (`stages.at_decisions`). Classes of many regions
-   have too many sets: then the report says that only small losses and small remainders were enumerated.
-4. *A server believes nobody*: for every kind of request and every region, it takes a forwarded request exactly if its
-   own policy and that of the origin permit it there (`stages.at_servers`, with real signatures).
-5. *Plans name permitted regions only*: those of every logic, their fallbacks and failover tables, for no loss, every
-   loss of one region and, in bundles that are not too large, of two; with room to spare and with none (`planning`).
-6. *What survives what*: every loss of one and of two regions of every class, asked of the live decision (`survival`).
+1. *The mask agrees with the rules*, for every request. Every request that the rules distinguish (`situations`: exact
+   and finite) is checked at every origin and in steering, against an independent evaluation of the rules
+   (`rule_reading`).
+2. *No decision leaves the mask*, for every state of the fleet, plan, and history of retries. `decision.decide` returns
+   a region only through `decision.within_mask`, which is checked for every class and every region. This proof does not
+   depend on the number of regions.
+3. *`within_mask` never has to reject.* The check enumerates every set of lost or tried regions, every outcome of every
+   draw, and plans, credits and weights that favour forbidden regions (`stages.at_decisions`). Classes of many regions
+   have too many sets; the report then states that only small losses and small remainders were enumerated.
+4. *A server does not trust the origin*: for every situation and every region, it accepts a forwarded request exactly if
+   its own policy and the policy of the origin permit the region (`stages.at_servers`, with real signatures).
+5. *Plans name permitted regions only*: those of every planner, with fallbacks and failover tables, without loss, and at
+   every loss of one region and, in small policies, of two; with spare capacity and without (`plan_checks`).
+6. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
-While every region that the plan names for a class is well, an agent draws from the plan's shares without a decision:
-the origin itself, which admission permitted, and others only if all are permitted (`WeightedSampler.within`). A lighter
-model or a version changes the model of a request and not its mask, which knows nothing of models. Stickiness needs no
-proof of its own: sessions and prefixes choose among the endpoints of the region that the decision chose, and know of no
-other (`who.choose_endpoint`).
+While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision:
+the origin itself, which admission permitted, and others only if all are permitted (`WeightedSampler.within`). A
+fallback model or a model version changes the model of a request, but not its mask, which does not depend on models.
+Session and prefix affinity need no proof, since they choose among the endpoints of the region that the decision chose
+(`endpoint_selection.choose_endpoint`).
 """
 
 from __future__ import annotations
@@ -41,52 +41,52 @@ from penstock.verification.survival import Survival, survival
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Requests that may run nowhere, whatever stands."""
+    """Requests that no region may serve, whatever the state of the fleet."""
 
     whose: str
     because: tuple[str, ...]
-    """The rules that leave them nothing."""
+    """The rules that together forbid all regions."""
     unknown_location: bool
-    """Only for not runtime where their clients are: that is failing closed, and meant."""
+    """Whether the only reason is an unknown client location; such requests are rejected on purpose (fail closed)."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What verification came to."""
+    """The result of the verification."""
 
     digest: str
     situations: int
-    """Kinds of request that the rules tell apart."""
+    """Number of situations that the rules distinguish."""
     decisions: int
-    """Decisions that were enumerated."""
+    """Number of decisions enumerated."""
     plans: int
-    """Plans for the planet that were made."""
+    """Number of plans computed."""
     lost_at_once: int
-    """Plans were made for every loss of up to so many regions."""
+    """Plans were computed for every loss of at most this many regions."""
     whole: tuple[str, ...]
-    """Residency classes of which every set of losses was enumerated."""
+    """Residency classes for which every set of losses was enumerated."""
     partly: tuple[str, ...]
-    """Those of which only small losses and small remainders were, since they have too many regions."""
+    """Residency classes with too many regions, for which only small losses and small remainders were enumerated."""
     breaches: tuple[Breach, ...]
     classes: tuple[Survival, ...]
     refused: tuple[Refused, ...]
     unserved: tuple[str, ...]
-    """Tenants whose every request is refused, wherever its client is."""
+    """Tenants of which every request is rejected, whatever the client's location."""
     warnings: tuple[str, ...]
 
     @property
     def unsurvived(self) -> list[Survival]:
-        """Classes that some loss of one region ends, where nobody has accepted that."""
+        """Classes that do not survive some loss of one region, which the policy does not accept."""
         return [one for one in self.classes if not one.survives_any_one and not one.accepted]
 
     @property
     def good(self) -> bool:
-        """Nothing forbidden can be reached, every tenant has a place, and every class survives the loss of any one
-        region or may not."""
+        """Whether no forbidden region is reachable, every tenant has a region, and every class survives the loss of any
+        one region or the policy accepts that loss."""
         return not self.breaches and not self.unserved and not self.unsurvived
 
 
 def verify(policy: Policy) -> Verified:
-    """Everything that the module says, for one policy."""
+    """Verify all properties that the module docstring lists, for one policy."""
     found = situations(policy)
     by_class = _classes(policy, found)
     served = {name for whose in by_class.values() for one in whose for name in one.tenants}
@@ -119,7 +119,7 @@ def verify(policy: Policy) -> Verified:
 
 
 def _classes(policy: Policy, found: list[Situation]) -> dict[ResidencyClass, list[Situation]]:
-    """Every residency class that some request has, smallest first, with those requests."""
+    """Every residency class that occurs, smallest first, with its situations."""
     by_regions: dict[frozenset[str], list[Situation]] = {}
     for one in found:
         if regions := permitted(policy, one):
@@ -129,14 +129,14 @@ def _classes(policy: Policy, found: list[Situation]) -> dict[ResidencyClass, lis
 
 
 def _surveyed(policy: Policy) -> Policy:
-    """The same policy with all its distances written down as measured, so that they are not worked out every time."""
+    """The same policy with all distances precomputed as measured round trips, so that lookups are cheap."""
     names = sorted(policy.regions)
     apart_ms = {a: {b: policy.distance_ms(a, b) - policy.bias_ms.get(b, 0.0) for b in names} for a in names}
     return msgspec.structs.replace(policy, rtt_ms=apart_ms)
 
 
 def _refused(policy: Policy, situation: Situation) -> Refused:
-    """Who, and the rules that together leave nothing."""
+    """The rejected requests of a situation, and the rules that together forbid all regions."""
     if situation.governed_blindly:
         rules = [rule for rule, answer in zip(policy.residency, situation.applies, strict=True) if answer is None]
     else:
