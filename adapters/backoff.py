@@ -1,4 +1,4 @@
-"""How long to wait before trying again, so that a fleet does not come back in step."""
+"""Exponential backoff with jitter, so that the processes of a fleet do not retry in step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a file is another than before: asked about every file that is read again when it changes."""
+"""Detects changes of files that are read again when they change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Stamp = tuple[int, int, int]
 
 
 def file_stamp(file: Path) -> Stamp | None:
-    """What changes when a file does: a rename brings another inode, a write another time or size; None of no file."""
+    """Inode, modification time and size of a file, which change when it is replaced or written; None without a file."""
     try:
         status = file.stat()
     except OSError:

@@ -103,7 +103,7 @@ class GeoDatabase:
 
 
 def parse_address(text: str) -> IpAddress | None:
-    """An address as proxies write them: bare, in brackets, or with a port; IPv4 in IPv6 clothes is IPv4."""
+    """Parse an address as proxies write it: bare, in brackets, or with a port. IPv4-mapped IPv6 becomes IPv4."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -1,4 +1,4 @@
-"""The GeoIP database of a running process: replaced when its file changes, while the last good one answers."""
+"""The GeoIP database of a running process: reloaded when its file changes; the last good one stays in use."""
 
 from __future__ import annotations
 

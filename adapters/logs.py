@@ -25,7 +25,7 @@ Key = tuple[str, str, str]
 class RepeatLimit:
     """Drops lines of an event that repeats faster than MAX_REPEATS in REPEAT_WINDOW_S.
 
-    The first line after a drop carries the number of dropped lines as `dropped_repeats`. A fault that every request
+    The first line after a drop has the number of dropped lines as `dropped_repeats`. A fault that every request
     meets would otherwise write one traceback for each request.
     """
 

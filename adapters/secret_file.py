@@ -1,4 +1,4 @@
-"""A secret in a file: read within bounds, and refused in words that name the file and the remedy, never its content."""
+"""Reads secrets from files. Errors name the file and the remedy, never the content."""
 
 from __future__ import annotations
 

@@ -15,27 +15,27 @@ from adapters.store.config_store import StoreUnavailable
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 CHANNEL_OPTIONS = (
-    # Finds a peer that is gone without a word. etcd refuses more than one ping per 5 s (--grpc-keepalive-min-time,
-    # https://etcd.io/docs/v3.5/op-guide/configuration/). The ping timeout is what governs in grpcio; the
-    # keepalive timeout is the documented name of the same bound.
+    # Detects a peer that vanished without closing the connection. etcd rejects more than one ping per 5 s
+    # (--grpc-keepalive-min-time, https://etcd.io/docs/v3.5/op-guide/configuration/).
+    # grpcio applies the ping timeout; the keepalive timeout is the documented name of the same bound.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     # Else a new channel to the same place would share the hung connection of the one that it replaces.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-    # A configuration store is never behind a web proxy, whatever the environment says.
+    # The configuration store is never behind a web proxy, whatever the environment variables.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """How to trust etcd, and how to be trusted. Files are read anew for each connection, so they may be rotated."""
+    """TLS files for connections to etcd. They are read again for each connection, so they may be rotated."""
 
     ca_path: Path
     """PEM of the authorities that etcd's certificate must come from."""
     cert_path: Path | None = None
-    """PEM of our certificate, where etcd asks for one."""
+    """PEM of the client certificate, if etcd requires one."""
     key_path: Path | None = None
     """PEM of its private key."""
 
@@ -63,7 +63,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """An etcd3 client and who is using it."""
+    """An etcd3 client and the number of calls that use it."""
 
     def __init__(self, client: Etcd3Client, endpoint: Endpoint) -> None:
         self.client = client
@@ -112,7 +112,7 @@ class Connections:
             self._close_if_unused(connection)
 
     def retire(self, connection: Connection) -> None:
-        """Use the next endpoint from now on, over a new connection; whoever uses this one may finish."""
+        """Use the next endpoint from now on, over a new connection; calls on this one may finish."""
         with self._lock:
             connection.retired = True
             if self._current is connection:

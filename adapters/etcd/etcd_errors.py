@@ -1,4 +1,4 @@
-"""What etcd's answers mean in the words of our contract."""
+"""Translates gRPC errors of etcd to the errors of the store interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSING = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
-"""Codes after which trying again later may work; the others tell of a wrong request."""
+"""Codes after which a later retry may succeed; all others indicate an invalid request."""
 
 
 def translate(error: Exception, what: str) -> StoreError:

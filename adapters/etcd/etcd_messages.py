@@ -1,4 +1,4 @@
-"""Our nouns to and from etcd's messages (https://etcd.io/docs/v3.5/learning/api/). Pure."""
+"""Converts the store interface's types to and from etcd's messages (https://etcd.io/docs/v3.5/learning/api/). Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def end_of_prefix(prefix: str) -> bytes:
 
 
 def to_key_value(message: Any) -> KeyValue:
-    """A key as etcd tells it."""
+    """Convert a key-value message of etcd."""
     return KeyValue(
         key=message.key.decode("utf-8", "surrogateescape"),
         value=message.value,
@@ -36,7 +36,7 @@ def to_key_value(message: Any) -> KeyValue:
 
 
 def to_changed(event: Any) -> Changed:
-    """A watch event."""
+    """Convert a watch event of etcd."""
     key_value = to_key_value(event.kv)
     deleted = event.type == event.DELETE
     return Changed(key=key_value.key, now=None if deleted else key_value, revision=key_value.mod_revision)

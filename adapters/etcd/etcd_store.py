@@ -40,7 +40,7 @@ class EtcdStore:
     """A ConfigStore in a real etcd (3.4 or newer).
 
     Reads, keep-alives and revocations that fail are tried once more on the next endpoint, if there are several. A
-    commit is not, for the first try may have been done: whoever gets StoreUnavailable must read to know.
+    commit is not, since the first try may have been applied: after StoreUnavailable, callers must read to find out.
 
     Args:
         endpoints: `host:port` of the members, tried in turn.
@@ -148,7 +148,7 @@ class EtcdStore:
         try:
             call = loop.run_in_executor(self._threads, self._attempts, what, work, tries or self._tries)
         except RuntimeError as error:
-            # What a pool says that is shut down.
+            # The thread pool is shut down.
             raise StoreUnavailable("the store is closed") from error
         try:
             # Beyond gRPC's own deadline, so that this one only ends calls that never got a thread. Not wait_for: before

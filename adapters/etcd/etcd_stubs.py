@@ -1,4 +1,4 @@
-"""etcd3, usable on today's protobuf: take `Etcd3Client` and `etcdrpc` from here, and nobody else imports etcd3.
+"""etcd3, usable on today's protobuf: import `Etcd3Client` and `etcdrpc` from here, never from etcd3.
 
 etcd3 0.12.0 ships code generated for protobuf 3, which builds descriptors by hand; protobuf >= 4 refuses
 that. Each generated file still carries its whole descriptor in serialized form, so the same classes are built

@@ -1,4 +1,4 @@
-"""One watch on etcd's Watch RPC: it delivers every change, or ends with an error; it never just falls silent.
+"""One watch on etcd's Watch RPC: it delivers every change, or ends with an error; it never stalls silently.
 
 etcd3's own watcher spins when etcd stops and is dead afterwards, so only its messages and stub are used.
 gRPC's blocking call is read by one thread, which ends when the call does.
@@ -21,9 +21,9 @@ from adapters.etcd.etcd_stubs import Etcd3Client, etcdrpc
 from adapters.store.config_store import Changed, Compacted, StoreUnavailable
 
 ASK_PROGRESS_AFTER_S = 1.0
-"""A watch that has heard nothing for this long asks etcd for a sign of life (needs etcd >= 3.4)."""
+"""Idle time in seconds after which a watch requests progress from etcd (needs etcd >= 3.4)."""
 HUNG_AFTER_S = 3.0
-"""etcd that owes an answer for this long is hung."""
+"""Time in seconds without a response after which etcd counts as hung."""
 MAX_UNREAD_RESPONSES = 16
 """Responses that the reading thread may be ahead of the consumer; then gRPC's flow control holds etcd back."""
 
@@ -40,18 +40,18 @@ async def watch_prefix(
     """The batches of ConfigStore.watch.
 
     Args:
-        client: its channel carries the watch.
+        client: provides the gRPC channel.
         prefix: keys to watch.
         after_revision: changes above this one are delivered.
-        current_revision: asks the cluster, for when the member that we watch knows less than we do.
+        current_revision: reads the cluster's revision, in case the watched member lags behind.
 
     Raises:
         Compacted: the history after `after_revision` is gone, or the store's history is another one.
         StoreUnavailable: etcd ended the watch, or is hung.
     """
     # From the revision that was seen, not the one after it: where the history was compacted at a deletion, etcd
-    # before 3.5.16 leaves that deletion out of a watch that starts there, without a word
-    # (https://github.com/etcd-io/etcd/issues/18089); one that starts before is told of the compaction.
+    # before 3.5.16 silently omits that deletion from a watch that starts there
+    # (https://github.com/etcd-io/etcd/issues/18089); a watch that starts before receives the compaction error.
     create = watch_request(prefix, max(after_revision, 1))
     pending: list[Changed] = []
     async with aclosing(responses(client, create)) as stream:
@@ -59,7 +59,7 @@ async def watch_prefix(
             if response.canceled:
                 raise why_cancelled(response)
             behind = response.created and response.header.revision < after_revision
-            # A member that lags catches up; a store that was wiped or restored would never tell of new keys.
+            # A member that lags catches up; a store that was wiped or restored would not send new keys.
             if behind and await current_revision() < after_revision:
                 raise Compacted(f"the store is at {response.header.revision}, before {after_revision}")
             # The revision of a progress answer is no point to resume from: before 3.5.8 it may be ahead of
@@ -78,7 +78,7 @@ def why_cancelled(response: Any) -> Compacted | StoreUnavailable:
 
 
 async def responses(client: Etcd3Client, create: Any) -> AsyncGenerator[Any, None]:
-    """etcd's answers on one watch stream, asking for a sign of life when there are none."""
+    """etcd's answers on one watch stream, requesting progress when there are none."""
     loop = asyncio.get_running_loop()
     requests: SimpleQueue[Any] = SimpleQueue()
     requests.put(create)
@@ -159,5 +159,5 @@ class Reader:
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, arrived)
         except RuntimeError:
-            # The loop is closed and nobody is left to tell.
+            # The event loop is closed, so no consumer is left.
             self._call.cancel()

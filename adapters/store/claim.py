@@ -1,7 +1,7 @@
-"""The claim to make a change once: the change is written in one transaction with the mark that it was made.
+"""The claim on an Idempotency-Key: a change and the mark that it was made are written in one transaction.
 
-Whoever holds a claim that somebody else has taken over since, because it seemed dead, makes no change any more: each
-transaction expects the claim to be as it was left (see `AuditLog.record`).
+Another process may take over a claim whose holder seems dead. The earlier holder then cannot write changes, since each
+transaction expects the claim to be unchanged (see `AuditLog.record`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from adapters.store.config_store import Put, Unchanged
 
 
 class Phase(StrEnum):
-    """How far a request with an Idempotency-Key is."""
+    """The progress of a request with an Idempotency-Key."""
 
     CLAIMED = "claimed"
-    """Somebody is at it, or was and is gone; nothing was changed."""
+    """A process handles the request, or crashed while handling it; no change was written."""
     MADE = "made"
-    """The change was made; its answer is not kept (yet)."""
+    """The change was written; its response is not stored yet."""
     ANSWERED = "answered"
 
 
@@ -44,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class ClaimLost(Exception):
-    """Somebody else has taken the claim over: the change is not made."""
+    """Another process has taken over the claim; the change was not written."""
 
 
 class Claim:

@@ -1,7 +1,7 @@
-"""How values look in the store: JSON that `etcdctl get` shows readably, in an envelope that tells version and kind.
+"""The format of values in the store: JSON that `etcdctl get` shows readably, in an envelope with version and kind.
 
-A value of a newer version is refused. Within a version fields may be added: a reader ignores what it does not
-know, but of policies, where it may matter to the rest.
+A value of a newer version is rejected. Within a version fields may be added: a reader ignores unknown fields, except in
+policies, where an unknown field may change the meaning of the others.
 """
 
 from __future__ import annotations

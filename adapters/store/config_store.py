@@ -1,7 +1,8 @@
-"""What Penstock asks of its configuration store: keys with revisions, transactions, leases and watches.
+"""The interface of the configuration store: keys with revisions, transactions, leases and watches.
 
-Two implementations stand behind one contract test: etcd (`etcd.py`) and an embedded one in memory (`memory.py`).
-The words are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide revision grows with every write.
+Two implementations pass one contract test: etcd (`adapters/etcd/etcd_store.py`) and an embedded one in memory
+(`memory_store.py`). The terms are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide revision grows with
+every write.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 
 class StoreError(Exception):
-    """The store could not do what was asked."""
+    """The store rejected or failed an operation."""
 
 
 class StoreUnavailable(StoreError):
@@ -21,7 +22,7 @@ class StoreUnavailable(StoreError):
 
 
 class Compacted(StoreError):
-    """A watch asked for history that is gone; list again and watch from there."""
+    """The history that a watch needs is compacted; list again and watch from the revision of the listing."""
 
 
 class LeaseLost(StoreError):

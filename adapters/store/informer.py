@@ -126,7 +126,7 @@ class Informer:
             except StoreError as error:
                 self._report_break(str(error))
             except Exception as error:
-                # A bug, but one that must not leave a region with a copy that nobody refreshes.
+                # A bug must not end the task: the copy would no longer be refreshed.
                 self._revision = None
                 self._report_break(f"unexpected {error!r}", exc_info=True)
             # A break soon after success counts on, or history that is compacted as fast as we list would spin.
@@ -159,7 +159,7 @@ class Informer:
         self._revision = None
 
     def _replace(self, listing: Listing) -> None:
-        """Make the copy equal to a listing, telling the difference as changes."""
+        """Make the copy equal to a listing, and report the differences as changes."""
         listed = {item.key: item for item in listing.items}
         for key in [key for key in self._items if key not in listed]:
             self._apply(Changed(key=key, now=None, revision=listing.revision))

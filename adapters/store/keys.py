@@ -15,7 +15,7 @@ AGENTS = ROOT + "agents/"
 POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 OVERRIDES = ROOT + "overrides"
-"""What operators want, all of it under one key, so that two who want something at once cannot miss each other."""
+"""All overrides, under one key, so that concurrent changes conflict instead of overlooking each other."""
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy: under way, or the last one."""
 
@@ -26,10 +26,10 @@ AUDIT_HEAD = ROOT + "audit-head"
 """The last audit entry once more: where the next one follows, and what a watch of it shows is each as it is made."""
 
 JOURNAL = ROOT + "journal/"
-"""What happened of late, as leaders tell it."""
+"""Recent events, written by the leaders."""
 
 ANSWERS = ROOT + "answers/"
-"""Requests with an Idempotency-Key, by a digest of whose they are and what they are called; each with a lease."""
+"""Requests with an Idempotency-Key, by a digest of the caller and the key; each has a lease."""
 
 AUDIT_BLOCK = 100
 """Audit entries under one prefix, so that a page of them can be read without the rest."""
@@ -51,7 +51,7 @@ def policy(digest: str) -> str:
 
 
 def plan(region: str) -> str:
-    """The one key that tells a region what to do; names its policy by digest."""
+    """A region's plan slice; it names its policy by digest."""
     return PLANS + region
 
 
@@ -61,7 +61,7 @@ def ended_rollout(number: int) -> str:
 
 
 def revision(number: int) -> str:
-    """What became of one revision of the policy source; keys are in the order of the numbers."""
+    """The result of one revision of the policy source; keys are in the order of the numbers."""
     return f"{REVISIONS}{number:010d}"
 
 
@@ -71,7 +71,7 @@ def journal_entry(number: int) -> str:
 
 
 def answer(name: str) -> str:
-    """What is kept of one request; lives as long as its lease."""
+    """The stored claim and response of one request; lives as long as its lease."""
     return ANSWERS + name
 
 

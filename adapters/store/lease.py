@@ -1,6 +1,6 @@
-"""Registration: a key that is in the store for as long as this process lives and the store can be told so.
+"""Registration: a key that stays in the store while this process runs and renews its lease.
 
-Not leadership: a registration that is lost is simply made again, and nobody may conclude anything from holding it.
+A registration is not a lock: a lost registration is made again, and holding one grants no exclusive right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Registration:
         self._rng = rng
         self._lease_id = 0
         self.registered = False
-        """Whether the store confirmed the registration when it was last asked."""
+        """Whether the last call to the store confirmed the registration."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class Registration:
         if self._lease_id:
             await self._store.keep_alive(self._lease_id)
             if self.registered and await self._store.get(self._key) is None:
-                # Our lease stands and the key is gone: an older holder wrote it once more, and took it away.
+                # The lease is valid and the key is gone: an older holder overwrote the key, and its lease then ended.
                 self.registered = False
         else:
             self._lease_id = await self._store.grant_lease(self._ttl_s)

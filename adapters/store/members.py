@@ -1,4 +1,4 @@
-"""Who is registered in the store, and where they are reached."""
+"""The registrations of control planes and agents in the store, with their addresses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def named(name: str) -> str:
-    """The name of a region or of a seat, if the store's keys may hold it.
+    """Return the name of a region or process if it is valid in keys of the store.
 
     Raises:
-        ValueError: they may not.
+        ValueError: the name is not valid.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(

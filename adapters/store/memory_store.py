@@ -1,7 +1,6 @@
-"""The store within this process: same contract as etcd, for tests, simulations, and a planet without etcd.
+"""A configuration store in memory with the contract of etcd, for tests, simulations and deployments without etcd.
 
-Rules that are not ours to choose (what bumps the revision, what a lease takes with it) follow etcd 3.5, and the
-contract test runs against both.
+Revisions and leases behave as in etcd 3.5; the contract test runs against both stores.
 """
 
 from __future__ import annotations
@@ -144,7 +143,11 @@ class MemoryStore:
         self._wake_watches()
 
     def _begin(self) -> None:
-        """What precedes every operation, so that nobody sees a key whose lease has run out."""
+        """Delete the keys of expired leases; called before every operation.
+
+        Raises:
+            StoreUnavailable: the store is closed.
+        """
         if self._closed:
             raise StoreUnavailable("the store is closed")
         now = self._clock()
@@ -213,7 +216,7 @@ class MemoryStore:
         return (change for changes in reversed(missed) for change in changes)
 
     async def _wait(self, wake: asyncio.Event) -> None:
-        """Until something changes, the next lease runs out, or it is time for a sign of life."""
+        """Return when a change is written, the next lease expires, or PROGRESS_S has passed."""
         now = self._clock()
         expiries = [lease.expires_at - now for lease in self._leases.values()]
         try:

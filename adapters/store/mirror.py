@@ -1,4 +1,4 @@
-"""A typed live copy of a part of the store, for reading without asking it."""
+"""A typed live copy of a part of the store, for reads without a call to the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adapters.store.config_store import Changed, ConfigStore, KeyValue
 from adapters.store.informer import BACKOFF_CAP_S, Informer
 
 STORE_LOST_AFTER_S = 3.0
-"""A store that showed no sign of life for this long (s) counts as away: it shows one every second."""
+"""A store that sent nothing for this many seconds counts as unavailable; it sends progress every second."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -72,7 +72,7 @@ class Mirror(Generic[T]):
 
     @property
     def store_is_up(self) -> bool:
-        """Whether the store has shown a sign of life lately."""
+        """Whether the store has responded within STORE_LOST_AFTER_S."""
         return self.informer.age_s < STORE_LOST_AFTER_S
 
     def _changed(self, change: Changed) -> None:

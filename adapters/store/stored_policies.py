@@ -1,4 +1,4 @@
-"""A policy as the store keeps it, by digest: read under the name that its bytes have, or not at all."""
+"""Reads policies from the store and checks that their content has the digest under which they are stored."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from penstock.policy.policy import Policy
 
 
 class FromNewerRelease(CodecError):
-    """It is whole and not readable here: a release wrote it that knows more than this one."""
+    """The value is intact but not readable, since a newer release wrote it."""
 
 
 def read_policy(raw: bytes, digest: str) -> Policy:
-    """The policy of a value that is kept under `digest`.
+    """Decode the policy that is stored under `digest`.
 
-    One that an earlier release wrote, with fewer fields, keeps its name: what it lacks means what it meant then.
+    A policy that an earlier release wrote with fewer fields keeps its digest; missing fields have their defaults.
 
     Raises:
-        FromNewerRelease: it says what only newer releases know.
-        CodecError: it cannot be read, or is not what is named by that digest.
+        FromNewerRelease: the policy has fields or values that only newer releases support.
+        CodecError: the value cannot be decoded, or its content does not have that digest.
     """
     whole = is_as_written(raw, digest)
     try:
