@@ -135,5 +135,5 @@ async def test_a_logic_that_moves_too_much_is_held_and_one_that_makes_answers_la
             await until_told(lambda: planned(store, AT_HOME | {CANARY: BY_PRICE[CANARY]}))
             back = await operator.until(server, lambda status: is_in(status, Phase.ROLLED_BACK))
             assert back.rollout is not None
-            assert "answers begin after" in back.rollout.why
+            assert "mean time to first byte" in back.rollout.why
             await until_told(lambda: planned(store, AT_HOME))
