@@ -1,4 +1,4 @@
-"""The logics that policy can name: each has a meaning, the same door, and what every plan has around its shares."""
+"""The planning logics that a policy can name: each has one planner, with failover tables, shortfalls and cost."""
 
 from __future__ import annotations
 
