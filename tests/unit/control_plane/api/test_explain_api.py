@@ -136,7 +136,7 @@ async def test_by_address_and_by_key(http: httpx.AsyncClient) -> None:
         ({"origin": "us-east", "ip": "1.2.3.4", "country": "DE"}, "cannot be combined"),
         ({"origin": "us-east", "subdivision": "CA"}, "requires country"),
         ({"origin": "us-east", "country": "de"}, "body.country: 'de' is no country of ISO 3166-1"),
-        ({"origin": "us-east", "country": "XX"}, "leave it out where nobody knows"),
+        ({"origin": "us-east", "country": "XX"}, "leave it out where it is unknown"),
         ({"origin": "us-east", "country": "{x}"}, "'{x}' is no country"),
         ({"origin": "us-east", "overflow": "yes"}, "body.overflow"),
         ({"origin": "us-east", "key_digest": "0" * 64}, "no tenant has this key"),

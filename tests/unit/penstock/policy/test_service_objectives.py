@@ -158,7 +158,7 @@ def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
     counted.report_objectives(0.0)
     later = counted.report_objectives(2 * LATELY_S)
     seen = observations(reported(("eu-de", "one", 0.0, later[0])), 0.0)
-    assert seen["eu-de/one"].kept == (ObjectiveCounts("m", 1.0, 0.9, 2, 1),)
+    assert seen["eu-de/one"].objectives == (ObjectiveCounts("m", 1.0, 0.9, 2, 1),)
 
 
 def test_a_diff_names_objectives_that_come_change_and_go() -> None:
