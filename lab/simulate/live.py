@@ -24,7 +24,7 @@ EACH = 3
 
 LIVE = tuple(EngineKind(accelerator, EACH, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
 
-COMPARED = (Strategy.MIN_REQUEST_LOCAL, Strategy.MIN_WORK_LATE)
+COMPARED = (Strategy.LEAST_REQUEST_LOCAL, Strategy.LEAST_WORK_LATE)
 """What nginx and HAProxy do, each instance by what it sent itself, and what Penstock does."""
 
 

@@ -45,12 +45,12 @@ class Strategy(StrEnum):
     """How agents select endpoints."""
 
     ROUND_ROBIN = "round robin"
-    MIN_REQUEST_LOCAL = "least request, own view"
-    MIN_REQUEST_STALE = "least request, stale shared view"
+    LEAST_REQUEST_LOCAL = "least request, own view"
+    LEAST_REQUEST_STALE = "least request, stale shared view"
     TWO_CHOICES_STALE = "two choices, stale shared view"
-    MIN_REQUEST_SHARED = "least request, shared view"
-    MIN_WORK = "least work, shared view"
-    MIN_WORK_LATE = "least work, shared view, late binding"
+    LEAST_REQUEST_SHARED = "least request, shared view"
+    LEAST_WORK = "least work, shared view"
+    LEAST_WORK_LATE = "least work, shared view, late binding"
 
 
 class Ways(msgspec.Struct, frozen=True):
@@ -68,12 +68,12 @@ class Ways(msgspec.Struct, frozen=True):
 
 WAYS = {
     Strategy.ROUND_ROBIN: Ways(),
-    Strategy.MIN_REQUEST_LOCAL: Ways(),
-    Strategy.MIN_REQUEST_STALE: Ways(STALE_S),
+    Strategy.LEAST_REQUEST_LOCAL: Ways(),
+    Strategy.LEAST_REQUEST_STALE: Ways(STALE_S),
     Strategy.TWO_CHOICES_STALE: Ways(STALE_S, minds_age=True),
-    Strategy.MIN_REQUEST_SHARED: Ways(EXCHANGE_S),
-    Strategy.MIN_WORK: Ways(EXCHANGE_S, minds_age=True, learns=True),
-    Strategy.MIN_WORK_LATE: Ways(EXCHANGE_S, minds_age=True, learns=True, late=True),
+    Strategy.LEAST_REQUEST_SHARED: Ways(EXCHANGE_S),
+    Strategy.LEAST_WORK: Ways(EXCHANGE_S, minds_age=True, learns=True),
+    Strategy.LEAST_WORK_LATE: Ways(EXCHANGE_S, minds_age=True, learns=True, late=True),
 }
 
 

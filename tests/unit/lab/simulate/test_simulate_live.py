@@ -28,7 +28,7 @@ def test_half_the_tail_of_least_request_and_no_later_a_first_token(agents: int, 
 
 def test_the_same_seed_gives_the_same_tail(rounds: list[Round]) -> None:
     assert rounds_of(None, rate_per_s=15.0, seconds=56.0, count=1, seed=1) == rounds[:1]
-    one, other = (feel(Strategy.MIN_WORK_LATE, 3, rounds[:1], 8.0) for _ in range(2))
+    one, other = (feel(Strategy.LEAST_WORK_LATE, 3, rounds[:1], 8.0) for _ in range(2))
     assert one == other
 
 
