@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from penstock.policy.geography import country_error
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 1_000_000
@@ -63,7 +63,7 @@ class _LoggedRequest(msgspec.Struct, frozen=True):
     subdivision: Subdivision = ""
 
 
-def read_demand(file: Path) -> list[Asked]:
+def read_demand(file: Path) -> list[DemandGroup]:
     """The demand in a CSV file (`.csv`) or one of JSON lines.
 
     Raises:
@@ -71,7 +71,7 @@ def read_demand(file: Path) -> list[Asked]:
     """
     rows = _rows(file, _DemandRow, lambda row: 0 <= row.requests_per_s <= MAX_PER_S, _no_country)
     return [
-        Asked(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
+        DemandGroup(row.origin, row.tenant, row.country or None, row.model, row.requests_per_s, row.subdivision or None)
         for row in rows
     ]
 
@@ -89,7 +89,7 @@ def read_fleet(file: Path) -> list[Capacity]:
     return _rows(file, Capacity, lambda row: 0 <= row.slots <= MAX_SLOTS and 0.001 <= row.service_s <= 86_400, again)
 
 
-def read_access_logs(files: Sequence[Path]) -> list[Asked]:
+def read_access_logs(files: Sequence[Path]) -> list[DemandGroup]:
     """The demand that agents logged, spread evenly over the time from its first request to its last.
 
     Requests that were rejected before identification have no tenant, and are not included; neither are requests that an
@@ -109,7 +109,7 @@ def read_access_logs(files: Sequence[Path]) -> list[Asked]:
         raise BadDemand(f"{', '.join(map(str, files))}: no request of any tenant; log some with access_log_file")
     span_s = max(1.0, last - first)
     return [
-        Asked(origin, tenant, country or None, model, count / span_s, subdivision or None)
+        DemandGroup(origin, tenant, country or None, model, count / span_s, subdivision or None)
         for (origin, tenant, country, model, subdivision), count in sorted(counts.items())
     ]
 

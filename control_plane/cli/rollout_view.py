@@ -43,11 +43,11 @@ def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:
 def revisions_view(revisions: Iterable[Revision]) -> RenderableType:
     """One line for each; refused ones with their first error."""
     table = table_of("number", "judged", "policy", "commit", "author", "subject")
-    for one in revisions:
-        told = one.provenance
-        commit, author, subject = (told.commit[:12], told.author, told.subject) if told else ("-", "-", "-")
-        fate = Text(one.digest[:12]) if one.digest else Text(f"refused: {one.errors[0]}", "red")
-        table.add_row(str(one.number), _at(one.at), fate, commit, author, subject)
+    for revision in revisions:
+        source = revision.provenance
+        commit, author, subject = (source.commit[:12], source.author, source.subject) if source else ("-", "-", "-")
+        result = Text(revision.digest[:12]) if revision.digest else Text(f"refused: {revision.errors[0]}", "red")
+        table.add_row(str(revision.number), _at(revision.at), result, commit, author, subject)
     return table
 
 

@@ -7,9 +7,9 @@ from math import ceil
 
 from penstock.policy.geography import COUNTRIES
 from penstock.policy.policy import Policy
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 
-ROOM = 2.0
+SLOTS_PER_BUSY_SLOT = 2.0
 """Slots of a generated fleet per busy slot of the whole demand; leaves capacity for the loss of a region."""
 
 UNKNOWN_SHARE = 0.02
@@ -19,7 +19,7 @@ ABROAD_SHARE = 0.1
 """Share (0-1) of generated demand from countries that residency rules name and that have no region."""
 
 
-def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
+def generated_demand(policy: Policy, requests_per_s: float) -> list[DemandGroup]:
     """Generate equal demand of every tenant for every model.
 
     Most clients are in the country of the region that receives their requests. Clients in countries that have no region
@@ -41,33 +41,33 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[Asked]:
     kinds = [(tenant, model) for tenant in sorted(policy.tenants) for model in sorted(policy.models)]
     each = requests_per_s / len(kinds)
     return [
-        Asked(origin, tenant, country, model, each * share)
+        DemandGroup(origin, tenant, country, model, each * share)
         for tenant, model in kinds
         for origin, country, share in clients
     ]
 
 
-def generated_kinds(policy: Policy) -> int:
-    """Upper bound of the number of entries of `generated_demand`, to check before generating it."""
+def max_generated_groups(policy: Policy) -> int:
+    """Upper bound of the number of groups of `generated_demand`, to check before generating it."""
     return len(policy.tenants) * len(policy.models) * (2 * len(policy.regions) + len(COUNTRIES))
 
 
-def bearable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
-    """Maximum `generated_demand`, in requests per second, that leaves `ROOM` in every model's slots; 0 for no fleet."""
-    able: dict[str, float] = {}
+def sustainable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
+    """Maximum rate (requests/s) of `generated_demand` that leaves every model headroom; 0 without a fleet."""
+    max_per_s: dict[str, float] = {}
     for pool in fleet:
         if pool.model in policy.models:
-            able[pool.model] = able.get(pool.model, 0.0) + pool.slots / pool.service_s
-    return len(policy.models) * min(able.values(), default=0.0) / ROOM
+            max_per_s[pool.model] = max_per_s.get(pool.model, 0.0) + pool.slots / pool.service_s
+    return len(policy.models) * min(max_per_s.values(), default=0.0) / SLOTS_PER_BUSY_SLOT
 
 
-def generated_fleet(policies: Sequence[Policy], demand: Sequence[Asked]) -> list[Capacity]:
+def generated_fleet(policies: Sequence[Policy], demand: Sequence[DemandGroup]) -> list[Capacity]:
     """Generate a fleet in which every region of the policies runs every model with an equal number of slots."""
     regions = sorted({name for policy in policies for name in policy.regions})
     services = {name: model.expected_service_s for policy in policies for name, model in policy.models.items()}
     fleet = []
     for model, service_s in sorted(services.items()):
-        busy = service_s * sum(one.requests_per_s for one in demand if one.model == model)
-        slots = max(1, ceil(ROOM * busy / len(regions)))
+        busy = service_s * sum(group.requests_per_s for group in demand if group.model == model)
+        slots = max(1, ceil(SLOTS_PER_BUSY_SLOT * busy / len(regions)))
         fleet += [Capacity(region, model, slots, service_s) for region in regions]
     return fleet

@@ -11,48 +11,48 @@ from penstock.policy.residency import Mask, RequestFacts, ResidencyClass
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.steering import Client, Steer
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 
 Entered = tuple[str, ResidencyClass]
 """The entry region of a request, and its residency class."""
 
 
-class Entrances:
+class EntryResolver:
     """Determines the entry region of requests under one policy, fleet and set of lost regions."""
 
     def __init__(self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str]) -> None:
         self._policy = policy
         self._lost = lost
         self._steer = Steer(policy)
-        self._ready = {(one.region, one.model) for one in fleet if one.region not in lost}
+        self._ready = {(pool.region, pool.model) for pool in fleet if pool.region not in lost}
         self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
 
     def has(self, permitted: ResidencyClass, model: str) -> bool:
         """Whether any permitted region that is not lost runs the model."""
         return any((region, model) in self._ready for region in permitted.regions)
 
-    def enter(self, one: Asked) -> Entered | Refusal:
+    def enter(self, group: DemandGroup) -> Entered | Refusal:
         """The entry region: the origin, or the nearest permitted region if the origin is lost or not permitted."""
         policy = self._policy
-        tenant = policy.tenants.get(one.tenant)
+        tenant = policy.tenants.get(group.tenant)
         if tenant is None:
-            return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {one.tenant!r}")
-        place = Location(one.country, one.subdivision)
-        if one.origin not in policy.regions:
-            client = Client(place, tenant.name, one.model)
+            return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {group.tenant!r}")
+        place = Location(group.country, group.subdivision)
+        if group.origin not in policy.regions:
+            client = Client(place, tenant.name, group.model)
             advice = self._steer.advise(client, self._states, self._ready)
             if advice.refusal is not None:
                 return advice.refusal
-            ways: tuple[str, ...] = tuple(entry.region for entry in advice.entries)
+            candidates: tuple[str, ...] = tuple(entry.region for entry in advice.entries)
         else:
-            ways = (one.origin, *policy.nearest_first(one.origin, frozenset(policy.regions) - {one.origin}))
+            candidates = (group.origin, *policy.nearest_first(group.origin, frozenset(policy.regions) - {group.origin}))
         facts = RequestFacts(tenant.name, tenant.data_class, place)
-        refused = Refusal(Reason.NONE_READY, "every region that may read it is lost")
-        for way in ways:
-            answer = admit_at_origin(policy, way, one.model, facts)
+        refused = Refusal(Reason.NONE_READY, "every region that may process the request is lost")
+        for region in candidates:
+            answer = admit_at_origin(policy, region, group.model, facts)
             if isinstance(answer, Mask):
-                if way not in self._lost:
-                    return way, answer.permitted
+                if region not in self._lost:
+                    return region, answer.permitted
             elif answer.reason is not Reason.MISDIRECTED:
                 return answer
         return refused

@@ -23,81 +23,82 @@ from penstock.policy.model_versions import WHOLE_PERCENT, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
-from penstock.what_if.entry_regions import Entered, Entrances
-from penstock.what_if.outcomes import Asked, Capacity, Fate
-from penstock.what_if.quota_share import let_in
+from penstock.what_if.entry_regions import Entered, EntryResolver
+from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome
+from penstock.what_if.quota_share import admitted_shares
 from penstock.what_if.totals import Totals, totals
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Evaluation(msgspec.Struct, frozen=True):
     """The result of evaluating a demand under one policy."""
 
-    fates: tuple[Fate, ...]
-    """One for each entry of the demand, in the same order."""
+    demand_outcomes: tuple[DemandOutcome, ...]
+    """One for each group of the demand, in the same order."""
     totals: Totals
 
 
-def outcome(
-    policy: Policy, demand: Sequence[Asked], fleet: Sequence[Capacity], lost: frozenset[str] = frozenset()
-) -> Outcome:
-    """Evaluate each entry of a demand, and the demand as a whole.
+def evaluate_demand(
+    policy: Policy, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], lost: frozenset[str] = frozenset()
+) -> Evaluation:
+    """Evaluate each group of a demand, and the demand as a whole.
 
     Args:
         policy: the policy to evaluate.
-        demand: the entries to evaluate, with rates in requests per second.
+        demand: the groups to evaluate, with rates in requests per second.
         fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
     """
-    entered = Entrances(policy, fleet, lost)
-    whole, demand = demand, [part for one in demand for part in _as_served(policy, one, entered)]
-    verdicts = [entered.enter(one) for one in demand]
-    parts_in = _let_in(policy, demand, verdicts, fleet)
+    resolver = EntryResolver(policy, fleet, lost)
+    whole, demand = demand, [part for group in demand for part in _as_served(policy, group, resolver)]
+    verdicts = [resolver.enter(group) for group in demand]
+    parts_in = _admitted_shares(policy, demand, verdicts, fleet)
     held = [
-        msgspec.structs.replace(one, requests_per_s=part * one.requests_per_s)
-        for one, part in zip(demand, parts_in, strict=True)
+        msgspec.structs.replace(group, requests_per_s=part * group.requests_per_s)
+        for group, part in zip(demand, parts_in, strict=True)
     ]
     shares = _planned(policy, held, verdicts, fleet, lost)
-    pools = {(one.region, one.model): one for one in fleet if one.region not in lost}
+    pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
     served = {
         pool: min(1.0, pools[pool].slots / pools[pool].service_s / load) if load > 0.0 else 1.0
         for pool, load in loads.items()
     }
-    fates = tuple(
-        _fate(one, verdict, shares, served, part) for one, verdict, part in zip(demand, verdicts, parts_in, strict=True)
+    demand_outcomes = tuple(
+        _demand_outcome(group, verdict, shares, served, part)
+        for group, verdict, part in zip(demand, verdicts, parts_in, strict=True)
     )
-    parts = iter(fates)
-    versions = [_shares_of(policy, one) for one in whole]
-    return Outcome(
-        tuple(_together(list(islice(parts, len(one))), one) for one in versions),
-        totals(policy, demand, fates, pools, loads),
+    parts = iter(demand_outcomes)
+    versions = [_shares_of(policy, group) for group in whole]
+    return Evaluation(
+        tuple(_merged(list(islice(parts, len(shares_of))), shares_of) for shares_of in versions),
+        totals(policy, demand, demand_outcomes, pools, loads),
     )
 
 
-def _shares_of(policy: Policy, one: Asked) -> dict[str, float]:
+def _shares_of(policy: Policy, group: DemandGroup) -> dict[str, float]:
     """Shares (0-1) by model that serves a requested model name: its versions, or the model itself."""
-    versions = versions_of(policy, one.model)
+    versions = versions_of(policy, group.model)
     if versions is None:
-        return {one.model: 1.0}
+        return {group.model: 1.0}
     return {version.model: version.percent / WHOLE_PERCENT for version in versions.versions}
 
 
-def _as_served(policy: Policy, one: Asked, entrances: Entrances) -> list[Asked]:
-    """Split an entry by model version, with the fallback model where no permitted region runs the version."""
+def _as_served(policy: Policy, group: DemandGroup, resolver: EntryResolver) -> list[DemandGroup]:
+    """Split a group by model version, with the fallback model where no permitted region runs the version."""
     found = []
-    for model, share in _shares_of(policy, one).items():
-        part = msgspec.structs.replace(one, model=model, requests_per_s=share * one.requests_per_s)
+    for model, share in _shares_of(policy, group).items():
+        part = msgspec.structs.replace(group, model=model, requests_per_s=share * group.requests_per_s)
         while (known := policy.models.get(part.model)) is not None and known.fallback is not None:
-            verdict = entrances.enter(part)
-            if isinstance(verdict, Refusal) or entrances.has(verdict[1], part.model):
+            verdict = resolver.enter(part)
+            if isinstance(verdict, Refusal) or resolver.has(verdict[1], part.model):
                 break
             part = msgspec.structs.replace(part, model=known.fallback)
         found.append(part)
     return found
 
 
-def _together(parts: list[Fate], shares: dict[str, float]) -> Fate:
-    """Merge the results of an entry's model versions, weighted by their shares."""
+def _merged(parts: list[DemandOutcome], shares: dict[str, float]) -> DemandOutcome:
+    """Merge the outcomes of a group's model versions, weighted by their shares."""
     if len(parts) == 1:
         return parts[0]
     servers: dict[str, float] = defaultdict(float)
@@ -107,21 +108,21 @@ def _together(parts: list[Fate], shares: dict[str, float]) -> Fate:
             servers[server] += weight * share
         for reason, share in part.refused.items():
             refused[reason] += weight * share
-    return Fate(parts[0].residency, parts[0].entry, dict(servers), dict(refused))
+    return DemandOutcome(parts[0].residency, parts[0].entry, dict(servers), dict(refused))
 
 
-def _let_in(
-    policy: Policy, demand: Sequence[Asked], verdicts: Sequence[Entered | Refusal], fleet: Sequence[Capacity]
+def _admitted_shares(
+    policy: Policy, demand: Sequence[DemandGroup], verdicts: Sequence[Entered | Refusal], fleet: Sequence[Capacity]
 ) -> list[float]:
-    """Share (0-1) of each entry that its tenant's quota admits at its entry region."""
+    """Share (0-1) of each group that its tenant's quota admits at its entry region."""
     times_s: dict[str, list[float]] = defaultdict(list)
-    for one in fleet:
-        times_s[one.model].append(one.service_s)
-    return let_in(
+    for pool in fleet:
+        times_s[pool.model].append(pool.service_s)
+    return admitted_shares(
         policy,
         [
-            None if isinstance(verdict, Refusal) else (verdict[0], one.tenant, one.model, one.requests_per_s)
-            for one, verdict in zip(demand, verdicts, strict=True)
+            None if isinstance(verdict, Refusal) else (verdict[0], group.tenant, group.model, group.requests_per_s)
+            for group, verdict in zip(demand, verdicts, strict=True)
         ],
         {model: sum(some) / len(some) for model, some in times_s.items()},
     )
@@ -129,17 +130,17 @@ def _let_in(
 
 def _planned(
     policy: Policy,
-    demand: Sequence[Asked],
+    demand: Sequence[DemandGroup],
     verdicts: Sequence[Entered | Refusal],
     fleet: Sequence[Capacity],
     lost: frozenset[str],
 ) -> dict[Key, dict[str, float]]:
     """Plan shares by entry region, model and residency class, as the control plane would compute them."""
     rates: dict[str, dict[tuple[str, ResidencyClass], float]] = defaultdict(lambda: defaultdict(float))
-    for one, verdict in zip(demand, verdicts, strict=True):
+    for group, verdict in zip(demand, verdicts, strict=True):
         if not isinstance(verdict, Refusal):
             entry, permitted = verdict
-            rates[entry][one.model, permitted] += one.requests_per_s
+            rates[entry][group.model, permitted] += group.requests_per_s
     agents = {
         (region, ""): HeldReport(_report(region, fleet, rates[region]), 0.0)
         for region in policy.regions
@@ -168,9 +169,9 @@ def _planned(
 def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:
     """The report that a single agent of the region would send."""
     pools = tuple(
-        PoolReport(one.model, 1, 1, one.slots, 0, one.service_s)
-        for one in fleet
-        if one.region == region and one.slots > 0
+        PoolReport(pool.model, 1, 1, pool.slots, 0, pool.service_s)
+        for pool in fleet
+        if pool.region == region and pool.slots > 0
     )
     demand = tuple(
         DemandReport(model, permitted.name, tuple(sorted(permitted.regions)), rate)
@@ -180,31 +181,33 @@ def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, Re
 
 
 def _loads(
-    demand: Sequence[Asked], verdicts: Sequence[Entered | Refusal], shares: Mapping[Key, Mapping[str, float]]
+    demand: Sequence[DemandGroup], verdicts: Sequence[Entered | Refusal], shares: Mapping[Key, Mapping[str, float]]
 ) -> dict[tuple[str, str], float]:
     """Offered load of each pool in requests per second, by (region, model)."""
     loads: dict[tuple[str, str], float] = defaultdict(float)
-    for one, verdict in zip(demand, verdicts, strict=True):
+    for group, verdict in zip(demand, verdicts, strict=True):
         if not isinstance(verdict, Refusal):
-            for server, share in shares.get(Key(verdict[0], one.model, verdict[1].name), {}).items():
-                loads[server, one.model] += share * one.requests_per_s
+            for server, share in shares.get(Key(verdict[0], group.model, verdict[1].name), {}).items():
+                loads[server, group.model] += share * group.requests_per_s
     return dict(loads)
 
 
-def _fate(
-    one: Asked,
+def _demand_outcome(
+    group: DemandGroup,
     verdict: Entered | Refusal,
     shares: Mapping[Key, Mapping[str, float]],
     served: Mapping[tuple[str, str], float],
     part: float,
-) -> Fate:
-    """The result of one entry of the demand, of which `part` (0-1) is within its tenant's quota."""
+) -> DemandOutcome:
+    """The outcome of one group of the demand, of which `part` (0-1) is within its tenant's quota."""
     if isinstance(verdict, Refusal):
-        return Fate("", "", {}, {verdict.reason: 1.0})
+        return DemandOutcome("", "", {}, {verdict.reason: 1.0})
     entry, permitted = verdict
-    planned = shares.get(Key(entry, one.model, permitted.name))
+    planned = shares.get(Key(entry, group.model, permitted.name))
     if not planned:
-        return Fate(permitted.name, entry, {}, {Reason.NONE_READY: 1.0})
-    servers = {server: part * share * served[server, one.model] for server, share in planned.items()}
+        return DemandOutcome(permitted.name, entry, {}, {Reason.NONE_READY: 1.0})
+    servers = {server: part * share * served[server, group.model] for server, share in planned.items()}
     refused = {Reason.QUOTA_EXCEEDED: 1.0 - part, Reason.SATURATED: part - sum(servers.values())}
-    return Fate(permitted.name, entry, servers, {reason: share for reason, share in refused.items() if share > 1e-9})
+    return DemandOutcome(
+        permitted.name, entry, servers, {reason: share for reason, share in refused.items() if share > 1e-9}
+    )

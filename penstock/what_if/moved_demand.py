@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.what_if.evaluation import Outcome
-from penstock.what_if.outcomes import Asked, Fate
+from penstock.what_if.evaluation import Evaluation
+from penstock.what_if.outcomes import DemandGroup, DemandOutcome
 
 MIN_SHARE = 0.001
 """Moves of a smaller share (0-1) of a group of requests are omitted."""
@@ -35,17 +35,17 @@ class Move(msgspec.Struct, frozen=True):
     requests_per_s: float
 
 
-def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move]:
+def moves(demand: Sequence[DemandGroup], before: Evaluation, after: Evaluation) -> list[Move]:
     """Moves by descending rate. Requests that differ only in the client's country are one move."""
-    rates: dict[_Group, float] = defaultdict(float)
-    totals: dict[_Group, float] = defaultdict(float)
-    countries: dict[_Group, set[str]] = defaultdict(set)
-    for one, old, new in zip(demand, before.fates, after.fates, strict=True):
+    rates: dict[_MoveKey, float] = defaultdict(float)
+    totals: dict[_MoveKey, float] = defaultdict(float)
+    countries: dict[_MoveKey, set[str]] = defaultdict(set)
+    for group, old, new in zip(demand, before.demand_outcomes, after.demand_outcomes, strict=True):
         for source, target, share in _flows(_places(old), _places(new)):
-            key = _Group(one.origin, one.tenant, one.model, old.residency, new.residency, source, target)
-            rates[key] += share * one.requests_per_s
-            totals[key] += one.requests_per_s
-            countries[key].add(one.country or "?")
+            key = _MoveKey(group.origin, group.tenant, group.model, old.residency, new.residency, source, target)
+            rates[key] += share * group.requests_per_s
+            totals[key] += group.requests_per_s
+            countries[key].add(group.country or "?")
     found = [
         Move(
             origin=key.origin,
@@ -62,10 +62,10 @@ def moves(demand: Sequence[Asked], before: Outcome, after: Outcome) -> list[Move
         for key, rate in rates.items()
         if rate >= MIN_SHARE * totals[key] > 0.0
     ]
-    return sorted(found, key=lambda one: (-one.requests_per_s, one.origin, one.tenant, one.model, one.target))
+    return sorted(found, key=lambda move: (-move.requests_per_s, move.origin, move.tenant, move.model, move.target))
 
 
-class _Group(NamedTuple):
+class _MoveKey(NamedTuple):
     """The attributes that requests of one `Move` share."""
 
     origin: str
@@ -77,8 +77,11 @@ class _Group(NamedTuple):
     target: str
 
 
-def _places(fate: Fate) -> dict[str, float]:
-    return {**fate.servers, **{f"refused: {reason}": share for reason, share in fate.refused.items()}}
+def _places(demand_outcome: DemandOutcome) -> dict[str, float]:
+    return {
+        **demand_outcome.servers,
+        **{f"refused: {reason}": share for reason, share in demand_outcome.refused.items()},
+    }
 
 
 def _flows(old: dict[str, float], new: dict[str, float]) -> list[tuple[str, str, float]]:

@@ -1,4 +1,4 @@
-"""Data types of the what-if evaluation: demand, capacity, and the result of each demand entry."""
+"""Data types of the what-if evaluation: demand, capacity, and the outcome of each demand group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import msgspec
 from penstock.routing.reasons import Reason
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DemandGroup(msgspec.Struct, frozen=True):
     """Requests with equal attributes, and their rate."""
 
     origin: str
@@ -32,8 +32,8 @@ class Capacity(msgspec.Struct, frozen=True):
     """Mean time that one request holds a slot, in seconds."""
 
 
-class Fate(msgspec.Struct, frozen=True):
-    """The regions that serve one entry of the demand, and the share rejected."""
+class DemandOutcome(msgspec.Struct, frozen=True):
+    """The regions that serve one group of the demand, and the share rejected."""
 
     residency: str
     """Name of its residency class; empty if it is rejected before one is assigned."""

@@ -8,24 +8,24 @@ from collections.abc import Mapping, Sequence
 from penstock.policy.policy import Policy
 
 
-def let_in(
-    policy: Policy, coming: Sequence[tuple[str, str, str, float] | None], service_s: Mapping[str, float]
+def admitted_shares(
+    policy: Policy, demand: Sequence[tuple[str, str, str, float] | None], service_s: Mapping[str, float]
 ) -> list[float]:
-    """The share (0-1) of each demand entry that its tenant's quota admits.
+    """The share (0-1) of each demand group that its tenant's quota admits.
 
     A quota applies in each entry region separately. Bursts are ignored, and the load is assumed to be even over the
     agents of a region. Concurrency is the rate times the service time (Little's law).
 
     Args:
         policy: gives the quotas and the expected service times.
-        coming: per entry its entry region, tenant, model and rate in 1/s; None for an entry rejected before.
+        demand: per group its entry region, tenant, model and rate in 1/s; None for a group rejected before.
         service_s: service time in seconds by model; defaults to the policy's expected service time.
     """
     rates: dict[tuple[str, str], float] = defaultdict(float)
     running: dict[tuple[str, str], float] = defaultdict(float)
-    for one in coming:
-        if one is not None:
-            entry, tenant, model, per_s = one
+    for group in demand:
+        if group is not None:
+            entry, tenant, model, per_s = group
             rates[entry, tenant] += per_s
             running[entry, tenant] += per_s * service_s.get(model, policy.models[model].expected_service_s)
     shares = {}
@@ -37,4 +37,4 @@ def let_in(
         if quota is not None and quota.concurrent is not None and running[entry, tenant] > quota.concurrent:
             share = min(share, quota.concurrent / running[entry, tenant])
         shares[entry, tenant] = share
-    return [1.0 if one is None else shares[one[0], one[1]] for one in coming]
+    return [1.0 if group is None else shares[group[0], group[1]] for group in demand]

@@ -12,9 +12,9 @@ from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
-from penstock.what_if.outcomes import Asked, Capacity, Fate
+from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome
 
-FULLEST = 0.99
+MAX_UTILISATION = 0.99
 """Utilisation (0-1) that caps the queueing model, which diverges at 1."""
 
 
@@ -40,8 +40,8 @@ class Totals(msgspec.Struct, frozen=True):
 
 def totals(
     policy: Policy,
-    demand: Sequence[Asked],
-    fates: Sequence[Fate],
+    demand: Sequence[DemandGroup],
+    demand_outcomes: Sequence[DemandOutcome],
     pools: Mapping[tuple[str, str], Capacity],
     loads: Mapping[tuple[str, str], float],
 ) -> Totals:
@@ -49,8 +49,8 @@ def totals(
 
     Args:
         policy: gives distances and prices.
-        demand: the entries of the demand.
-        fates: the result of each entry of the demand.
+        demand: the groups of the demand.
+        demand_outcomes: the outcome of each group of the demand.
         pools: capacity by (region, model).
         loads: offered load in requests per second, by (region, model).
     """
@@ -58,18 +58,18 @@ def totals(
     trips: list[tuple[float, float]] = []
     wait_s = {pool: _wait_s(pools[pool], load) for pool, load in loads.items()}
     elsewhere = waited = gpu = egress = 0.0
-    for one, fate in zip(demand, fates, strict=True):
-        for reason, share in fate.refused.items():
-            refused[reason] += share * one.requests_per_s
-        away = one.origin in policy.regions and fate.entry not in ("", one.origin)
-        elsewhere += one.requests_per_s if away else 0.0
-        for server, share in fate.servers.items():
-            rate = share * one.requests_per_s
-            to_entry_ms = policy.round_trip_ms(one.origin, fate.entry) if away else 0.0
-            trips.append((to_entry_ms + policy.round_trip_ms(fate.entry, server), rate))
-            waited += rate * wait_s[server, one.model]
-            gpu += rate * pools[server, one.model].service_s * policy.regions[server].cost_per_gpu_hour
-            egress += rate * _egress(policy, fate.entry, server, one.model) * SECONDS_PER_HOUR
+    for group, demand_outcome in zip(demand, demand_outcomes, strict=True):
+        for reason, share in demand_outcome.refused.items():
+            refused[reason] += share * group.requests_per_s
+        away = group.origin in policy.regions and demand_outcome.entry not in ("", group.origin)
+        elsewhere += group.requests_per_s if away else 0.0
+        for server, share in demand_outcome.servers.items():
+            rate = share * group.requests_per_s
+            to_entry_ms = policy.round_trip_ms(group.origin, demand_outcome.entry) if away else 0.0
+            trips.append((to_entry_ms + policy.round_trip_ms(demand_outcome.entry, server), rate))
+            waited += rate * wait_s[server, group.model]
+            gpu += rate * pools[server, group.model].service_s * policy.regions[server].cost_per_gpu_hour
+            egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)
     busy: dict[str, float] = defaultdict(float)
@@ -77,7 +77,7 @@ def totals(
         slots[region] += pool.slots
         busy[region] += min(pool.slots, loads.get((region, model), 0.0) * pool.service_s)
     return Totals(
-        requests_per_s=sum(one.requests_per_s for one in demand),
+        requests_per_s=sum(group.requests_per_s for group in demand),
         served_per_s=served,
         refused_per_s=dict(refused),
         sent_elsewhere_per_s=elsewhere,
@@ -93,7 +93,7 @@ def totals(
 def _wait_s(pool: Capacity, load_per_s: float) -> float:
     """Expected wait in a pool in seconds, by Little's law from the expected queue length."""
     per_s = pool.slots / pool.service_s
-    utilisation = min(FULLEST, load_per_s / per_s)
+    utilisation = min(MAX_UTILISATION, load_per_s / per_s)
     if utilisation <= 0.0:
         return 0.0
     waiting_now = waiting(np.array([utilisation]), np.array([float(pool.slots)]))

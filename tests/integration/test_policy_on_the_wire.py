@@ -13,7 +13,7 @@ import pytest
 from control_plane.cli.demand_file import read_access_logs
 from penstock.policy.geography import Location
 from penstock.policy.policy import EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
-from penstock.what_if.outcomes import Asked
+from penstock.what_if.outcomes import DemandGroup
 from regional_agent.proxy.access_log import AccessLog
 from tests.support.agents import Agent, agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
@@ -36,7 +36,9 @@ async def test_what_is_logged_of_a_client_is_its_country_and_where_it_came_in(tm
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert sorted(line["kind"] for line in lines) == ["failover", "forwarded"]
     assert {(line["origin"], line["country"], line["subdivision"]) for line in lines} == {("eu-es", "US", "CA")}
-    assert read_access_logs([file]) == [Asked("eu-es", "open", "US", MODEL, 1.0, "CA")], "counted where it came in"
+    assert read_access_logs([file]) == [DemandGroup("eu-es", "open", "US", MODEL, 1.0, "CA")], (
+        "counted where it came in"
+    )
 
 
 async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_look(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.what_if_response import WhatIf
 from penstock.fleet.snapshot import demand, pools
 from penstock.policy.policy import Policy
-from penstock.what_if.assumed_demand import bearable_rate, generated_demand, generated_fleet, generated_kinds
-from penstock.what_if.evaluation import outcome
+from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
+from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import moves
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 
 MAX_ROWS = 5_000
 """Maximum number of rows of a given demand."""
@@ -114,17 +114,20 @@ def _evaluate(policy: Policy, body: WhatIfRequest, reported: Sequence[Capacity],
     for index, row in enumerate(body.demand or ()):
         if row.origin and row.origin not in policy.regions:
             require_region(proposed, row.origin, f"demand[{index}].origin")
-    rate_per_s = reported_per_s or min(bearable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
+    rate_per_s = reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
     asked = (
         [
-            Asked(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
+            DemandGroup(row.origin, row.tenant, row.country, row.model, row.requests_per_s, row.subdivision)
             for row in body.demand
         ]
         if body.demand is not None
         else _generate_demand(policy, rate_per_s)
     )
     capacities = reported or generated_fleet((policy, proposed), asked)
-    before, after = outcome(policy, asked, capacities), outcome(proposed, asked, capacities, frozenset(body.lost))
+    before, after = (
+        evaluate_demand(policy, asked, capacities),
+        evaluate_demand(proposed, asked, capacities, frozenset(body.lost)),
+    )
     moved = moves(asked, before, after)
     given = body.demand is not None
     return WhatIf(
@@ -144,13 +147,13 @@ def _describe_demand(rate_per_s: float, *, reported: bool) -> str:
     return f"{text} as regions report" if reported else f"{text}, because regions report none"
 
 
-def _generate_demand(policy: Policy, rate_per_s: float) -> list[Asked]:
+def _generate_demand(policy: Policy, rate_per_s: float) -> list[DemandGroup]:
     """Return a demand in which every tenant requests every model.
 
     Raises:
         Problem: 422, it would have more than MAX_GENERATED_ROWS rows.
     """
-    if generated_kinds(policy) > MAX_GENERATED_ROWS:
+    if max_generated_groups(policy) > MAX_GENERATED_ROWS:
         raise Problem(422, "demand: this policy has too many tenants, models and regions to generate one; give it")
     return generated_demand(policy, rate_per_s)
 

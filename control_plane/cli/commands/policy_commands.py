@@ -104,8 +104,8 @@ def simulate(
     every model, with capacity for twice the demand. docs/simulating.md describes the files.
     """
     from control_plane.cli.demand_file import MAX_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
-    from penstock.what_if.assumed_demand import generated_demand, generated_fleet, generated_kinds
-    from penstock.what_if.evaluation import outcome
+    from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups
+    from penstock.what_if.evaluation import evaluate_demand
     from penstock.what_if.moved_demand import moves
 
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
@@ -114,7 +114,7 @@ def simulate(
         try:
             if demand is not None and trace:
                 raise UsageFault("--demand and --trace cannot be used together")
-            if demand is None and not trace and generated_kinds(policies[0]) > MAX_ROWS:
+            if demand is None and not trace and max_generated_groups(policies[0]) > MAX_ROWS:
                 raise UsageFault("too many tenants, models and regions to generate demand; give --demand or --trace")
             asked = (
                 read_demand(demand)
@@ -129,7 +129,7 @@ def simulate(
             _check_models(policies, [one.model for one in pools])
         except BadDemand as error:
             raise UsageFault(str(error)) from None
-    before, after = (outcome(policy, asked, pools, frozenset(lost or ())) for policy in policies)
+    before, after = (evaluate_demand(policy, asked, pools, frozenset(lost or ())) for policy in policies)
     moved = moves(asked, before, after)
     print_as(
         output,

@@ -61,7 +61,7 @@ class RevisionStore:
 
 
 def _is_known(one: RevisionResult, known: list[Revision]) -> bool:
-    """Another leader may have recorded it: a commit's fate at any time, a folder's if nothing came after it."""
+    """Whether the result is recorded: a commit's in any revision, a folder's in the newest revision only."""
     candidates = known if one.provenance is not None else known[:1]
     return any(
         (one.digest, one.provenance, one.errors) == (two.digest, two.provenance, two.errors) for two in candidates

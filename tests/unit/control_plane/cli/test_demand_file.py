@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from control_plane.cli.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 from regional_agent.proxy.access_log import AccessLine
 
-ROWS = [Asked("eu-de", "t", "DE", "m", 2.5, "BE"), Asked("", "t", None, "m", 1.0)]
+ROWS = [DemandGroup("eu-de", "t", "DE", "m", 2.5, "BE"), DemandGroup("", "t", None, "m", 1.0)]
 
 
 def write(file: Path, text: str) -> Path:
@@ -39,7 +39,7 @@ def test_a_fleet(tmp_path: Path) -> None:
 
 def test_a_table_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
     file = write(tmp_path / "demand.csv", "\ufefftenant,model,requests_per_s\r\nt,m,1\r\n")
-    assert read_demand(file) == [Asked("", "t", None, "m", 1.0)]
+    assert read_demand(file) == [DemandGroup("", "t", None, "m", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_agents_access_logs_are_demand(tmp_path: Path) -> None:
     one.write_bytes(logged(100.0, "t", "home", "DE") + logged(105.0, "t", "home", "DE") + logged(106.0, "", "home"))
     other.write_bytes(logged(110.0, "t", "forwarded", "DE") + logged(104.0, "u", "spillover"))
     assert read_access_logs([one, other]) == [
-        Asked("eu-de", "t", "DE", "m", 0.2),
-        Asked("eu-de", "u", None, "m", 0.1),
+        DemandGroup("eu-de", "t", "DE", "m", 0.2),
+        DemandGroup("eu-de", "u", None, "m", 0.1),
     ]
     with pytest.raises(BadDemand, match="no request of any tenant"):
         read_access_logs([write(tmp_path / "empty.log", "")])

@@ -17,8 +17,8 @@ from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.verification.verify import verify
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet
-from penstock.what_if.evaluation import outcome
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.paths import POLICIES
 
 EXAMPLES = POLICIES / "examples"
@@ -36,7 +36,7 @@ def test_it_is_good_and_its_demand_is_served(name: str) -> None:
     assert found.good
     assert found.warnings == ()
     demand = generated_demand(policy, 50.0)
-    refused = outcome(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s
+    refused = evaluate_demand(policy, demand, generated_fleet([policy], demand)).totals.refused_per_s
     assert refused.keys() <= {Reason.LOCATION_UNKNOWN, Reason.QUOTA_EXCEEDED}
     assert (Reason.QUOTA_EXCEEDED in refused) is (name == "quotas")
 
@@ -128,9 +128,9 @@ def test_spillover() -> None:
     model = "llama-3.1-8b"
     assert (bounds(policy, "eu-de", model).over_price_cap, bounds(policy, "eu-de", model).max_away) == ({"br-sao"}, 1.0)
     assert bounds(policy, "br-sao", model).max_away == 0.2
-    demand = [Asked("us-east", "everybody", "US", model, 30.0)]
+    demand = [DemandGroup("us-east", "everybody", "US", model, 30.0)]
     fleet = [Capacity(name, model, 100, 5.0) for name in policy.regions]
-    servers = outcome(policy, demand, fleet).fates[0].servers
+    servers = evaluate_demand(policy, demand, fleet).demand_outcomes[0].servers
     assert servers.keys() == {"us-east", "eu-de"}
-    without_others = outcome(policy, demand, fleet, frozenset({"eu-de", "us-west"})).fates[0]
+    without_others = evaluate_demand(policy, demand, fleet, frozenset({"eu-de", "us-west"})).demand_outcomes[0]
     assert (without_others.servers.keys(), without_others.refused.keys()) == ({"us-east"}, {Reason.SATURATED})

@@ -22,8 +22,8 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, PlanLogic, Policy, Region
 from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
-from penstock.what_if.evaluation import outcome
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.control_planes import PLANET
 from tests.support.planner_calls import tick_input
 
@@ -120,10 +120,10 @@ def test_its_tables_are_kept_from_tick_to_tick() -> None:
 def test_what_if_plans_by_the_logic_that_policy_names() -> None:
     rooms = [Capacity(name, "m", 100, 1.0) for name in WHERE]
     tenants = compile_bundle(read_folder(PLANET)).tenants
-    asked = [Asked("de", "open", "DE", "m", 10.0)]
+    asked = [DemandGroup("de", "open", "DE", "m", 10.0)]
     served = {
-        policy.objective.plan_logic: outcome(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
-        .fates[0]
+        policy.objective.plan_logic: evaluate_demand(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
+        .demand_outcomes[0]
         .servers
         for policy in (POLICY, BY_PRICE)
     }

@@ -11,10 +11,10 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.policy.policy import ModelVersions, Policy, Quota, Version
 from penstock.routing.reasons import Reason
-from penstock.what_if.assumed_demand import bearable_rate, generated_demand, generated_fleet
-from penstock.what_if.evaluation import outcome
+from penstock.what_if.assumed_demand import generated_demand, generated_fleet, sustainable_rate
+from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import moves
-from penstock.what_if.outcomes import Asked, Capacity
+from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.paths import PLANET as PLANET_FOLDER
 
 PLANET = compile_bundle(read_folder(PLANET_FOLDER))
@@ -26,35 +26,41 @@ def without_rules() -> Policy:
     return msgspec.structs.replace(PLANET, residency=())
 
 
-class TestOutcome:
+class TestEvaluateDemand:
     def test_what_fits_is_served_at_home(self) -> None:
-        (fate,) = outcome(PLANET, [Asked("eu-gb", "open", "GB", SMALL, 10.0)], ROOMY).fates
-        assert fate.entry == "eu-gb"
-        assert fate.servers == {"eu-gb": 1.0}
+        (demand_outcome,) = evaluate_demand(
+            PLANET, [DemandGroup("eu-gb", "open", "GB", SMALL, 10.0)], ROOMY
+        ).demand_outcomes
+        assert demand_outcome.entry == "eu-gb"
+        assert demand_outcome.servers == {"eu-gb": 1.0}
 
     def test_what_may_not_be_where_it_lands_enters_elsewhere(self) -> None:
-        found = outcome(PLANET, [Asked("eu-gb", "personal", "DE", SMALL, 10.0)], ROOMY)
-        assert found.fates[0].entry == "eu-de"
-        assert found.fates[0].servers == {"eu-de": 1.0}
+        found = evaluate_demand(PLANET, [DemandGroup("eu-gb", "personal", "DE", SMALL, 10.0)], ROOMY)
+        assert found.demand_outcomes[0].entry == "eu-de"
+        assert found.demand_outcomes[0].servers == {"eu-de": 1.0}
         assert found.totals.sent_elsewhere_per_s == 10.0
         assert found.totals.round_trip_ms == 13.0
 
     def test_steered_clients_enter_where_they_may(self) -> None:
-        (fate,) = outcome(PLANET, [Asked("", "personal", "DE", SMALL, 10.0)], ROOMY).fates
-        assert fate.entry == "eu-de"
+        (demand_outcome,) = evaluate_demand(
+            PLANET, [DemandGroup("", "personal", "DE", SMALL, 10.0)], ROOMY
+        ).demand_outcomes
+        assert demand_outcome.entry == "eu-de"
 
     def test_quotas_refuse_what_is_beyond_them_at_each_entry(self) -> None:
         limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(6.0, 10, None))
         policy = msgspec.structs.replace(PLANET, tenants=PLANET.tenants | {"open": limited})
         asked = [
-            Asked("eu-gb", "open", "GB", SMALL, 8.0),
-            Asked("eu-gb", "open", "FR", SMALL, 4.0),
-            Asked("eu-de", "open", "DE", SMALL, 6.0),
-            Asked("eu-gb", "eu-personal", "GB", SMALL, 50.0),
+            DemandGroup("eu-gb", "open", "GB", SMALL, 8.0),
+            DemandGroup("eu-gb", "open", "FR", SMALL, 4.0),
+            DemandGroup("eu-de", "open", "DE", SMALL, 6.0),
+            DemandGroup("eu-gb", "eu-personal", "GB", SMALL, 50.0),
         ]
-        found = outcome(policy, asked, ROOMY)
-        assert [fate.refused for fate in found.fates] == [{Reason.QUOTA_EXCEEDED: 0.5}] * 2 + [{}] * 2
-        assert [sum(fate.servers.values()) for fate in found.fates] == pytest.approx([0.5, 0.5, 1.0, 1.0])
+        found = evaluate_demand(policy, asked, ROOMY)
+        refused = [demand_outcome.refused for demand_outcome in found.demand_outcomes]
+        assert refused == [{Reason.QUOTA_EXCEEDED: 0.5}] * 2 + [{}] * 2
+        served = [sum(demand_outcome.servers.values()) for demand_outcome in found.demand_outcomes]
+        assert served == pytest.approx([0.5, 0.5, 1.0, 1.0])
         assert found.totals.refused_per_s == {Reason.QUOTA_EXCEEDED: pytest.approx(6.0)}
         assert found.totals.load["eu-gb"] == pytest.approx(0.06), "what is refused takes no room"
 
@@ -62,35 +68,40 @@ class TestOutcome:
         limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(None, 1, 5))
         policy = msgspec.structs.replace(PLANET, tenants=PLANET.tenants | {"open": limited})
         slow = [Capacity("eu-gb", SMALL, 100, 2.0)]
-        (fate,) = outcome(policy, [Asked("eu-gb", "open", "GB", SMALL, 10.0)], slow).fates
-        assert (fate.servers, fate.refused) == ({"eu-gb": 0.25}, {Reason.QUOTA_EXCEEDED: 0.75})
+        (demand_outcome,) = evaluate_demand(
+            policy, [DemandGroup("eu-gb", "open", "GB", SMALL, 10.0)], slow
+        ).demand_outcomes
+        assert (demand_outcome.servers, demand_outcome.refused) == ({"eu-gb": 0.25}, {Reason.QUOTA_EXCEEDED: 0.75})
 
     @pytest.mark.parametrize(
         ("asked", "reason"),
         [
-            (Asked("eu-de", "nobody", "DE", SMALL, 1.0), Reason.INVALID_API_KEY),
-            (Asked("eu-de", "open", "DE", "no-such-model", 1.0), Reason.MODEL_NOT_FOUND),
-            (Asked("eu-de", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
-            (Asked("", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
-            (Asked("eu-de", "open", "DE", "llama-3.1-70b", 1.0), Reason.NONE_READY),
+            (DemandGroup("eu-de", "nobody", "DE", SMALL, 1.0), Reason.INVALID_API_KEY),
+            (DemandGroup("eu-de", "open", "DE", "no-such-model", 1.0), Reason.MODEL_NOT_FOUND),
+            (DemandGroup("eu-de", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
+            (DemandGroup("", "personal", None, SMALL, 1.0), Reason.LOCATION_UNKNOWN),
+            (DemandGroup("eu-de", "open", "DE", "llama-3.1-70b", 1.0), Reason.NONE_READY),
         ],
     )
-    def test_refusals_have_their_reason(self, asked: Asked, reason: Reason) -> None:
-        found = outcome(PLANET, [asked], ROOMY)
-        assert found.fates[0].refused == {reason: 1.0}
+    def test_refusals_have_their_reason(self, asked: DemandGroup, reason: Reason) -> None:
+        found = evaluate_demand(PLANET, [asked], ROOMY)
+        assert found.demand_outcomes[0].refused == {reason: 1.0}
         assert found.totals.refused_per_s == {reason: 1.0}
 
     def test_a_lost_region_serves_and_reads_nothing(self) -> None:
-        demand = [Asked("us-east", "us-restricted", "US", SMALL, 1.0), Asked("us-east", "open", "US", SMALL, 1.0)]
-        restricted, free = outcome(PLANET, demand, ROOMY, frozenset({"us-east"})).fates
+        demand = [
+            DemandGroup("us-east", "us-restricted", "US", SMALL, 1.0),
+            DemandGroup("us-east", "open", "US", SMALL, 1.0),
+        ]
+        restricted, free = evaluate_demand(PLANET, demand, ROOMY, frozenset({"us-east"})).demand_outcomes
         assert restricted.refused == {Reason.NONE_READY: 1.0}
         assert free.entry == "eu-gb"
         assert "us-east" not in free.servers
 
     def test_what_is_too_much_is_refused_in_part(self) -> None:
-        demand = [Asked("us-east", "us-restricted", "US", SMALL, 400.0)]
-        found = outcome(PLANET, demand, ROOMY)
-        assert found.fates[0].servers == pytest.approx({"us-east": 0.25})
+        demand = [DemandGroup("us-east", "us-restricted", "US", SMALL, 400.0)]
+        found = evaluate_demand(PLANET, demand, ROOMY)
+        assert found.demand_outcomes[0].servers == pytest.approx({"us-east": 0.25})
         assert found.totals.refused_per_s == pytest.approx({Reason.SATURATED: 300.0})
         assert found.totals.load["us-east"] == 1.0
 
@@ -98,22 +109,23 @@ class TestOutcome:
         canary = ModelVersions("llama", (Version(SMALL, 75.0), Version("llama-3.1-70b", 25.0)))
         under = msgspec.structs.replace(PLANET, versions={"llama": canary})
         fleet = [Capacity("eu-de", SMALL, 100, 1.0), Capacity("eu-es", "llama-3.1-70b", 100, 1.0)]
-        demand = [Asked("eu-de", "open", "DE", "llama", 8.0)]
-        found = outcome(under, demand, fleet)
-        assert found.fates[0].servers == pytest.approx({"eu-de": 0.75, "eu-es": 0.25})
+        demand = [DemandGroup("eu-de", "open", "DE", "llama", 8.0)]
+        found = evaluate_demand(under, demand, fleet)
+        assert found.demand_outcomes[0].servers == pytest.approx({"eu-de": 0.75, "eu-es": 0.25})
         assert found.totals.served_per_s == pytest.approx(8.0)
-        lost = outcome(under, demand, fleet, frozenset({"eu-es"}))
-        assert lost.fates[0].refused == pytest.approx({Reason.NONE_READY: 0.25})
+        lost = evaluate_demand(under, demand, fleet, frozenset({"eu-es"}))
+        assert lost.demand_outcomes[0].refused == pytest.approx({Reason.NONE_READY: 0.25})
         lighter = msgspec.structs.replace(under.models["llama-3.1-70b"], fallback=SMALL)
         stands_in = msgspec.structs.replace(under, models=under.models | {"llama-3.1-70b": lighter})
-        assert outcome(stands_in, demand, fleet, frozenset({"eu-es"})).fates[0].servers == pytest.approx({"eu-de": 1.0})
+        (demand_outcome,) = evaluate_demand(stands_in, demand, fleet, frozenset({"eu-es"})).demand_outcomes
+        assert demand_outcome.servers == pytest.approx({"eu-de": 1.0})
 
     def test_costs_are_those_of_busy_slots_and_of_bytes_that_leave(self) -> None:
         both = [Capacity(name, SMALL, 100, 2.0) for name in ("eu-de", "jp-tok")]
-        at_home = outcome(PLANET, [Asked("jp-tok", "open", "JP", SMALL, 10.0)], both).totals
+        at_home = evaluate_demand(PLANET, [DemandGroup("jp-tok", "open", "JP", SMALL, 10.0)], both).totals
         assert at_home.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.25)
         assert at_home.egress_cost_per_hour == 0.0
-        away = outcome(PLANET, [Asked("jp-tok", "open", "JP", SMALL, 10.0)], both[:1]).totals
+        away = evaluate_demand(PLANET, [DemandGroup("jp-tok", "open", "JP", SMALL, 10.0)], both[:1]).totals
         assert away.gpu_cost_per_hour == pytest.approx(10 * 2.0 * 1.15)
         assert away.egress_cost_per_hour == pytest.approx(10 * 3600 * (0.09 * 4e3 + 0.02 * 4e3) / 1e9)
         assert away.round_trip_ms == 237.0
@@ -123,7 +135,7 @@ class TestOutcome:
 @given(
     st.lists(
         st.builds(
-            Asked,
+            DemandGroup,
             origin=st.sampled_from(["", *PLANET.regions]),
             tenant=st.sampled_from([*PLANET.tenants, "nobody"]),
             country=st.sampled_from([None, "DE", "US", "BR"]),
@@ -135,16 +147,16 @@ class TestOutcome:
     st.frozensets(st.sampled_from(sorted(PLANET.regions)), max_size=5),
 )
 def test_every_request_is_served_or_refused_and_never_where_it_may_not_be(
-    demand: list[Asked], lost: frozenset[str]
+    demand: list[DemandGroup], lost: frozenset[str]
 ) -> None:
-    found = outcome(PLANET, demand, ROOMY, lost)
-    for one, fate in zip(demand, found.fates, strict=True):
-        assert sum(fate.servers.values()) + sum(fate.refused.values()) == pytest.approx(1.0)
-        assert not fate.servers.keys() & lost
+    found = evaluate_demand(PLANET, demand, ROOMY, lost)
+    for one, demand_outcome in zip(demand, found.demand_outcomes, strict=True):
+        assert sum(demand_outcome.servers.values()) + sum(demand_outcome.refused.values()) == pytest.approx(1.0)
+        assert not demand_outcome.servers.keys() & lost
         if one.tenant == "us-restricted":
-            assert fate.servers.keys() <= {"us-east"}
+            assert demand_outcome.servers.keys() <= {"us-east"}
         if one.tenant == "eu-personal" or (one.tenant == "personal" and one.country == "DE"):
-            assert fate.servers.keys() <= {"eu-de", "eu-es"}
+            assert demand_outcome.servers.keys() <= {"eu-de", "eu-es"}
     totals = found.totals
     assert totals.served_per_s + sum(totals.refused_per_s.values()) == pytest.approx(totals.requests_per_s)
 
@@ -153,31 +165,31 @@ class TestMoves:
     def test_the_same_policy_moves_nobody(self) -> None:
         demand = generated_demand(PLANET, 100.0)
         fleet = generated_fleet([PLANET], demand)
-        assert moves(demand, outcome(PLANET, demand, fleet), outcome(PLANET, demand, fleet)) == []
+        assert moves(demand, evaluate_demand(PLANET, demand, fleet), evaluate_demand(PLANET, demand, fleet)) == []
 
     def test_who_moves_is_told_once_for_all_countries(self) -> None:
-        demand = [Asked("eu-gb", "personal", country, SMALL, 5.0) for country in ("DE", "FR")]
-        (move,) = moves(demand, outcome(PLANET, demand, ROOMY), outcome(without_rules(), demand, ROOMY))
+        demand = [DemandGroup("eu-gb", "personal", country, SMALL, 5.0) for country in ("DE", "FR")]
+        (move,) = moves(demand, evaluate_demand(PLANET, demand, ROOMY), evaluate_demand(without_rules(), demand, ROOMY))
         assert (move.source, move.target, move.share, move.requests_per_s) == ("eu-de", "eu-gb", 1.0, 10.0)
         assert move.countries == ("DE", "FR")
         assert move.residency_before == "eu-de+eu-es"
 
     def test_a_refusal_is_a_place_to_come_from_and_to_go_to(self) -> None:
-        demand = [Asked("us-east", "us-restricted", "US", SMALL, 200.0)]
-        found = moves(demand, outcome(PLANET, demand, ROOMY), outcome(without_rules(), demand, ROOMY))
+        demand = [DemandGroup("us-east", "us-restricted", "US", SMALL, 200.0)]
+        found = moves(demand, evaluate_demand(PLANET, demand, ROOMY), evaluate_demand(without_rules(), demand, ROOMY))
         assert sum(one.share for one in found if one.source == "refused: saturated") == pytest.approx(0.5)
 
 
 def test_generated_demand_is_as_much_as_asked_for_and_fits() -> None:
     demand = generated_demand(PLANET, 100.0)
     assert sum(one.requests_per_s for one in demand) == pytest.approx(100.0)
-    totals = outcome(PLANET, demand, generated_fleet([PLANET], demand)).totals
+    totals = evaluate_demand(PLANET, demand, generated_fleet([PLANET], demand)).totals
     assert totals.refused_per_s == pytest.approx({Reason.LOCATION_UNKNOWN: 0.5})
 
 
 def test_made_up_demand_fills_half_of_what_the_scarcest_model_has() -> None:
     fleet = [*ROOMY, *(Capacity(region, "llama-3.1-70b", 20, 10.0) for region in ("eu-de", "us-east"))]
-    rate_per_s = bearable_rate(PLANET, fleet)
+    rate_per_s = sustainable_rate(PLANET, fleet)
     of_scarcest_per_s = rate_per_s / len(PLANET.models)
     assert of_scarcest_per_s == pytest.approx((20 + 20) / 10.0 / 2.0)
-    assert bearable_rate(PLANET, []) == 0.0
+    assert sustainable_rate(PLANET, []) == 0.0
