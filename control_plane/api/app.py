@@ -10,12 +10,12 @@ from fastapi.routing import APIRoute
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.leader_forwarding import LeaderForwarding
-from control_plane.api.openapi import install_description, operation_id
+from control_plane.api.openapi import REQUIRED_ROLE, install_description, operation_id
 from control_plane.api.request_limits import AuthenticatedBodies, BodyLimits
 from control_plane.api.responses import install_error_handlers
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
-from control_plane.auth.required_roles import is_guarded
+from control_plane.auth.required_roles import required_role
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
 
@@ -62,8 +62,10 @@ def create_app(
         app.include_router(router)
     for router in guarded_routers:
         for route in router.routes:
-            if not isinstance(route, APIRoute) or not is_guarded(route.dependant):
+            role = required_role(route.dependant) if isinstance(route, APIRoute) else None
+            if not isinstance(route, APIRoute) or role is None:
                 raise UnguardedRoute(f"{route} requires no caller: give it a parameter such as `caller: Viewer`")
+            route.openapi_extra = {**(route.openapi_extra or {}), REQUIRED_ROLE: role.value}
         app.include_router(router, dependencies=[Depends(require_described)])
     open_paths = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
     # The middleware added last receives a request first.

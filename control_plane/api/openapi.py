@@ -20,6 +20,9 @@ _REF = "#/components/schemas/{name}"
 _COMPONENTS = "x-components"
 _PROBLEM_NAME = "Problem"
 
+REQUIRED_ROLE = "x-required-role"
+"""Extension of an operation: the role that its caller needs."""
+
 ABOUT = """\
 Control plane of a fleet of inference regions: decides which region serves which requests.
 

@@ -84,9 +84,11 @@ def must_reach(caller: Caller, regions: Iterable[str] | None) -> None:
         raise Problem(403, f"{caller.name} may change only {own}")
 
 
-def is_guarded(dependant: Dependant) -> bool:
-    """Whether a route requires a caller."""
-    return any(
-        dependency.call in (_viewer, _operator, _admin) or is_guarded(dependency)
-        for dependency in dependant.dependencies
-    )
+def required_role(dependant: Dependant) -> Role | None:
+    """Return the role that a route requires; None if the route requires no caller."""
+    roles = {_viewer: Role.VIEWER, _operator: Role.OPERATOR, _admin: Role.ADMIN}
+    for dependency in dependant.dependencies:
+        role = roles.get(dependency.call) if dependency.call is not None else None
+        if found := role or required_role(dependency):
+            return found
+    return None

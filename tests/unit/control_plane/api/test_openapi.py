@@ -44,6 +44,7 @@ async def test_every_operation_says_what_it_does(document: dict[str, Any]) -> No
                 assert status == "204" or one["content"], f"{where}: say what it answers with `responses=returns(...)`"
             assert responses.PROBLEM_JSON in operation["responses"]["default"]["content"], where
             assert ("security" in operation) is (path not in OPEN), where
+            assert ("x-required-role" in operation) is (path not in OPEN), where
 
 
 async def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:

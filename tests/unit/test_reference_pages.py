@@ -1,0 +1,25 @@
+"""The committed pages of docs/reference/ are those that the code generates."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs import api_page, generate_reference
+
+
+def test_committed_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    code = generate_reference.main(["--check"])
+    assert code == 0, capsys.readouterr().out[:4_000]
+
+
+def test_a_changed_page_is_stale(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(generate_reference, "pages", lambda: {"settings.md": "another page\n"})
+    assert generate_reference.main(["--check"]) == 1
+    assert "+another page" in capsys.readouterr().out
+
+
+def test_the_api_page_has_every_operation() -> None:
+    page = api_page.api_page()
+    for path, methods in api_page.description()["paths"].items():
+        for method in methods:
+            assert page.count(f"### {method.upper()} {path}\n") == 1
