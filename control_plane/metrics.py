@@ -89,31 +89,30 @@ class ControlPlaneMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._leader = self._gauge("leader", "1 while this control plane holds leadership, else 0.")
+        self._leader = self._gauge("leader", "1 while this control plane is the leader, else 0.")
         self._fencing_epoch = self._gauge(
-            "fencing_epoch", "Fencing epoch this control plane leads with; 0 while it does not lead."
+            "fencing_epoch", "Fencing epoch of this leader; 0 on a control plane that is not the leader."
         )
         self._plan_generation = self._gauge(
-            "plan_generation", "Generation of the newest plan this leader published; 0 before the first."
+            "plan_generation", "Generation of the newest plan that this leader published; 0 before the first."
         )
         self._plan_seconds = Histogram(
-            "penstock_plan_seconds",
-            "Seconds from a snapshot to a finished plan, before publishing.",
+            "penstock_planning_duration_seconds",
+            "Seconds to compute a plan from a snapshot, without publishing.",
             buckets=PLAN_BUCKETS_S,
             registry=self.registry,
         )
-        self._planned_greedily = self._counter(
-            "planned_greedily",
-            "Plans in which the waterfall decided for a model, since the solver had no answer in time; * for all.",
+        self._planner_fallbacks = self._counter(
+            "planner_fallbacks",
+            "Plans in which the waterfall planner replaced a solver that failed or timed out, by model;"
+            " model `*` if it replaced the solver for all models.",
             ("model",),
         )
-        self._publish = self._counter("publish", "Attempts to publish a plan, by how they ended.", ("outcome",))
-        self._reports = self._counter(
-            "reports", "Reports that agents sent, by region and what became of them.", ("region", "outcome")
-        )
+        self._publish = self._counter("plan_publishes", "Attempts to publish a plan, by outcome.", ("outcome",))
+        self._reports = self._counter("reports", "Agents' reports, by region and outcome.", ("region", "outcome"))
         self._webhooks = self._counter(
             "policy_webhooks",
-            "Webhook deliveries from the policy repository's host, by what became of them.",
+            "Webhook deliveries from the host of the policy repository, by outcome.",
             ("outcome",),
         )
         self._report_age = self._gauge(
@@ -122,44 +121,44 @@ class ControlPlaneMetrics:
             ("region",),
         )
         self._refusing = self._gauge(
-            "agents_refusing",
-            "Agents of the region that refuse the plan or policy published to them last, and obey an older one.",
+            "agents_rejecting_config",
+            "Agents of the region that reject the newest published plan or policy and keep an older one.",
             ("region",),
         )
         self._region_state = self._gauge(
             "region_state",
-            "1 on the state the leader holds a region to be in, 0 on the others.",
+            "1 for the health state that the leader assigns to a region, 0 for the others.",
             ("region", "state"),
         )
         self._region_slots = self._gauge(
-            "region_slots", "Requests that the region's ready endpoints can run at once.", ("region", "model")
+            "region_slots", "Requests that the region's ready endpoints can run concurrently.", ("region", "model")
         )
         self._region_in_flight = self._gauge(
             "region_in_flight", "Requests running or queued on the region's endpoints.", ("region", "model")
         )
         self._overrides = self._gauge(
-            "overrides", "Overrides that hold, by what they do and where; no region for a freeze.", ("kind", "region")
+            "overrides", "Active overrides, by kind and region; the region of a freeze is empty.", ("kind", "region")
         )
         self._demand = self._gauge(
             "demand_requests_per_second",
-            "Requests per second that clients offered at an origin region, before any routing.",
+            "Requests per second that clients send to an origin region, before routing.",
             ("origin", "model"),
         )
-        self._missing_slots = self._gauge(
-            "missing_slots",
-            "Slots that a model lacks and that this region is one place for: now, to serve within the target, or "
-            "at_a_loss of the region whose loss would be felt most.",
-            ("region", "model", "when"),
+        self._capacity_shortfall = self._gauge(
+            "capacity_shortfall_slots",
+            "Slots that a model lacks and that could be added in this region: `current`, to serve demand within the "
+            "utilisation target, or `region_loss`, to serve it after the worst loss of one region.",
+            ("region", "model", "scenario"),
         )
         self._arc_share = self._gauge(
             "arc_share",
-            "Share (0-1) of an origin's demand for a model and residency class that the plan gives to a server.",
+            "Share (0-1) of an origin's demand for a model and residency class that the plan assigns to a server.",
             ("origin", "server", "model", "residency"),
         )
         self._rollout_phase = self._gauge(
-            "rollout_phase", "1 on the phase of the newest rollout of a policy, 0 on the others.", ("phase",)
+            "rollout_phase", "1 for the phase of the newest policy rollout, 0 for the others.", ("phase",)
         )
-        self._policy_info = self._gauge("policy_info", "1 on the digest of the policy in force.", ("digest",))
+        self._policy_info = self._gauge("policy_info", "1 for the digest of the policy in force.", ("digest",))
         for outcome in PublishOutcome:
             self._publish.labels(outcome.value)
         for webhook_outcome in WebhookOutcome:
@@ -181,15 +180,15 @@ class ControlPlaneMetrics:
                 self._rollout_phase,
                 self._demand,
                 self._arc_share,
-                self._missing_slots,
+                self._capacity_shortfall,
             ):
                 fleet.clear()
 
-    def planned(self, seconds: float, greedy: Collection[str]) -> None:
-        """Count one plan, its duration (s), and the models that the greedy fallback planned."""
+    def planned(self, seconds: float, fallbacks: Collection[str]) -> None:
+        """Count one plan, its duration (s), and the models that the fallback planner planned."""
         self._plan_seconds.observe(seconds)
-        for model in greedy:
-            self._planned_greedily.labels(model).inc()
+        for model in fallbacks:
+            self._planner_fallbacks.labels(model).inc()
 
     def published(self, outcome: PublishOutcome) -> None:
         """Count one attempt to publish."""
@@ -205,8 +204,8 @@ class ControlPlaneMetrics:
 
     def show_rollout(self, phase: Phase) -> None:
         """Set the phase of the newest rollout."""
-        for one in Phase:
-            self._rollout_phase.labels(one.value).set(one is phase)
+        for each in Phase:
+            self._rollout_phase.labels(each.value).set(each is phase)
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
         """Replace the plan's gauges by those of the plan just published, one slice per region."""
@@ -251,14 +250,14 @@ class ControlPlaneMetrics:
     def show_shortfalls(self, shortfalls: Sequence[Shortfall]) -> None:
         """Set the missing capacity by (region, model), the worst case of each; pairs that are absent are removed."""
         worst: dict[tuple[str, str, str], float] = {}
-        for one in shortfalls:
-            when = "now" if one.lost is None else "at_a_loss"
-            for region in one.regions:
-                key = (region, one.model, when)
-                worst[key] = max(worst.get(key, 0.0), one.slots)
-        self._missing_slots.clear()
+        for shortfall in shortfalls:
+            scenario = "current" if shortfall.lost is None else "region_loss"
+            for region in shortfall.regions:
+                key = (region, shortfall.model, scenario)
+                worst[key] = max(worst.get(key, 0.0), shortfall.slots)
+        self._capacity_shortfall.clear()
         for key, slots in worst.items():
-            self._missing_slots.labels(*key).set(slots)
+            self._capacity_shortfall.labels(*key).set(slots)
 
     def set_policy(self, digest: str) -> None:
         """Set the digest of the policy in force."""

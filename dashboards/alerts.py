@@ -29,8 +29,8 @@ _OBJECTIVE_RUNBOOK = """
 
 ALERTS = (
     Alert(
-        name="PenstockResidencyRefusedAtServer",
-        expr="sum by (site) (increase(penstock_agent_residency_refusals_at_server_total[5m])) > 0",
+        name="PenstockForwardedResidencyRefused",
+        expr="sum by (site) (increase(penstock_agent_forwarded_residency_refusals_total[5m])) > 0",
         for_s=0,
         severity="page",
         summary="{{ $labels.site }} was sent requests whose residency class forbids it",
@@ -75,7 +75,7 @@ ALERTS = (
     ),
     Alert(
         name="PenstockPlanNotPublished",
-        expr='sum(increase(penstock_publish_total{outcome=~"published|unchanged"}[2m])) == 0'
+        expr='sum(increase(penstock_plan_publishes_total{outcome=~"published|unchanged"}[2m])) == 0'
         " and sum(penstock_leader) > 0",
         for_s=60,
         severity="page",
@@ -114,7 +114,7 @@ ALERTS = (
             1. `penstock endpoints --region` that region: which are not ready, and in which state are they?
             2. `down`: see the engines' logs. `ejected`: requests failed there, panel "Ejections by reason". `unloaded`:
                does the engine have the model on its disk? `draining`: somebody means it; nothing to do.
-            3. Do the others cope? Panel "Missing slots" says what the next loss would leave without a place.
+            3. Do the others cope? Panel "Capacity shortfall" shows the slots missing after the next loss.
         """,
     ),
     Alert(
@@ -132,7 +132,7 @@ ALERTS = (
     ),
     Alert(
         name="PenstockPlanRefused",
-        expr="sum by (region) (penstock_agents_refusing) > 0",
+        expr="sum by (region) (penstock_agents_rejecting_config) > 0",
         for_s=30,
         severity="ticket",
         summary="{{ $value }} agents of {{ $labels.region }} refuse what was published to them",
@@ -232,11 +232,11 @@ ALERTS = (
         runbook=_OBJECTIVE_RUNBOOK,
     ),
     Alert(
-        name="PenstockSharedViewDown",
-        expr="min by (site, agent) (penstock_agent_shared_view_up) == 0",
+        name="PenstockSharedLoadDown",
+        expr="min by (site, agent) (penstock_agent_shared_load_up) == 0",
         for_s=60,
         severity="ticket",
-        summary="Agent {{ $labels.agent }} in {{ $labels.site }} has lost the shared in-flight view (Redis)",
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} cannot reach the shared load (Redis)",
         impact="Agents of the site choose endpoints by what each sees alone: somewhat longer tails under load.",
         runbook="""
             1. All agents of the site: Redis is down. Restart it; it needs no data back.

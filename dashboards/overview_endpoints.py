@@ -13,7 +13,7 @@ ENDPOINTS = Row(
             Prose(
                 "Busiest endpoints",
                 "The ten endpoints with the most requests on them.",
-                "One far above the rest of its pool: it is slow, or the shared view is old.",
+                "One far above the rest of its pool: it is slow, or the shared load is old.",
             ),
             [
                 Query(
@@ -33,7 +33,7 @@ ENDPOINTS = Row(
             ),
             [
                 Query(
-                    'sum by (site, model) (penstock_agent_waiting{site=~"$region",model=~"$model"})',
+                    'sum by (site, model) (penstock_agent_requests_queued{site=~"$region",model=~"$model"})',
                     "{{site}} {{model}}",
                 )
             ],
@@ -48,7 +48,7 @@ ENDPOINTS = Row(
             ),
             [
                 Query(
-                    'sum by (site, reason) (rate(penstock_agent_ejections_total{site=~"$region"}[1m])) > 0',
+                    'sum by (site, reason) (rate(penstock_agent_endpoint_ejections_total{site=~"$region"}[1m])) > 0',
                     "{{site}} {{reason}}",
                 )
             ],
@@ -75,7 +75,7 @@ ENDPOINTS = Row(
             ),
             [
                 Query(
-                    'min by (site, endpoint) (penstock_agent_endpoint_weight{site=~"$region"}) < 1',
+                    'min by (site, endpoint) (penstock_agent_endpoint_warmup_weight{site=~"$region"}) < 1',
                     "{{site}} {{endpoint}}",
                 )
             ],

@@ -68,7 +68,7 @@ LATENCY = Row(
             [
                 Query(f'{ATTAINED.record}{{site=~"$region",model=~"$model"}}', "{{site}} {{model}}"),
                 Query(
-                    'max by (model) (penstock_agent_objective_share{model=~"$model"})', "{{model}} wanted", dashed=True
+                    'max by (model) (penstock_agent_slo_target_ratio{model=~"$model"})', "{{model}} wanted", dashed=True
                 ),
             ],
             "percentunit",
@@ -114,11 +114,11 @@ REFUSALS_AND_ERRORS = Row(
             Prose(
                 "Residency refusals at server, by region",
                 "Requests that a region was sent and, by their residency class, must not be. Always 0.",
-                "Anything else: follow the runbook of PenstockResidencyRefusedAtServer at once.",
+                "Anything else: follow the runbook of PenstockForwardedResidencyRefused at once.",
             ),
             [
                 Query(
-                    'sum by (site) (increase(penstock_agent_residency_refusals_at_server_total{site=~"$region"}[5m]))',
+                    'sum by (site) (increase(penstock_agent_forwarded_residency_refusals_total{site=~"$region"}[5m]))',
                     "{{site}}",
                 )
             ],
@@ -163,7 +163,7 @@ CONTROL_PLANE = Row(
                 "Attempts to publish a plan a second, by how they ended.",
                 "Only `published` and `unchanged` are well; the runbook of PenstockPlanNotPublished has the others.",
             ),
-            [Query("sum by (outcome) (rate(penstock_publish_total[1m]))", "{{outcome}}")],
+            [Query("sum by (outcome) (rate(penstock_plan_publishes_total[1m]))", "{{outcome}}")],
             "ops",
             stacked=True,
             span=8,
@@ -198,9 +198,11 @@ CONTROL_PLANE = Row(
                 "Near the planning interval of 1-2 s: too many classes or a slow machine; give the leader more CPU.",
             ),
             [
-                Query("histogram_quantile(0.5, sum by (le) (rate(penstock_plan_seconds_bucket[1m])))", "p50"),
                 Query(
-                    "histogram_quantile(0.99, sum by (le) (rate(penstock_plan_seconds_bucket[1m])))",
+                    "histogram_quantile(0.5, sum by (le) (rate(penstock_planning_duration_seconds_bucket[1m])))", "p50"
+                ),
+                Query(
+                    "histogram_quantile(0.99, sum by (le) (rate(penstock_planning_duration_seconds_bucket[1m])))",
                     "p99",
                     dashed=True,
                 ),
@@ -232,24 +234,24 @@ AGENTS = Row(
         ),
         states(
             Prose(
-                "Shared view (Redis)",
-                "Whether each agent reaches its region's shared in-flight view.",
+                "Shared load (Redis)",
+                "Whether each agent reaches its region's shared load.",
                 "Down: agents choose by their own view, with longer tails. Restart that region's Redis.",
             ),
-            Query('min by (site, agent) (penstock_agent_shared_view_up{site=~"$region"})', "{{site}} {{agent}}"),
+            Query('min by (site, agent) (penstock_agent_shared_load_up{site=~"$region"})', "{{site}} {{agent}}"),
             UP_DOWN,
             span=8,
         ),
         lines(
             Prose(
-                "Shared view age",
-                "Seconds since each agent read the shared view. Past a tenth of a mean service time it misleads, and "
+                "Shared load age",
+                "Seconds since each agent read the shared load. Past a tenth of a mean service time it misleads, and "
                 "agents choose between two at random by it.",
                 "Growing while Redis is up: Redis or the agent's event loop is overloaded.",
             ),
             [
                 Query(
-                    'max by (site, agent) (penstock_agent_shared_view_age_seconds{site=~"$region"})',
+                    'max by (site, agent) (penstock_agent_shared_load_age_seconds{site=~"$region"})',
                     "{{site}} {{agent}}",
                 )
             ],
@@ -262,7 +264,7 @@ AGENTS = Row(
                 "Requests each region's agents carry now, their own and those forwarded to them.",
                 "Not falling to 0 when traffic stops is a leak: keep /status output and report a defect.",
             ),
-            [Query('sum by (site) (penstock_agent_in_flight{site=~"$region",model=~"$model"})', "{{site}}")],
+            [Query('sum by (site) (penstock_agent_requests_in_flight{site=~"$region",model=~"$model"})', "{{site}}")],
             "short",
             span=8,
         ),

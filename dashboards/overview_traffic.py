@@ -23,10 +23,10 @@ from dashboards.recording_rules import (
     AWAY,
     DEMAND,
     IN_FLIGHT,
-    MISSING,
     PEER_STATE,
     REGION_STATE,
     REQUESTS,
+    SHORTFALL,
     SLOTS,
     STATE_CODES,
     UTILISATION,
@@ -54,9 +54,9 @@ HEALTH = Row(
             Prose(
                 "Residency refusals at server",
                 "Requests that reached a region their residency class forbids, over the time shown. Always 0.",
-                "Anything else: follow the runbook of PenstockResidencyRefusedAtServer at once.",
+                "Anything else: follow the runbook of PenstockForwardedResidencyRefused at once.",
             ),
-            "sum(increase(penstock_agent_residency_refusals_at_server_total[$__range]))",
+            "sum(increase(penstock_agent_forwarded_residency_refusals_total[$__range]))",
             "short",
             [(None, GREEN), (0.001, RED)],
         ),
@@ -220,17 +220,20 @@ CAPACITY = Row(
         ),
         lines(
             Prose(
-                "Missing slots",
-                "Slots that a model lacks, and each region that is one place for them: now, to serve within the "
-                "target, and dashed at the loss of the region that would be felt most.",
-                "What an autoscaler acts on: add that many in any one of the regions shown for the model. Missing now "
-                "comes before missing at a loss. Where none can grow: let another region in.",
+                "Capacity shortfall",
+                "Slots that a model lacks, by region where they could be added: now, to serve within the utilisation "
+                "target, and (dashed) after the worst loss of one region.",
+                "Input for an autoscaler: add that many slots in any one region shown for the model, the current "
+                "shortfall first. If none of them can grow, permit another region.",
             ),
             [
-                Query(f'{MISSING.record}{{region=~"$region",model=~"$model",when="now"}} > 0', "{{region}} {{model}}"),
                 Query(
-                    f'{MISSING.record}{{region=~"$region",model=~"$model",when="at_a_loss"}} > 0',
-                    "{{region}} {{model}} at a loss",
+                    f'{SHORTFALL.record}{{region=~"$region",model=~"$model",scenario="current"}} > 0',
+                    "{{region}} {{model}}",
+                ),
+                Query(
+                    f'{SHORTFALL.record}{{region=~"$region",model=~"$model",scenario="region_loss"}} > 0',
+                    "{{region}} {{model}} after a region loss",
                     dashed=True,
                 ),
             ],

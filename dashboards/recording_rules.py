@@ -37,13 +37,13 @@ TTFT = Recording(
 )
 REQUEST_SECONDS = Recording(
     ("site", "model", "le"),
-    "penstock_agent_request_seconds_bucket:rate1m",
-    "sum by (site, model, le) (rate(penstock_agent_request_seconds_bucket[1m]))",
+    "penstock_agent_request_duration_seconds_bucket:rate1m",
+    "sum by (site, model, le) (rate(penstock_agent_request_duration_seconds_bucket[1m]))",
 )
 WAITS = Recording(
     ("site", "model", "le"),
-    "penstock_agent_wait_seconds_bucket:rate1m",
-    'sum by (site, model, le) (rate(penstock_agent_wait_seconds_bucket{end="served"}[1m]))',
+    "penstock_agent_queue_wait_seconds_bucket:rate1m",
+    'sum by (site, model, le) (rate(penstock_agent_queue_wait_seconds_bucket{outcome="dispatched"}[1m]))',
 )
 REFUSALS = Recording(
     ("site", "reason"),
@@ -86,31 +86,31 @@ DEMAND = Recording(
     "penstock_demand_requests_per_second:max",
     "max by (origin, model) (penstock_demand_requests_per_second)",
 )
-MISSING = Recording(
-    ("region", "model", "when"),
-    "penstock_missing_slots:max",
-    "max by (region, model, when) (penstock_missing_slots)",
+SHORTFALL = Recording(
+    ("region", "model", "scenario"),
+    "penstock_capacity_shortfall_slots:max",
+    "max by (region, model, scenario) (penstock_capacity_shortfall_slots)",
 )
 
-_ANSWERS = "penstock_agent_objective_answers_total"
+_ANSWERS = "penstock_agent_slo_requests_total"
 
 
 def _burn(window: str) -> Recording:
     """How many times as fast as the objective allows its answers are late or fail; at 1 it is just met."""
-    missed = f'sum by (model) (rate({_ANSWERS}{{within="no"}}[{window}]))'
+    missed = f'sum by (model) (rate({_ANSWERS}{{met="false"}}[{window}]))'
     return Recording(
         ("model",),
-        f"penstock_objective_burn:rate{window}",
+        f"penstock_slo_burn:rate{window}",
         f"{missed} / sum by (model) (rate({_ANSWERS}[{window}]))"
-        " / (1 - max by (model) (penstock_agent_objective_share))",
+        " / (1 - max by (model) (penstock_agent_slo_target_ratio))",
     )
 
 
 BURN_5M, BURN_30M, BURN_1H, BURN_6H = map(_burn, ("5m", "30m", "1h", "6h"))
 ATTAINED = Recording(
     ("site", "model"),
-    "penstock_objective_attained:ratio_rate5m",
-    f'sum by (site, model) (rate({_ANSWERS}{{within="yes"}}[5m])) / sum by (site, model) (rate({_ANSWERS}[5m]))',
+    "penstock_slo_attained:ratio_rate5m",
+    f'sum by (site, model) (rate({_ANSWERS}{{met="true"}}[5m])) / sum by (site, model) (rate({_ANSWERS}[5m]))',
 )
 
 RECORDINGS = (
@@ -126,7 +126,7 @@ RECORDINGS = (
     SLOTS,
     UTILISATION,
     DEMAND,
-    MISSING,
+    SHORTFALL,
     BURN_5M,
     BURN_30M,
     BURN_1H,

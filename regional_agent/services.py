@@ -171,7 +171,7 @@ class PeerService(_Service):
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """As elsewhere; and an origin that should have known is noted."""
         if refusal.reason in RESIDENCY_REASONS:
-            self._carrier.metrics.residency_refused_at_server()
+            self._carrier.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
 
     def refuse_head(self, request: Request) -> Refusal | None:

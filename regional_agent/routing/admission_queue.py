@@ -17,7 +17,7 @@ from penstock.admission.queueing import CREDIT_WAIT_S, Waiting, give_up_at, retr
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.shared_load import QueueSummary
-from regional_agent.telemetry.agent_metrics import WaitEnd
+from regional_agent.telemetry.agent_metrics import QueueOutcome
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -55,7 +55,7 @@ class AdmissionQueue:
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         clock: Callable[[], float],
-        on_waited: Callable[[str, float, WaitEnd], None] = lambda model, waited_s, end: None,
+        on_waited: Callable[[str, float, QueueOutcome], None] = lambda model, waited_s, outcome: None,
     ) -> None:
         """Create empty queues.
 
@@ -134,7 +134,7 @@ class AdmissionQueue:
             Waiter(context, select, answer), context.estimate.tenant, context.priority, size_bytes, now, until, leave_at
         )
         for victim in displaced:
-            self._left(victim, now, WaitEnd.IN_VAIN)
+            self._left(victim, now, QueueOutcome.ABANDONED)
             refusal = _refusal("the queue is full and other requests come first", wait_s)
             asyncio.get_running_loop().call_soon(victim.item.answer, refusal)
         if entry is None:
@@ -149,7 +149,7 @@ class AdmissionQueue:
         """Remove a request whose client has gone or whose deadline has passed."""
         if entry.waits:
             self._queues[entry.item.context.model].leave(entry)
-            self._left(entry, self._clock(), WaitEnd.IN_VAIN)
+            self._left(entry, self._clock(), QueueOutcome.ABANDONED)
             self._shared_load.publish()
 
     def room_appeared(self) -> None:
@@ -197,7 +197,7 @@ class AdmissionQueue:
 
     def deliver(self, entry: QueueEntry, answer: Attempt | Refusal, now: float) -> None:
         """Call back a request that has left its queue."""
-        self._left(entry, now, WaitEnd.IN_VAIN if isinstance(answer, Refusal) else WaitEnd.SERVED)
+        self._left(entry, now, QueueOutcome.ABANDONED if isinstance(answer, Refusal) else QueueOutcome.DISPATCHED)
         self._shared_load.publish()
         entry.item.answer(answer)
 
@@ -235,7 +235,7 @@ class AdmissionQueue:
         try:
             for queue in list(self._queues.values()):
                 for entry in queue.give_up(now):
-                    self._left(entry, now, WaitEnd.IN_VAIN)
+                    self._left(entry, now, QueueOutcome.ABANDONED)
                     entry.item.answer(self._too_late(entry.item.context, now))
                 self._serve(queue, elsewhere=True)
         finally:
@@ -251,8 +251,8 @@ class AdmissionQueue:
         if self._timer is None and any(self._queues.values()):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def _left(self, entry: QueueEntry, now: float, end: WaitEnd) -> None:
-        self._on_waited(entry.item.context.model, now - entry.since, end)
+    def _left(self, entry: QueueEntry, now: float, outcome: QueueOutcome) -> None:
+        self._on_waited(entry.item.context.model, now - entry.since, outcome)
 
 
 class ModelQueue(FairQueue[Waiter]):

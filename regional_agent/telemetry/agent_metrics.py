@@ -85,12 +85,12 @@ class RequestOutcome(StrEnum):
     """The deadline expired before the end of the response."""
 
 
-class WaitEnd(StrEnum):
-    """How a request left the admission queue."""
+class QueueOutcome(StrEnum):
+    """The outcome of a request's time in the admission queue."""
 
-    SERVED = "served"
+    DISPATCHED = "dispatched"
     """A slot became free, in this region or in another."""
-    IN_VAIN = "in_vain"
+    ABANDONED = "abandoned"
     """The request was rejected, its client disconnected, or its deadline expired."""
 
 
@@ -124,99 +124,107 @@ class AgentMetrics:
 
         self._requests = CounterOfSeries(
             "penstock_agent_requests",
-            "Requests that ended: by model, the region that served, why it was that one, and how it ended.",
+            "Completed requests, by model, serving region, kind of routing, and outcome.",
             REQUEST_LABELS,
         )
-        self._refusals = self._counter("refusals", "Requests refused on purpose, by reason.", ("reason",))
-        self._retries = self._counter(
-            "retries", "Requests that had not started and were tried elsewhere, by reason.", ("reason",)
+        self._refusals = self._counter("refusals", "Rejected requests, by reason.", ("reason",))
+        self._retries = self._counter("retries", "Retries of requests that had not started, by reason.", ("reason",))
+        self._forwarded_residency_refusals = self._counter(
+            "forwarded_residency_refusals",
+            "Forwarded requests rejected because their residency class forbids this region; normally 0.",
         )
-        self._residency_refusals_at_server = self._counter(
-            "residency_refusals_at_server",
-            "Forwarded requests whose residency class forbids this region; any at all: an origin was wrong.",
+        self._requests_in_flight = self._gauge(
+            "requests_in_flight", "Requests in progress in this agent, by model.", ("model",)
         )
-        self._in_flight = self._gauge("in_flight", "Requests this agent carries now, by model.", ("model",))
-        self._waiting = self._gauge("waiting", "Those of them that wait here for room, by model.", ("model",))
+        self._requests_queued = self._gauge(
+            "requests_queued",
+            "Requests in this agent's admission queue, by model; included in requests_in_flight.",
+            ("model",),
+        )
         self._ttft = HistogramOfTimes(
             "penstock_agent_ttft_seconds",
-            "Seconds from a client's request to the first byte of the answer's body; measured at the origin only.",
+            "Seconds from a client's request to the first byte of the response body; measured at the origin only.",
             TTFT_BUCKETS_S,
         )
-        self._request_seconds = HistogramOfTimes(
-            "penstock_agent_request_seconds",
-            "Seconds from a client's request to the end of the answer or the deadline; measured at the origin only.",
+        self._request_duration = HistogramOfTimes(
+            "penstock_agent_request_duration_seconds",
+            "Seconds from a client's request to the end of the response or the deadline; measured at the origin only.",
             REQUEST_BUCKETS_S,
         )
-        self._wait_seconds = HistogramOfTimes(
-            "penstock_agent_wait_seconds",
-            "Seconds that a request waited here for room, of those that had to wait, and whether there was any.",
+        self._queue_wait = HistogramOfTimes(
+            "penstock_agent_queue_wait_seconds",
+            "Seconds that a queued request spent in the admission queue, by model and outcome.",
             WAIT_BUCKETS_S,
-            "end",
+            "outcome",
         )
         self._endpoint_in_flight = self._gauge(
             "endpoint_in_flight",
-            "Requests on the endpoint now, all agents of the region counted where the view is shared.",
+            "Requests on the endpoint, including those of the region's other agents while shared load is enabled.",
             ("endpoint",),
         )
         self._endpoint_ready = self._gauge(
-            "endpoint_ready", "1 when the endpoint may take a new request, else 0.", ("endpoint",)
+            "endpoint_ready", "1 if the endpoint accepts new requests, else 0.", ("endpoint",)
         )
         self._endpoint_weight = self._gauge(
-            "endpoint_weight",
-            "Share of its size that the endpoint is worth while it warms up; 1 when warm.",
+            "endpoint_warmup_weight",
+            "Share (0-1) of the endpoint's capacity in use while it warms up; 1 when warm.",
             ("endpoint",),
         )
         self._endpoint_ejected = self._gauge(
-            "endpoint_ejected", "1 while requests that failed keep the endpoint out or on trial, else 0.", ("endpoint",)
+            "endpoint_ejected",
+            "1 while outlier ejection removes or limits the endpoint, else 0.",
+            ("endpoint",),
         )
         self._ejections = self._counter(
-            "ejections", "Endpoints taken out because requests failed there, by the last failure.", ("reason",)
+            "endpoint_ejections", "Outlier ejections of endpoints, by the failure that caused each.", ("reason",)
         )
         self._engine_signal = self._gauge(
             "engine_signal",
-            "What the endpoint's engine says of how full it is, as last heard: requests queued and running, and the"
-            " shares of KV cache and of its own measure in use.",
+            "Last load signals of the endpoint's engine: requests queued and running, share (0-1) of KV cache in use,"
+            " and utilisation (0-1).",
             ("endpoint", "signal"),
         )
         self._engine_signal_age = self._gauge(
-            "engine_signal_age_seconds", "Seconds since the endpoint's engine was last heard of that.", ("endpoint",)
+            "engine_signal_age_seconds",
+            "Seconds since the endpoint's engine last reported load signals.",
+            ("endpoint",),
         )
         self._peer_state = self._gauge(
             "peer_state",
-            "1 on the state this agent believes a peer region to be in, 0 on the others.",
+            "1 for the health state that this agent assigns to a peer region, 0 for the others.",
             ("region", "state"),
         )
         self._peer_rtt = self._gauge(
             "peer_rtt_seconds",
-            "Smoothed round trip to a peer region's agent in seconds, by probes.",
+            "Smoothed round trip of probes to a peer region's agent, in seconds.",
             ("region",),
         )
         self._plan_generation = self._gauge("plan_generation", "Generation of the plan in force; 0 before the first.")
         self._plan_epoch = self._gauge("plan_epoch", "Fencing epoch of the plan in force; 0 before the first.")
         self._config_age = self._gauge(
             "config_age_seconds",
-            "Seconds since the store last confirmed the policy and plan in force; +Inf when it never has.",
+            "Seconds since the store last confirmed the policy and plan in force; +Inf before the first time.",
         )
         self._access_lines_dropped = self._counter(
-            "access_lines_dropped", "Lines of the access log that the disk did not take, or not in time."
+            "access_log_lines_dropped", "Access log lines that were dropped because writing failed or was too slow."
         )
         self._dropped_so_far = 0
-        self._shared_view_up = self._gauge(
-            "shared_view_up", "1 while the region's shared in-flight view (Redis) answers, else 0."
+        self._shared_load_up = self._gauge(
+            "shared_load_up", "1 while the region's shared load (Redis) is reachable, else 0."
         )
-        self._shared_view_age = self._gauge(
-            "shared_view_age_seconds",
-            "Seconds since the shared in-flight view was read; +Inf when it never was.",
+        self._shared_load_age = self._gauge(
+            "shared_load_age_seconds",
+            "Seconds since the region's shared load was read; +Inf before the first read.",
         )
-        self._objective_share = self._gauge(
-            "objective_share", "Share (0-1) of answers that policy wants to begin in time, by model.", ("model",)
+        self._slo_target = self._gauge(
+            "slo_target_ratio", "Target share (0-1) of requests that meet the service objective, by model.", ("model",)
         )
-        self._objective_answers = CounterOfSeries(
-            "penstock_agent_objective_answers",
-            "Requests for a model with a service objective that were answered or failed, and whether within it.",
-            ("model", "within"),
+        self._slo_requests = CounterOfSeries(
+            "penstock_agent_slo_requests",
+            "Served or failed requests for a model with a service objective, by whether they met the objective.",
+            ("model", "met"),
         )
-        measured = (self._requests, self._ttft, self._request_seconds, self._wait_seconds, self._objective_answers)
+        measured = (self._requests, self._ttft, self._request_duration, self._queue_wait, self._slo_requests)
         for collector in measured:
             self.registry.register(collector)
         for outcome in FAILURES:
@@ -226,7 +234,7 @@ class AgentMetrics:
         for retry_reason in RetryReason:
             self._retries.labels(retry_reason.value)
         self._config_age.set(inf)
-        self._shared_view_age.set(inf)
+        self._shared_load_age.set(inf)
 
     def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
         """Use the names of a newly accepted policy as labels, and drop the series of removed names."""
@@ -236,9 +244,9 @@ class AgentMetrics:
         self._requests.keep("model", kept_models)
         self._requests.keep("server", kept_servers)
         self._ttft.keep(kept_models)
-        self._request_seconds.keep(kept_models)
-        self._wait_seconds.keep(kept_models)
-        for metric in (self._in_flight, self._waiting):
+        self._request_duration.keep(kept_models)
+        self._queue_wait.keep(kept_models)
+        for metric in (self._requests_in_flight, self._requests_queued):
             for (model,) in _label_values(metric, ("model",)):
                 if model not in kept_models:
                     metric.remove(model)
@@ -275,9 +283,9 @@ class AgentMetrics:
         if series.total is not None:
             series.total.saw(total_s)
 
-    def waited(self, model: str, waited_s: float, end: WaitEnd) -> None:
+    def waited(self, model: str, waited_s: float, outcome: QueueOutcome) -> None:
         """Record the time in seconds that one request spent in the admission queue; called once per wait."""
-        self._wait_seconds.of(self._model_label(model), end.value).saw(waited_s)
+        self._queue_wait.of(self._model_label(model), outcome.value).saw(waited_s)
 
     def refused(self, reason: Reason) -> None:
         """Count one rejected request."""
@@ -287,9 +295,9 @@ class AgentMetrics:
         """Count one retry of a request that had not started."""
         self._retries.labels(reason.value).inc()
 
-    def residency_refused_at_server(self) -> None:
+    def forwarded_residency_refused(self) -> None:
         """Count one forwarded request whose residency class does not permit this region."""
-        self._residency_refusals_at_server.inc()
+        self._forwarded_residency_refusals.inc()
 
     def access_lines_dropped(self, so_far: int) -> None:
         """Update the counter of unwritten access log lines; `so_far` is their number since the start."""
@@ -298,8 +306,8 @@ class AgentMetrics:
 
     def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
         """Set the number of requests in progress for `model`, and how many of them wait in the admission queue."""
-        self._in_flight.labels(self._model_label(model)).set(requests)
-        self._waiting.labels(self._model_label(model)).set(waiting)
+        self._requests_in_flight.labels(self._model_label(model)).set(requests)
+        self._requests_queued.labels(self._model_label(model)).set(waiting)
 
     def set_endpoint(self, endpoint: str, in_flight: int, ready: bool) -> None:
         """Set the load and readiness of one endpoint of this region's pools, by its configured name."""
@@ -355,18 +363,18 @@ class AgentMetrics:
 
     def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
         """Set the series of every model's service objective, and remove those of models not in `tallies`."""
-        self._objective_share.clear()
-        self._objective_answers.series.clear()
-        for model, one in tallies.items():
-            self._objective_share.labels(model).set(one.objective.share)
-            for within, count in (("yes", one.within), ("no", one.answers - one.within)):
-                self._objective_answers.series[model, within] = series = Series(None, None)
+        self._slo_target.clear()
+        self._slo_requests.series.clear()
+        for model, tally in tallies.items():
+            self._slo_target.labels(model).set(tally.objective.share)
+            for met, count in (("true", tally.within), ("false", tally.answers - tally.within)):
+                self._slo_requests.series[model, met] = series = Series(None, None)
                 series.count = count
 
-    def set_shared_view(self, up: bool, age_s: float) -> None:
-        """Set whether the shared view is reachable, and its age in seconds; inf if there is none."""
-        self._shared_view_up.set(up)
-        self._shared_view_age.set(age_s)
+    def set_shared_load(self, up: bool, age_s: float) -> None:
+        """Set whether the shared load is reachable, and its age in seconds; inf if it is not configured."""
+        self._shared_load_up.set(up)
+        self._shared_load_age.set(age_s)
 
     def render(self) -> bytes:
         """All metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
@@ -383,7 +391,7 @@ class AgentMetrics:
             from_client = kind is not RequestKind.FORWARDED
             measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
             series = self._requests.series[labels] = Series(
-                self._ttft.of(label) if from_client else None, self._request_seconds.of(label) if measured else None
+                self._ttft.of(label) if from_client else None, self._request_duration.of(label) if measured else None
             )
         if label == model and server_label == server:
             self._done[model, server, kind, outcome] = series

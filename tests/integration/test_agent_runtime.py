@@ -147,7 +147,7 @@ async def test_two_regions_come_to_know_each_other(sites: list[Site], own_etcd: 
         text = de.metrics.render().decode()
         assert 'penstock_agent_peer_state{region="eu-es",state="healthy"} 1.0' in text
         assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
-        assert "penstock_agent_shared_view_up 1.0" in text
+        assert "penstock_agent_shared_load_up 1.0" in text
         assert "penstock_agent_plan_epoch 7.0" in text
 
 

@@ -46,7 +46,7 @@ async def test_lines_that_the_disk_does_not_take_are_counted_where_operators_loo
     async with engine(answers) as gpu, agent(tmp_path, [gpu.address], access_log=log) as one:
         for _ in range(3):
             assert (await ask(one)).status == 200
-        await until(lambda: b"penstock_agent_access_lines_dropped_total 3.0" in one.metrics.render())
+        await until(lambda: b"penstock_agent_access_log_lines_dropped_total 3.0" in one.metrics.render())
     log.close()
 
 

@@ -41,10 +41,10 @@ from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import (
     CONTENT_TYPE,
     AgentMetrics,
+    QueueOutcome,
     RequestKind,
     RequestOutcome,
     RetryReason,
-    WaitEnd,
 )
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
@@ -59,8 +59,8 @@ AGENT = 'site="eu-de",agent="a1"'
 
 FIRES: list[tuple[str, dict[str, str], str]] = [
     (
-        "PenstockResidencyRefusedAtServer",
-        {f"penstock_agent_residency_refusals_at_server_total{{{AGENT}}}": "0 0 0 0 1+0x40"},
+        "PenstockForwardedResidencyRefused",
+        {f"penstock_agent_forwarded_residency_refusals_total{{{AGENT}}}": "0 0 0 0 1+0x40"},
         "2m",
     ),
     (
@@ -78,8 +78,8 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "PenstockPlanNotPublished",
         {
             "penstock_leader": "1x80",
-            'penstock_publish_total{outcome="published"}': "7+0x80",
-            'penstock_publish_total{outcome="store_unavailable"}': "0+1x80",
+            'penstock_plan_publishes_total{outcome="published"}': "7+0x80",
+            'penstock_plan_publishes_total{outcome="store_unavailable"}': "0+1x80",
         },
         "5m",
     ),
@@ -102,7 +102,7 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "7m",
     ),
     ("PenstockReportsOld", {'penstock_report_age_seconds{region="eu-de"}': "1+5x40"}, "2m"),
-    ("PenstockPlanRefused", {'penstock_agents_refusing{region="eu-de"}': "2+0x40"}, "2m"),
+    ("PenstockPlanRefused", {'penstock_agents_rejecting_config{region="eu-de"}': "2+0x40"}, "2m"),
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "0+5x80"}, "6m"),
     ("PenstockConfigOld", {f"penstock_agent_config_age_seconds{{{AGENT}}}": "+Inf+0x80"}, "6m"),
     (
@@ -124,9 +124,9 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     (
         "PenstockObjectiveMissed",
         {
-            f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x80",
-            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+80x80",
-            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+20x80",
+            f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x80",
+            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+80x80",
+            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+20x80",
         },
         "4m",
     ),
@@ -134,41 +134,41 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "PenstockObjectiveMissedSlowly",
         {
             "penstock_leader": "1x300",
-            'penstock_publish_total{outcome="unchanged"}': "0+3x300",
-            f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x300",
-            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+92x300",
-            f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+8x300",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x300",
+            f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x300",
+            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+92x300",
+            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+8x300",
         },
         "20m",
     ),
     ("PenstockRolloutHeld", {f'penstock_rollout_phase{{phase="{Phase.CANARY_HELD}"}}': "1x40"}, "2m"),
     ("PenstockPolicyRolledBack", {f'penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}': "1x40"}, "2m"),
-    ("PenstockSharedViewDown", {f"penstock_agent_shared_view_up{{{AGENT}}}": "0x40"}, "2m"),
+    ("PenstockSharedLoadDown", {f"penstock_agent_shared_load_up{{{AGENT}}}": "0x40"}, "2m"),
 ]
 """Alert, the series that must set it off (a sample each 5 s), and the time by which."""
 
 WELL = {
-    f"penstock_agent_residency_refusals_at_server_total{{{AGENT}}}": "0x80",
+    f"penstock_agent_forwarded_residency_refusals_total{{{AGENT}}}": "0x80",
     'penstock_leader{instance="c1"}': "1x80",
     'penstock_leader{instance="c2"}': "0x80",
-    'penstock_publish_total{outcome="published"}': "7+0x80",
-    'penstock_publish_total{outcome="unchanged"}': "0+3x80",
+    'penstock_plan_publishes_total{outcome="published"}': "7+0x80",
+    'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x80",
     'penstock_region_state{region="eu-de",state="failed"}': "0x80",
     'penstock_region_state{region="eu-de",state="healthy"}': "1x80",
     'penstock_report_age_seconds{region="eu-de"}': "1x80",
-    'penstock_agents_refusing{region="eu-de"}': "0x80",
+    'penstock_agents_rejecting_config{region="eu-de"}': "0x80",
     f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
     'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
     'penstock_region_slots{region="eu-de",model="m"}': "100x80",
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
-    f"penstock_agent_shared_view_up{{{AGENT}}}": "1x80",
-    f'penstock_agent_objective_share{{{AGENT},model="m"}}': "0.99x80",
-    f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="yes"}}': "0+98x80",
-    f'penstock_agent_objective_answers_total{{{AGENT},model="m",within="no"}}': "0+2x80",
-    f'penstock_agent_objective_share{{{AGENT},model="idle"}}': "0.99x80",
-    f'penstock_agent_objective_answers_total{{{AGENT},model="idle",within="yes"}}': "0x80",
-    f'penstock_agent_objective_answers_total{{{AGENT},model="idle",within="no"}}': "0x80",
+    f"penstock_agent_shared_load_up{{{AGENT}}}": "1x80",
+    f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+98x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+2x80",
+    f'penstock_agent_slo_target_ratio{{{AGENT},model="idle"}}': "0.99x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="true"}}': "0x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="false"}}': "0x80",
 }
 """A fleet that nobody needs to be told of."""
 
@@ -208,7 +208,7 @@ def test_promtool_accepts_the_rules() -> None:
 @pytest.mark.parametrize(("alert", "series", "at"), FIRES, ids=lambda value: value if isinstance(value, str) else "")
 def test_an_alert_fires_alone_for_what_it_is_about(tmp_path: Path, alert: str, series: dict[str, str], at: str) -> None:
     lead = {} if "Leader" in alert or "penstock_leader" in series else {"penstock_leader": "1x80"}
-    publishing = {'penstock_publish_total{outcome="unchanged"}': "0+3x80"} if lead else {}
+    publishing = {'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x80"} if lead else {}
     assert firing(tmp_path, {**lead, **publishing, **series}, at, [alert]) == ""
 
 
@@ -230,7 +230,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.set_engine_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
-    metrics.set_shared_view(True, 0.01)
+    metrics.set_shared_load(True, 0.01)
     return metrics
 
 
@@ -242,7 +242,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.ejected(Outcome.UNREACHABLE)
-    metrics.waited("m", 0.2, WaitEnd.SERVED)
+    metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     KEPT.ended(True, 0.05)
     metrics.set_objectives({"m": KEPT})
 

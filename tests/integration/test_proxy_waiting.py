@@ -76,7 +76,7 @@ async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> No
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (504, "deadline_passed")
         assert (one.waiting(), one.held(), one.counted()) == (0, 1, {"timeout": 1})
-        assert one.waited() == {"in_vain": 1}
+        assert one.waited() == {"abandoned": 1}
 
 
 async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_while_waiting_leaves_nothing(tmp_path: Path)
         assert (len(gpu.heard), one.held()) == (2, 1)
         clients[2].close()
         await until(lambda: one.counted() == {"cancelled": 4})
-        assert one.waited() == {"in_vain": 2, "served": 1}
+        assert one.waited() == {"abandoned": 2, "dispatched": 1}
 
 
 async def test_when_the_last_endpoint_dies_who_waits_fails_over(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_when_the_last_endpoint_dies_and_nobody_else_is_left_it_is_503(tmp
             answer = await client.answer()
             assert (answer.status, code(answer.body)) == (503, "none_ready")
             assert int(answer.headers["retry-after"]) >= 1
-        assert one.waited() == {"in_vain": 3}
+        assert one.waited() == {"abandoned": 3}
 
 
 async def test_who_got_room_that_broke_keeps_its_place_in_the_queue(tmp_path: Path) -> None:

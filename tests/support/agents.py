@@ -130,12 +130,12 @@ class Agent:
         return found
 
     def waited(self) -> dict[str, float]:
-        """`wait_seconds_count` by how the wait ended."""
+        """`queue_wait_seconds_count` by outcome."""
         return {
-            sample.labels["end"]: sample.value
+            sample.labels["outcome"]: sample.value
             for family in self.metrics.registry.collect()
             for sample in family.samples
-            if sample.name == "penstock_agent_wait_seconds_count"
+            if sample.name == "penstock_agent_queue_wait_seconds_count"
         }
 
 

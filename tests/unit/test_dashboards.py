@@ -22,7 +22,7 @@ from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.agent_metrics import AgentMetrics, RequestKind, RequestOutcome, RetryReason
+from regional_agent.telemetry.agent_metrics import AgentMetrics, QueueOutcome, RequestKind, RequestOutcome, RetryReason
 
 SCRAPE_LABELS = {
     "agent": frozenset({"job", "instance", "site", "agent"}),
@@ -255,7 +255,7 @@ def test_runbooks_named_in_panels_exist() -> None:
 
 VOCABULARY: dict[str, frozenset[str]] = {
     "kind": frozenset(RequestKind),
-    "outcome": frozenset({*RequestOutcome, *PublishOutcome, *ReportOutcome}),
+    "outcome": frozenset({*RequestOutcome, *QueueOutcome, *PublishOutcome, *ReportOutcome}),
     "reason": frozenset({*Reason, *RetryReason}),
     "state": frozenset(RegionState),
     "phase": frozenset(Phase),

@@ -29,10 +29,10 @@ from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import (
     NO_SERVER,
     AgentMetrics,
+    QueueOutcome,
     RequestKind,
     RequestOutcome,
     RetryReason,
-    WaitEnd,
 )
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
@@ -40,19 +40,19 @@ AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
     "refusals": ("counter", {"reason"}),
     "retries": ("counter", {"reason"}),
-    "residency_refusals_at_server": ("counter", set()),
-    "in_flight": ("gauge", {"model"}),
-    "waiting": ("gauge", {"model"}),
+    "forwarded_residency_refusals": ("counter", set()),
+    "requests_in_flight": ("gauge", {"model"}),
+    "requests_queued": ("gauge", {"model"}),
     "ttft_seconds": ("histogram", {"model"}),
-    "request_seconds": ("histogram", {"model"}),
-    "wait_seconds": ("histogram", {"model", "end"}),
-    "objective_answers": ("counter", {"model", "within"}),
-    "objective_share": ("gauge", {"model"}),
+    "request_duration_seconds": ("histogram", {"model"}),
+    "queue_wait_seconds": ("histogram", {"model", "outcome"}),
+    "slo_requests": ("counter", {"model", "met"}),
+    "slo_target_ratio": ("gauge", {"model"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
     "endpoint_ready": ("gauge", {"endpoint"}),
-    "endpoint_weight": ("gauge", {"endpoint"}),
+    "endpoint_warmup_weight": ("gauge", {"endpoint"}),
     "endpoint_ejected": ("gauge", {"endpoint"}),
-    "ejections": ("counter", {"reason"}),
+    "endpoint_ejections": ("counter", {"reason"}),
     "engine_signal": ("gauge", {"endpoint", "signal"}),
     "engine_signal_age_seconds": ("gauge", {"endpoint"}),
     "peer_state": ("gauge", {"region", "state"}),
@@ -60,29 +60,29 @@ AGENT_CONTRACT = {
     "plan_generation": ("gauge", set()),
     "plan_epoch": ("gauge", set()),
     "config_age_seconds": ("gauge", set()),
-    "access_lines_dropped": ("counter", set()),
-    "shared_view_up": ("gauge", set()),
-    "shared_view_age_seconds": ("gauge", set()),
+    "access_log_lines_dropped": ("counter", set()),
+    "shared_load_up": ("gauge", set()),
+    "shared_load_age_seconds": ("gauge", set()),
 }
 
 CONTROL_PLANE_CONTRACT = {
     "leader": ("gauge", set()),
     "fencing_epoch": ("gauge", set()),
     "plan_generation": ("gauge", set()),
-    "plan_seconds": ("histogram", set()),
-    "planned_greedily": ("counter", {"model"}),
-    "publish": ("counter", {"outcome"}),
+    "planning_duration_seconds": ("histogram", set()),
+    "planner_fallbacks": ("counter", {"model"}),
+    "plan_publishes": ("counter", {"outcome"}),
     "policy_webhooks": ("counter", {"outcome"}),
     "reports": ("counter", {"region", "outcome"}),
     "report_age_seconds": ("gauge", {"region"}),
-    "agents_refusing": ("gauge", {"region"}),
+    "agents_rejecting_config": ("gauge", {"region"}),
     "region_state": ("gauge", {"region", "state"}),
     "region_slots": ("gauge", {"region", "model"}),
     "region_in_flight": ("gauge", {"region", "model"}),
     "overrides": ("gauge", {"kind", "region"}),
     "rollout_phase": ("gauge", {"phase"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
-    "missing_slots": ("gauge", {"region", "model", "when"}),
+    "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),
 }
@@ -113,7 +113,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     """Touch every setter once, so that every metric has a child."""
     done(agent)
     agent.set_in_flight("llama", 3)
-    agent.waited("llama", 0.3, WaitEnd.SERVED)
+    agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.set_endpoint("gpu-1", 2, True)
     agent.set_endpoint_trust("gpu-1", 0.5, False)
     agent.set_engine_signals("gpu-1", {Signal.QUEUED: 3.0}, 0.5)
@@ -207,7 +207,7 @@ def test_a_request_is_counted_and_measured_once(agent: AgentMetrics) -> None:
     assert value(agent, "requests_total", HOME_OK) == 2
     assert value(agent, "ttft_seconds_bucket", {"model": "llama", "le": "0.05"}) == 2
     assert value(agent, "ttft_seconds_bucket", {"model": "llama", "le": "0.025"}) == 0
-    assert value(agent, "request_seconds_sum", {"model": "llama"}) == 6.0
+    assert value(agent, "request_duration_seconds_sum", {"model": "llama"}) == 6.0
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_only_what_a_client_waited_for_is_measured(
 ) -> None:
     done(agent, kind=kind, outcome=outcome, ttft_s=ttft_s)
     assert (value(agent, "ttft_seconds_count", {"model": "llama"}) or 0) == counted_ttft
-    assert (value(agent, "request_seconds_count", {"model": "llama"}) or 0) == counted_total
+    assert (value(agent, "request_duration_seconds_count", {"model": "llama"}) or 0) == counted_total
 
 
 def test_names_that_clients_make_up_become_no_labels(agent: AgentMetrics) -> None:
@@ -296,26 +296,26 @@ def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
 
 def test_what_was_never_learned_is_infinitely_old(agent: AgentMetrics) -> None:
     assert value(agent, "config_age_seconds") == inf
-    assert value(agent, "shared_view_age_seconds") == inf
+    assert value(agent, "shared_load_age_seconds") == inf
     agent.set_config(7, 41, 0.5)
-    agent.set_shared_view(True, 0.01)
+    agent.set_shared_load(True, 0.01)
     assert [value(agent, name) for name in ("plan_epoch", "plan_generation", "config_age_seconds")] == [
         7,
         41,
         0.5,
     ]
-    assert [value(agent, name) for name in ("shared_view_up", "shared_view_age_seconds")] == [1, 0.01]
+    assert [value(agent, name) for name in ("shared_load_up", "shared_load_age_seconds")] == [1, 0.01]
 
 
 def test_reasons_are_exported_at_zero_so_that_their_first_rise_is_seen(agent: AgentMetrics) -> None:
     assert all(value(agent, "refusals_total", {"reason": reason.value}) == 0 for reason in Reason)
-    assert value(agent, "residency_refusals_at_server_total") == 0
+    assert value(agent, "forwarded_residency_refusals_total") == 0
     agent.refused(Reason.SATURATED)
     agent.retried(RetryReason.CONNECT_FAILED)
-    agent.residency_refused_at_server()
+    agent.forwarded_residency_refused()
     assert value(agent, "refusals_total", {"reason": "saturated"}) == 1
     assert value(agent, "retries_total", {"reason": "connect_failed"}) == 1
-    assert value(agent, "residency_refusals_at_server_total") == 1
+    assert value(agent, "forwarded_residency_refusals_total") == 1
 
 
 def test_a_request_costs_microseconds(agent: AgentMetrics) -> None:
@@ -337,8 +337,8 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
     assert read("penstock_plan_generation") == 41
     assert read("penstock_arc_share", arc) == 0.25
     missing = {"region": "eu-de", "model": "llama"}
-    assert read("penstock_missing_slots", {**missing, "when": "now"}) == 4.0
-    assert read("penstock_missing_slots", {**missing, "when": "at_a_loss"}) == 8.0
+    assert read("penstock_capacity_shortfall_slots", {**missing, "scenario": "current"}) == 4.0
+    assert read("penstock_capacity_shortfall_slots", {**missing, "scenario": "region_loss"}) == 8.0
     assert read("penstock_region_state", {"region": "eu-de", "state": "healthy"}) == 1
     assert read("penstock_region_state", {"region": "eu-de", "state": "failed"}) == 0
     assert read("penstock_policy_info", {"digest": "abc"}) == 1
@@ -348,13 +348,13 @@ def test_the_leader_shows_the_fleet_and_a_former_leader_does_not() -> None:
     assert read("penstock_policy_info", {"digest": "abc"}) == 1
     gone = (
         "arc_share",
-        "missing_slots",
+        "capacity_shortfall_slots",
         "region_state",
         "region_slots",
         "region_in_flight",
         "demand_",
         "report_age_seconds",
-        "agents_refusing",
+        "agents_rejecting_config",
     )
     lines = [line for line in metrics.render().decode().splitlines() if not line.startswith("#")]
     assert not [line for line in lines if line.startswith(tuple(f"penstock_{name}" for name in gone))]

@@ -146,9 +146,13 @@ async def test_agents_that_refuse_what_was_published_are_counted(office: Office)
     await office.elect()
     refusing = msgspec.structs.replace(report("eu-es"), refused_plan="a test says so")
     await office.tick(report("eu-de"), refusing, msgspec.structs.replace(refusing, agent="two"))
-    assert [office.metric("agents_refusing", region=region) for region in ("eu-de", "eu-es", "us-east")] == [0, 2, 0]
+    assert [office.metric("agents_rejecting_config", region=region) for region in ("eu-de", "eu-es", "us-east")] == [
+        0,
+        2,
+        0,
+    ]
     await office.tick(report("eu-es"), report("eu-es", agent="two"))
-    assert office.metric("agents_refusing", region="eu-es") == 0
+    assert office.metric("agents_rejecting_config", region="eu-es") == 0
 
 
 async def test_agents_get_the_policy_before_anybody_has_reported(office: Office) -> None:
@@ -235,7 +239,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     await office.tick(*whole_fleet(rate=500.0))
     assert (await office.shared.list(keys.PLANS)).items == before
     assert office.campaign.belief.role is Position.FOLLOWER
-    assert office.metric("publish_total", outcome="fenced") == 1
+    assert office.metric("plan_publishes_total", outcome="fenced") == 1
     await office.tick()
     assert office.metric("leader") == 0
 
@@ -247,7 +251,7 @@ async def test_while_the_store_is_away_nothing_is_written_and_then_it_goes_on(of
     office.store.away = True
     for _ in range(3):
         await office.tick(*whole_fleet(rate=500.0))
-    assert office.metric("publish_total", outcome="store_unavailable") == 3
+    assert office.metric("plan_publishes_total", outcome="store_unavailable") == 3
     office.store.away = False
     for _ in range(2):
         await office.tick(*whole_fleet(rate=500.0))
@@ -278,7 +282,7 @@ async def test_a_leader_elected_again_writes_under_its_new_epoch(office: Office)
     epoch = await office.elect()
     await office.tick(*whole_fleet())
     assert (await office.plan("eu-de")).epoch == epoch  # type: ignore[union-attr]
-    assert office.metric("publish_total", outcome="fenced") == 0
+    assert office.metric("plan_publishes_total", outcome="fenced") == 0
 
 
 async def test_a_leader_elected_again_forgets_what_it_thought_of_silent_regions(office: Office) -> None:

@@ -89,9 +89,9 @@ def test_prometheus_is_told_of_models_that_have_an_objective_alone() -> None:
     metrics.set_objectives(counted.objectives)
     page = metrics.render().decode()
     for line in (
-        'penstock_agent_objective_answers_total{model="m",within="yes"} 1.0',
-        'penstock_agent_objective_answers_total{model="m",within="no"} 1.0',
-        'penstock_agent_objective_share{model="m"} 0.9',
+        'penstock_agent_slo_requests_total{met="true",model="m"} 1.0',
+        'penstock_agent_slo_requests_total{met="false",model="m"} 1.0',
+        'penstock_agent_slo_target_ratio{model="m"} 0.9',
     ):
         assert line in page.splitlines()
     assert '"other"' not in page
